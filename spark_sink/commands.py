@@ -17,9 +17,9 @@ def acknowledge_lost(sink_id: str, query_id: str, batch_id: int, *, schema: str 
 
 
 def after_lost_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
-    """Return what an operator has to do about decided files that a Delta table cannot get."""
+    """Return what an operator has to do about decided files that a table cannot get."""
     return (
-        "bring the files back, or write their rows to the Delta table by other means (Kafka has them), then run "
+        "bring the files back, or write their rows to the table by other means (Kafka has them), then run "
         f"{acknowledge_lost(sink_id, query_id, batch_id, schema=schema)}; what is left of the batch is added after that"
     )
 

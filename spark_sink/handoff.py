@@ -26,6 +26,17 @@ class PlanTime:
 
 
 @dataclass(frozen=True)
+class FilePlan:
+    """The data files that tasks are to write."""
+
+    location: str
+    """The table's, as the commit store keeps it."""
+    directory: str
+    columns: pa.Schema
+    """Names, types and field ids, as the table has them."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """The result of planning one batch: the fencing token that every task and the committer must present."""
 
@@ -35,8 +46,8 @@ class Plan:
     begins_late: bool = False
     """Whether the first task begins the generation, because the planner could not tell which query it plans for."""
     time: PlanTime | None = None
-    file_columns: pa.Schema | None = None
-    """The columns of the data files for a Delta table, as that has them."""
+    files: FilePlan | None = None
+    """If rows go to a table of files."""
 
 
 class BatchName(NamedTuple):

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
 from dualwrite.recipes.core.database_safety import NAMES as WEAKNESSES
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
+from spark_sink.lake.place import ICEBERG, Catalog, LakePlace
 from spark_sink.store.topic.topic_url import is_topic, topic_url
 
 DEFAULT_COMMIT_PARALLELISM: Final = 16
@@ -71,14 +72,14 @@ class DualTable:
     """`dual.*`: a table that gets the rows of each decision."""
 
     table: str
-    """The option: the name of a table of the store's database, or `delta:` and where a Delta table is."""
+    """The option: a table of the store's database, `delta:` and a directory, or `iceberg:` and a catalog's table."""
     columns: tuple[str, ...] | None
     """Columns of the DataFrame and of the table; None: all that are not sent to Kafka."""
     mode: DualMode
     key: tuple[str, ...] | None
     """`dual.key`: the key of an upsert; None: the table's primary key."""
-    lake: str | None = None
-    """The directory of the Delta table; None for a table of the store's database."""
+    lake: LakePlace | None = None
+    """Where the Delta or Iceberg table is; None for a table of the store's database."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,9 @@ NAMES: Final = (
     "requireDigest",
     "onOrphans",
     "dual.table",
+    "dual.catalog.name",
+    "dual.catalog.url",
+    "dual.catalog.urlEnv",
     "dual.columns",
     "dual.mode",
     "dual.key",
@@ -208,6 +212,13 @@ _REFUSED: Final = {
     ),
     "subscribe": "subscribe is an option of the source; for a sink, set the option topic, or add a column topic",
     "startingoffsets": "startingOffsets is an option of the source; a sink appends to its topics",
+    "dual.catalog.type": (
+        "dual.catalog.type is not an option: an Iceberg catalog must be in the tables of a SQLite or PostgreSQL "
+        "database, given as dual.catalog.url. REST, Glue, Hive and other catalogs are not supported"
+    ),
+    "dual.catalog.warehouse": (
+        "dual.catalog.warehouse is not an option: the Iceberg table must exist, and its catalog says where it is"
+    ),
 }
 """Names in lower case, in which all names are compared."""
 
@@ -378,22 +389,38 @@ def _dual_table(own: OptionValues) -> DualTable | None:
     table, columns = own.text("dual.table"), own.names("dual.columns")
     mode, key = own.one_of("dual.mode", DualMode.INSERT), own.names("dual.key")
     if table is None:
-        unused = [name for name in ("dual.columns", "dual.mode", "dual.key") if own.text(name) is not None]
-        if unused:
-            raise SinkOptionError(f"{unused[0]} has no effect without dual.table")
+        _check_unused(own, ("dual.columns", "dual.mode", "dual.key", *_CATALOG), "without dual.table")
         return None
     if key is not None and mode is not DualMode.UPSERT:
         raise SinkOptionError("dual.key has no effect without dual.mode=upsert")
-    if not table.startswith(_DELTA):
-        return DualTable(table, columns, mode, key)
-    if mode is DualMode.UPSERT:
-        raise SinkOptionError("dual.mode=upsert is for tables of a database: the rows are appended to a Delta table")
-    return DualTable(table, columns, mode, key, lake=_delta_directory(table.removeprefix(_DELTA)))
+    if not table.startswith(ICEBERG):
+        _check_unused(own, _CATALOG, "without dual.table=iceberg:...")
+    lake = _lake_place(own, table)
+    if lake is not None and mode is DualMode.UPSERT:
+        raise SinkOptionError(
+            f"dual.mode=upsert is for tables of a database: the rows are appended to {lake.article} {lake.kind} table"
+        )
+    return DualTable(table, columns, mode, key, lake=lake)
 
 
+def _check_unused(own: OptionValues, names: tuple[str, ...], without: str) -> None:
+    unused = [name for name in names if own.text(name) is not None]
+    if unused:
+        raise SinkOptionError(f"{unused[0]} has no effect {without}")
+
+
+_CATALOG: Final = ("dual.catalog.name", "dual.catalog.url", "dual.catalog.urlEnv")
 _DELTA: Final = "delta:"
 """Names a Delta table in `dual.table`."""
 _LONGEST_DIRECTORY: Final = 1000
+
+
+def _lake_place(own: OptionValues, table: str) -> LakePlace | None:
+    if table.startswith(_DELTA):
+        return LakePlace(_delta_directory(table.removeprefix(_DELTA)))
+    if table.startswith(ICEBERG):
+        return LakePlace(None, _iceberg_table(table.removeprefix(ICEBERG)), _catalog(own))
+    return None
 
 
 def _delta_directory(given: str) -> str:
@@ -411,6 +438,52 @@ def _delta_directory(given: str) -> str:
     if len(directory) > _LONGEST_DIRECTORY:
         raise SinkOptionError(f"dual.table: the path has more than {_LONGEST_DIRECTORY} characters")
     return posixpath.normpath(directory)
+
+
+def _iceberg_table(given: str) -> str:
+    if not re.fullmatch(r"[^./]+(\.[^./]+)+", given):
+        raise SinkOptionError(
+            f"dual.table: {given!r} is not the name of an Iceberg table with its namespace, as in iceberg:shop.orders"
+        )
+    return given
+
+
+def _catalog(own: OptionValues) -> Catalog:
+    url, url_env = own.text("dual.catalog.url"), own.text("dual.catalog.urlEnv")
+    if (url is None) == (url_env is None):
+        raise SinkOptionError(
+            "an Iceberg table needs its catalog: set either dual.catalog.url, the SQLAlchemy URL of the SQLite or "
+            "PostgreSQL database that has the table iceberg_tables, or dual.catalog.urlEnv, the name of an environment "
+            "variable with it"
+        )
+    if url is not None:
+        check_catalog_url("dual.catalog.url", url)
+        if _has_password(url):
+            raise SinkOptionError(
+                "dual.catalog.url has a password. The commit store keeps the URL, with which `dualwrite spark recover` "
+                "finds the catalog: put it into an environment variable and name that in dual.catalog.urlEnv"
+            )
+    return Catalog(own.text("dual.catalog.name") or "default", url, url_env)
+
+
+def check_catalog_url(name: str, url: str) -> None:
+    """Raise SinkOptionError unless this can be the URL of an Iceberg catalog in a database. Never quotes it."""
+    if not re.match(r"(sqlite|postgresql)(\+[a-z0-9_]+)?://", url):
+        raise SinkOptionError(
+            f"{name} is not a SQLAlchemy URL of SQLite or PostgreSQL, such as postgresql+psycopg://host/name or "
+            "sqlite:////lake/catalog.db; nothing was written. Only Iceberg catalogs in such a database are supported: "
+            "REST, Glue, Hive and other catalogs are not"
+        )
+    if url.startswith("sqlite") and not re.match(r"sqlite(\+[a-z0-9_]+)?:////", url):
+        raise SinkOptionError(
+            f"{name}: the file of a SQLite database must be an absolute path, as in sqlite:////lake/c.db; "
+            "nothing was written"
+        )
+
+
+def _has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.password is not None or any("password" in name.lower() for name, _ in parse_qsl(parts.query))
 
 
 _Choice = TypeVar("_Choice", bound=Enum)

@@ -16,7 +16,7 @@ class PausePoint(StrEnum):
     AFTER_LEASE = "after-lease"  # the attempt is OPEN, and has sent nothing to Kafka
     AFTER_INIT = "after-init"
     AFTER_SEND = "after-send"  # once per Arrow batch
-    AFTER_FILE = "after-file"  # the data file for a Delta table is complete, and nothing names it yet
+    AFTER_FILE = "after-file"  # the data file for a Delta or Iceberg table is complete, and nothing names it yet
     AFTER_PREPARE = "after-prepare"
     BEFORE_PREPARED = "before-prepared"  # inside the transaction of a database, or before the record is sent
     AFTER_PREPARED = "after-prepared"
@@ -34,7 +34,7 @@ class PausePoint(StrEnum):
     AFTER_REPLACEMENT = "after-replacement"  # the row has the new pair, which is not committed
     AMONG_COMPLETIONS = "among-completions"  # once per completed transaction; called by the Kafka port
     BEFORE_STATUSES = "before-statuses"  # Kafka has responded, and the store has not recorded it
-    BEFORE_ADDITION = "before-addition"  # the Delta table was read, and lacks decided files
+    BEFORE_ADDITION = "before-addition"  # the table was read, and lacks decided files
     AFTER_ADDITION = "after-addition"  # they were added, or another process was faster
     BEFORE_FORGETTING = "before-forgetting"  # the table has them on disk, and the store still owes them
     AFTER_FINISH = "after-finish"

@@ -124,9 +124,9 @@ def _recover(
     """End the Kafka transactions that a Spark application left open, as the commit store has decided.
 
     Transactions of a decided batch are committed, condemned ones are aborted, and decided files are added to the Delta
-    table (pip install 'dualwrite[spark-delta]'). The command may run at any time, beside
-    the application, and several times at once. Undecided transactions are left to the application, which ends them when
-    it is started again; if that will not happen, name its sink with --condemn.
+    or Iceberg table (pip install 'dualwrite[spark-delta]' or 'dualwrite[spark-iceberg]'). The command may run at any
+    time, beside the application, and several times at once. Undecided transactions are left to the application, which
+    ends them when it is started again; if that will not happen, name its sink with --condemn.
 
     A transaction without a row (no-row) is of a store that was lost or restored to an older state, or of another
     program. This store cannot tell whether it is decided: if its batch was decided in the lost part of the store's
@@ -314,8 +314,8 @@ def _gc(
     The newest batches of each query stay, and so do batches that are not completed, or lost and not acknowledged. A
     batch job whose batch was deleted would write its records again under the same jobId.
 
-    Data files for a Delta table are deleted, too, if their attempts were given up. On a machine without the table's
-    directory nothing is deleted.
+    Data files for a Delta or Iceberg table are deleted, too, if their attempts were given up. On a machine without the
+    table's directory nothing is deleted.
 
     Staging tables (of dual.table) stay until their sink is named with --ended. Tables of other sinks, and of sinks that
     have changed lately or have something left to complete, are never dropped.

@@ -22,6 +22,7 @@ from spark_sink.driver.finisher import advice_if_lost
 from spark_sink.driver.open_transactions import OpenTransaction
 from spark_sink.driver.sink_view import SinkView, SinkViews, lost_batches
 from spark_sink.handoff import BatchName
+from spark_sink.lake.place import LakePlace
 from spark_sink.store.tables import BatchRow, BatchStatus, OwedBatch
 
 _SINKS: Final = ("Sink", "Generation", "Query", "Newest", "InDoubt", "Lost", "Attempts", "Open", "NoRow", "Quiet")
@@ -184,7 +185,9 @@ def _advice_on_files(store: AnyStore, batch: OwedBatch) -> str:
 
 
 def _owed_sentence(view: SinkView, batch: OwedBatch) -> str:
-    what = f"owed: batch {batch.batch_id} of {batch.query_id}, {batch.rows} rows, to the Delta table {batch.location}"
+    what = (
+        f"owed: batch {batch.batch_id} of {batch.query_id}, {batch.rows} rows, to {LakePlace.of(batch.location).named}"
+    )
     since = f"{what} for {duration(view.age_ms(batch.decided_at))}"
     return since if batch.detail is None else f"{since}: {batch.detail}"
 

@@ -90,11 +90,11 @@ class PartitionWriter:
         )
 
     def _rows_aside(self, plan: Plan, lease: Lease, task: TaskIdentity) -> RowsAside | None:
-        if plan.file_columns is not None and self._options.dual is not None:
+        if plan.files is not None and self._options.dual is not None:
             from spark_sink.lake.data_file import DataFile
 
-            file = DataFile(self._options.dual, plan.file_columns, lease.attempt_id)
-            return RowsInFile(self._store, file, str(self._options.dual.lake), lease.attempt_id, self._pause)
+            file = DataFile(self._options.dual, plan.files, lease.attempt_id)
+            return RowsInFile(self._store, file, plan.files.location, lease.attempt_id, self._pause)
         if self._table is None:
             return None
         return StagedRows(self._store, self._table, lease.attempt_id, task.partition_id)
@@ -150,7 +150,7 @@ class RowsAside(Protocol):
 
 
 class RowsInFile:
-    """Rows in a data file for a Delta table. The attempt's row names it from `record` on."""
+    """Rows in a data file. The attempt's row names it from `record` on."""
 
     def __init__(self, store: TaskStore, file: DataFile, location: str, attempt_id: str, pause: Pause) -> None:
         self._store = store

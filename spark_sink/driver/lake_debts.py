@@ -1,6 +1,6 @@
-"""What a sink owes to a Delta table, paid by its driver: at a plan, and after a decision.
+"""What a sink owes to a Delta or Iceberg table, paid by its driver: at a plan, and after a decision.
 
-Also where the options name no Delta table any more: what was decided for one is owed to it.
+Also where the options name no such table any more: what was decided for one is owed to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("spark_sink")
 
 
 class LakeDebts:
-    """The debts of one sink. The modules for a Delta table are loaded only if there is one."""
+    """The debts of one sink. The modules for such tables are loaded only if there is one."""
 
     def __init__(self, sink_id: str, store: SinkStore, pause: Pause, sleep: Callable[[float], None]) -> None:
         self._sink_id = sink_id
@@ -53,7 +53,7 @@ class LakeDebts:
             self.pay()
         except Exception:
             _log.warning(
-                "sink %s: what is decided could not be added to its Delta table; the next plan does it",
+                "sink %s: what is decided could not be added to its table; the next plan does it",
                 self._sink_id,
                 exc_info=True,
             )

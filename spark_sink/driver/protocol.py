@@ -22,7 +22,7 @@ from spark_sink.driver.orphans import OrphanWatch
 from spark_sink.driver.phases import PhaseClock, PhaseTimes
 from spark_sink.driver.telemetry import BatchTelemetry
 from spark_sink.errors import BatchLostError, DecisionUnknownError, SinkError, SinkOptionError
-from spark_sink.handoff import Plan, PlanTime, TaskIdentity, TaskResult
+from spark_sink.handoff import FilePlan, Plan, PlanTime, TaskIdentity, TaskResult
 from spark_sink.options import NO_SQL, RequireDigest, SinkOptions
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.sink_kafka import ProducerSinkKafka, SinkKafka
@@ -112,7 +112,7 @@ class Sink:
         """
         began_s = time.perf_counter()
         consequence = "The batch has not begun: start the query again when the commit store is available"
-        suited: list[pa.Schema] = []
+        suited: list[FilePlan] = []
         with unavailable_means(self._store, consequence):
             planned = self._begin_generation(schema, query_id, batch_id, suited)
         self._pause(PausePoint.AFTER_GENERATION)
@@ -122,20 +122,20 @@ class Sink:
             self._orphans.look(planned.generation)
         self._pause(PausePoint.AFTER_PLAN)
         plan_time = PlanTime(time.perf_counter() - began_s, time.time())
-        columns = suited[0] if suited else None
-        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time, columns)
+        files = suited[0] if suited else None
+        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time, files)
 
     def _begin_generation(
-        self, schema: pa.Schema, query_id: str | None, batch_id: int | None, suited: list[pa.Schema]
+        self, schema: pa.Schema, query_id: str | None, batch_id: int | None, suited: list[FilePlan]
     ) -> Planned:
-        """Begin a generation; `suited` gets the columns of data files, if there is a Delta table."""
+        """Begin a generation; `suited` gets what tasks are to write, if there is a table of files."""
         table, lake = self._table, self._lake
 
         def beforehand(engine: sa.Engine) -> None:
             if table is not None:
                 table.create(engine, schema)
             if lake is not None:
-                suited.append(lake.columns_for(schema))
+                suited.append(lake.plan_for(schema))
 
         self._store.examine()
         return self._store.plan(
@@ -226,7 +226,7 @@ class Sink:
         )
 
     def _complete(self, decided: Decided) -> Tally:
-        """Complete the batch in Kafka and in the Delta table; an error of the one does not keep it from the other."""
+        """Complete the batch in Kafka and in the table of files; an error of one does not keep it from the other."""
         required = (Verdict.COMMIT,)
         if self._lake is None:
             return self._finish(decided.claims, tuple(Verdict), required=required)
@@ -280,15 +280,15 @@ class Sink:
         return rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest, needs_digest=needs_digest)
 
     def _decide(self, decision: Decision, sql_fn: SqlFn | None) -> Decided:
-        lake, table_id = self._lake if decision.winners else None, ""
+        lake, chosen = self._lake if decision.winners else None, None
         if lake is not None and not self.is_decided(decision.query_id, decision.batch_id):
-            table_id = lake.check_decision(decision)
+            chosen = lake.check_decision(decision)
 
         def inside(connection: sa.Connection) -> None:
             if self._table is not None and decision.winners:
                 self._table.move(connection, decision.winners, rows=decision.staged_rows)
             if lake is not None:
-                lake.choose(connection, decision, table_id)
+                lake.choose(connection, decision, chosen)
             if sql_fn is not None:
                 sql_fn(connection, decision.batch_id)
 
@@ -403,7 +403,7 @@ def _lake_of(options: SinkOptions, store: SinkStore, debts: LakeDebts) -> Lake |
         return None
     from spark_sink.lake.lake import Lake
 
-    return Lake(options.dual, options.sink_id, store.lake, debts.publisher)
+    return Lake(options.dual, options.dual.lake, options.sink_id, store.lake, debts.publisher)
 
 
 def _table_of(options: SinkOptions) -> DualTableWriter | None:

@@ -11,8 +11,8 @@ which any number of processes may do at once, and repeatedly. Ages do not matter
 doing the work of a process that is about to do it. An undecided attempt (OPEN, PREPARED) belongs to its application:
 recovery aborts it only if an operator has named the sink as one whose application is gone, and no fact contradicts.
 A decided transaction that Kafka has aborted is published again, as the sink does itself, and what is decided for a
-Delta table is added to it. A transaction without a row is aborted only if an operator has named its sink for that
-(`orphans.py`).
+Delta or Iceberg table is added to it. A transaction without a row is aborted only if an operator has named its sink for
+that (`orphans.py`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from spark_sink.errors import StoreWentBackError
 from spark_sink.handoff import BatchName
 from spark_sink.lake.files import library_missing
 from spark_sink.lake.janitor import Janitor
+from spark_sink.lake.place import LakePlace
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import AttemptRow, OwedBatch
 
@@ -59,7 +60,7 @@ class Action(StrEnum):
     """It is to be committed, and Kafka has aborted it: its records, which the log has, are published again."""
     ABORT = "abort"
     PUBLISH = "publish"
-    """Its files are to be added to the Delta table."""
+    """Its files are to be added to the Delta or Iceberg table."""
     CONDEMN = "condemn"
     YOUNG = "young"
     IN_USE = "in-use"
@@ -136,7 +137,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class FoundOwed:
-    """A decided batch that a Delta table lacked. `changed`: recovery has added it."""
+    """A decided batch that a table of files lacked. `changed`: recovery has added it."""
 
     batch: OwedBatch
     action: Action
@@ -164,7 +165,7 @@ class RecoveryReport:
 
     @property
     def all(self) -> tuple[Found | FoundOwed, ...]:
-        """Transactions, and what Delta tables are owed."""
+        """Transactions, and what tables of files are owed."""
         return self.found + self.owed
 
     @property
@@ -279,12 +280,12 @@ class SinkRecovery:
         return [*found, *(_orphan(view, each) for each in self._ended_orphans(view, unseen, apply=apply))]
 
     def _owed(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[FoundOwed]:
-        """Judge what a Delta table is owed, and publish it if `apply`; then also delete what is condemned."""
+        """Judge what a table of files is owed, and publish it if `apply`; then also delete what is condemned."""
         judged = [(batch, self._action_for(view, batch)) for batch in view.owed]
         error: Exception | None = None
         if apply and any(action is not Action.YOUNG for _, action in judged):
             try:
-                self._publish(view.sink_id)
+                self._publish(view.sink_id, judged[0][0].location)
             except self._failures as raised:
                 error = raised
         if apply:
@@ -304,11 +305,11 @@ class SinkRecovery:
             return Action.LOST
         return Action.YOUNG if view.age_ms(batch.decided_at) < self._min_age_ms else Action.PUBLISH
 
-    def _publish(self, sink_id: str) -> None:
+    def _publish(self, sink_id: str, location: str) -> None:
         try:
             from spark_sink.lake.publishing import Publisher
         except ImportError as error:
-            raise library_missing() from error
+            raise library_missing(LakePlace.of(location)) from error
         Publisher(sink_id, self._store.lake, schema=self._store.schema).publish()
 
     def _found_owed(

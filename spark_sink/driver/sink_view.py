@@ -31,7 +31,7 @@ class SinkView:
     orphans: tuple[OpenTransaction, ...]
     """Open transactions with an id that no attempt has: nothing in this store decides them."""
     owed: tuple[OwedBatch, ...]
-    """What is decided and not yet in a Delta table, in the order of the decisions."""
+    """What is decided and not yet in its Delta or Iceberg table, in the order of the decisions."""
     now: dt.datetime
     """The time of the store's clock."""
 

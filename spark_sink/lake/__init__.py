@@ -1,5 +1,6 @@
-"""A Delta table that follows the decisions of the store: tasks write its files before, and they are added afterwards.
+"""A Delta or Iceberg table that follows the decisions of the store: its files are written before, and added afterwards.
 
-Open `publishing.py` first. May import `spark_sink.store`'s port and what it exchanges, never a database's library; only
-`delta_log.py` imports deltalake, and only where a table is read.
+Open `publishing.py` first; `table_log.py` is the port of both formats. May import `spark_sink.store`'s port and what it
+exchanges. Only `delta_log.py` imports deltalake, only `iceberg_log.py` pyiceberg, and only `iceberg_pointer.py`, for
+catalogs, a database's library; all of them only where a table is read.
 """

@@ -1,7 +1,7 @@
-"""Which Delta tables are supported, and which columns of a DataFrame fit theirs. Pure.
+"""Which columns of a DataFrame fit those of a table of files. Pure.
 
 Files are added to the table's log without the library's own writer, so nothing else would check constraints, or compute
-columns. A table that needs it is refused.
+columns. A table that needs it is refused, by `delta_support.py` or `iceberg_support.py`.
 """
 
 from __future__ import annotations
@@ -15,56 +15,23 @@ import pyarrow as pa
 from spark_sink.options import DualTable
 from spark_sink.store.dual_columns import ValueKind, mapped, refused, value_kind
 
-WRITER_FEATURES: Final = frozenset(
-    {
-        "appendOnly",
-        "changeDataFeed",
-        "checkConstraints",
-        "columnMapping",
-        "deletionVectors",
-        "generatedColumns",
-        "invariants",
-        "timestampNtz",
-    }
-)
-"""What deltalake commits to, and what does not concern who adds files, or is looked for where it is used."""
-
-_COMPUTED: Final = ("delta.generationExpression", "delta.identity", "delta.invariants", "CURRENT_DEFAULT")
-"""The beginnings of the metadata of columns that a writer would have to check or compute."""
+_FIELD_ID: Final = b"PARQUET:field_id"
+"""Iceberg's id of a column, which outlives its name; Delta tables have none."""
 
 
 @dataclass(frozen=True)
 class LakeColumns:
-    """What a Delta table says about itself, as far as it matters to who adds files."""
+    """What a table says about itself, as far as it matters to who adds files."""
 
     columns: pa.Schema
-    metadata: Mapping[str, Mapping[str, object]]
-    """The metadata of the columns, by name."""
-    configuration: Mapping[str, str]
-    partition_columns: tuple[str, ...]
-    writer_features: frozenset[str]
+    unsupported: str | None
+    """Why files may not be added to it, as the rest of a sentence that begins with its name; None if they may."""
 
 
 def check_supported(options: DualTable, table: LakeColumns) -> None:
     """Raise SinkOptionError for a table to which files may not be added as they are."""
-    name = options.table
-    if table.partition_columns:
-        raise refused(f"{name} is partitioned by {', '.join(table.partition_columns)}, which is not supported")
-    unknown = sorted(table.writer_features - WRITER_FEATURES)
-    if unknown:
-        raise refused(f"{name} has the table feature {unknown[0]}, which is not supported")
-    for setting, value in table.configuration.items():
-        if setting.startswith("delta.constraints."):
-            raise refused(f"{name} has the CHECK constraint {setting.rpartition('.')[2]}, which nobody would check")
-        if setting == "delta.columnMapping.mode" and value != "none":
-            raise refused(f"{name} uses column mapping ({setting}={value}), which is not supported")
-        if setting == "delta.setTransactionRetentionDuration":
-            raise refused(
-                f"{name} has {setting}={value}, after which it forgets which batches it has; remove the setting"
-            )
-    for column, metadata in table.metadata.items():
-        if any(key.startswith(_COMPUTED) for key in metadata):
-            raise refused(f"the column {column} of {name} is generated, or has an invariant or a default")
+    if table.unsupported is not None:
+        raise refused(f"{options.table} {table.unsupported}")
 
 
 def file_columns(options: DualTable, schema: pa.Schema, table: LakeColumns) -> pa.Schema:
@@ -86,10 +53,16 @@ def check_file(options: DualTable, file: pa.Schema, table: LakeColumns) -> None:
     for field in file:
         if field.name not in table.columns.names:
             raise refused(f"{options.table} has no column {field.name} any more")
-        now = table.columns.field(field.name).type
-        if now != field.type:
-            raise refused(f"the column {field.name} of {options.table} was {field.type}, and is {now} now")
+        now = table.columns.field(field.name)
+        if now.type != field.type:
+            raise refused(f"the column {field.name} of {options.table} was {field.type}, and is {now.type} now")
+        if _field_id(now) != _field_id(field):
+            raise refused(f"the column {field.name} of {options.table} is another one of that name now")
     _check_left_out(options, table, set(file.names))
+
+
+def _field_id(field: pa.Field) -> bytes | None:
+    return (field.metadata or {}).get(_FIELD_ID)
 
 
 def _check_left_out(options: DualTable, table: LakeColumns, written: set[str]) -> None:

@@ -1,18 +1,19 @@
-"""The data file of one attempt: Parquet in the directory of the Delta table, whose log does not name it yet.
+"""The data file of one attempt: Parquet in a directory of the table, whose log does not name it yet.
 
 Its name has the id of the attempt, so no two attempts write one file, and the store alone tells whose it is.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from spark_sink.errors import DualTableError, SinkError
-from spark_sink.lake.files import file_name, flush_directory
+from spark_sink.handoff import FilePlan
+from spark_sink.lake.files import file_name, flush_directory, flush_file
 from spark_sink.options import DualTable
 from spark_sink.store.dual_columns import mapped
 
@@ -20,16 +21,18 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _ROW_GROUP_BYTES: Final = 33_554_432
+_SETTINGS: Final[Mapping[str, Any]] = {"compression": "zstd", "store_decimal_as_integer": True}
+"""Small decimals are integers, as Iceberg's specification wants."""
 
 
 class DataFile:
     """The file of one attempt, while its task writes it."""
 
-    def __init__(self, options: DualTable, columns: pa.Schema, attempt_id: str) -> None:
-        """`options.lake` is set. The file appears with the first rows."""
+    def __init__(self, options: DualTable, plan: FilePlan, attempt_id: str) -> None:
+        """Begin without a file, which appears with the first rows."""
         self._options = options
-        self._columns = columns
-        self._path = Path(str(options.lake), file_name(attempt_id))
+        self._columns = plan.columns
+        self._path = Path(plan.directory, file_name(attempt_id))
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self.rows = 0
@@ -51,7 +54,7 @@ class DataFile:
         import pyarrow.parquet as pq
 
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, self._columns, compression="zstd")
+            self._writer = pq.ParquetWriter(self._path, self._columns, **_SETTINGS)
         if self._waiting:
             self._writer.write_table(pa.Table.from_batches(self._waiting, self._columns))
             self._waiting.clear()
@@ -61,8 +64,7 @@ class DataFile:
         """Write what is left, and flush the file and its name to disk."""
         try:
             self._write().close()
-            with self._path.open("rb") as written:
-                os.fsync(written.fileno())
+            flush_file(self._path)
             flush_directory(self._path.parent)
             self.size = self._path.stat().st_size
         except OSError as error:
@@ -80,7 +82,7 @@ class DataFile:
     def _not_written(self, error: OSError) -> DualTableError:
         return DualTableError(
             f"the data file {self._path} cannot be written ({error}). Nothing of the batch is visible; start the query "
-            "again when the directory of the Delta table can be written to"
+            "again when the directory of the table can be written to"
         )
 
     def _chosen(self, rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -122,7 +124,7 @@ def examined(path: Path, *, size: int, rows: int) -> pa.Schema | str:
         return f"{path} is damaged ({error})"
     except OSError as error:
         raise SinkError(
-            f"the data file {path} cannot be read ({error}). What is decided stays decided, and is added to the Delta "
-            "table later; nothing new has begun"
+            f"the data file {path} cannot be read ({error}). What is decided stays decided, and is added to the table "
+            "later; nothing new has begun"
         ) from error
     return columns if count == rows else f"{path} has {count} rows, not {rows}"

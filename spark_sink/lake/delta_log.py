@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,7 +14,10 @@ import pyarrow as pa
 
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.lake.columns import LakeColumns
-from spark_sink.lake.files import flush_directory, library_missing
+from spark_sink.lake.delta_support import DeltaTraits, why_unsupported
+from spark_sink.lake.files import flush_directory, flush_file, library_missing
+from spark_sink.lake.place import LakePlace
+from spark_sink.lake.table_log import LakeState, NewFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -26,44 +28,19 @@ _WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
 """Those that deltalake commits to: 6 has identity columns, and 7 names its features."""
 
 
-@dataclass(frozen=True)
-class LakeState:
-    """A Delta table as it was read."""
-
-    version: int
-    table_id: str
-    published: int | None
-    """The generation of the sink's last batch in the table; None if it has none."""
-    columns: LakeColumns
-    handle: DeltaTable
-    """The table at this version, for `add`."""
-
-    def file_names(self) -> set[str]:
-        """Return the names of the files that readers of this version read."""
-        return {uri.rpartition("/")[2] for uri in self.handle.file_uris()}
-
-
-@dataclass(frozen=True)
-class NewFile:
-    """A data file that is to be added."""
-
-    name: str
-    size: int
-    rows: int
-
-
 class DeltaLog:
-    """The table in a directory, as one sink sees it."""
+    """The table in a directory, as one sink sees it; a `TableLog`."""
 
-    def __init__(self, directory: str, sink_id: str) -> None:
-        self._directory = directory
+    def __init__(self, place: LakePlace, sink_id: str) -> None:
+        self._place = place
+        self._directory = str(place.directory)
         self._sink_id = sink_id
         self._flushed = -1
         """The version up to which this object has flushed the log."""
 
     def read(self) -> LakeState:
-        """Read the newest version. Raises SinkOptionError if there is no table or no library, SinkError otherwise."""
-        deltalake = _library()
+        """See `TableLog.read`."""
+        deltalake = self._library()
         try:
             table = deltalake.DeltaTable(self._directory)
             return self._state(table)
@@ -84,31 +61,30 @@ class DeltaLog:
         features = protocol.writer_features or ()
         if protocol.min_writer_version not in _WRITER_VERSIONS:
             features = [*features, f"minWriterVersion={protocol.min_writer_version}"]
+        traits = DeltaTraits(
+            metadata={field["name"]: field["metadata"] for field in fields},
+            configuration=about.configuration,
+            partition_columns=tuple(about.partition_columns),
+            writer_features=frozenset(features),
+        )
         return LakeState(
-            version=table.version(),
+            version=str(table.version()),
             table_id=str(about.id),
+            directory=self._directory,
             published=table.transaction_version(self._sink_id),
-            columns=LakeColumns(
-                columns=pa.schema(table.schema().to_arrow()),
-                metadata={field["name"]: field["metadata"] for field in fields},
-                configuration=about.configuration,
-                partition_columns=tuple(about.partition_columns),
-                writer_features=frozenset(features),
-            ),
+            columns=LakeColumns(pa.schema(table.schema().to_arrow()), why_unsupported(traits)),
             handle=table,
         )
 
     def add(self, state: LakeState, generation: int, files: Sequence[NewFile]) -> Exception | None:
-        """Try to add the files in the version after `state`, with the generation; return what went wrong, if anything.
-
-        Only the table read anew says whether it has them: also after an error, and also without one.
-        """
+        """See `TableLog.add`: the version after `state` is tried, and no two commits get the same one."""
         from deltalake import CommitProperties
         from deltalake.transaction import AddAction, PostCommitHookProperties, Transaction
 
         now_ms = int(time.time() * 1000)
         actions = [
-            AddAction(each.name, each.size, {}, now_ms, True, json.dumps({"numRecords": each.rows})) for each in files
+            AddAction(each.path.name, each.size, {}, now_ms, True, json.dumps({"numRecords": each.rows}))
+            for each in files
         ]
         try:
             state.handle.create_write_transaction(
@@ -127,40 +103,37 @@ class DeltaLog:
         return None
 
     def flush(self, state: LakeState) -> None:
-        """Make sure that the table as it was read survives a crash of the machine. Raises SinkError."""
+        """See `TableLog.flush`."""
         log = Path(self._directory, _LOG)
         try:
             for each in log.iterdir():
                 commit = _COMMIT.fullmatch(each.name)
                 if commit is None or int(commit[1]) > self._flushed:
-                    _flush_file(each)
+                    _flush(each)
             flush_directory(log)
         except OSError as error:
             raise SinkError(
                 f"the log of the Delta table in {self._directory} cannot be flushed to disk ({error}). What was added "
                 "stays owed until it is: the next plan tries it again"
             ) from error
-        self._flushed = state.version
+        self._flushed = int(state.version)
+
+    def file_names(self, state: LakeState) -> set[str]:
+        """See `TableLog.file_names`."""
+        return {uri.rpartition("/")[2] for uri in state.handle.file_uris()}
+
+    def _library(self) -> Any:
+        try:
+            import deltalake
+            import deltalake.exceptions
+        except ImportError as error:
+            raise library_missing(self._place) from error
+        return deltalake
 
 
-def _flush_file(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return  # another writer has cleaned the log up
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _library() -> Any:
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError as error:
-        raise library_missing() from error
-    return deltalake
+def _flush(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # another writer has cleaned the log up
+        flush_file(path)
 
 
 def _line(error: Exception) -> str:

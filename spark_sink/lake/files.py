@@ -1,16 +1,29 @@
-"""The names of data files. Loads no library: commands of operators use it, too."""
+"""The names of data files, and how they are made durable. Loads no library: commands of operators use it, too."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
-from spark_sink.errors import SinkOptionError
+from spark_sink.errors import SinkError, SinkOptionError
+from spark_sink.lake.place import LakePlace
+
+_PACKAGES: Final = {"Delta": ("deltalake", "spark-delta"), "Iceberg": ("pyiceberg", "spark-iceberg")}
 
 
 def file_name(attempt_id: str) -> str:
     """Return the name of the file of an attempt; no engine hides names that begin like this."""
     return f"dualwrite-{attempt_id}.parquet"
+
+
+def flush_file(path: Path) -> None:
+    """Make the content of a file survive a crash of the machine. Raises FileNotFoundError, OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def flush_directory(directory: Path) -> None:
@@ -22,9 +35,26 @@ def flush_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def library_missing() -> SinkOptionError:
-    """Return the error for a process that cannot read Delta tables."""
+def create_directory(directory: Path) -> None:
+    """Create the directory of data files, if it is missing, in one that exists. Raises SinkError.
+
+    Its name is flushed to disk also if it is there: whoever has created it may not have come to that yet.
+    """
+    try:
+        directory.mkdir(exist_ok=True)
+        flush_directory(directory.parent)
+    except OSError as error:
+        raise SinkError(
+            f"the directory {directory} for data files cannot be created ({error}), and nothing new has begun: mount "
+            "the table's file system on this machine"
+        ) from error
+
+
+def library_missing(place: LakePlace) -> SinkOptionError:
+    """Return the error for a process that cannot read such tables."""
+    package, extra = _PACKAGES[place.kind]
     return SinkOptionError(
-        "dual.table names a Delta table, for which the package deltalake is missing here, and nothing new has begun: "
-        "pip install 'dualwrite[spark-delta]', on the driver and wherever `dualwrite spark recover` runs"
+        f"dual.table names {place.article} {place.kind} table, for which the package {package} is missing here, and "
+        f"nothing new has begun: pip install 'dualwrite[{extra}]', on the driver and wherever `dualwrite spark "
+        "recover` runs"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from spark_sink.errors import StoreWentBackError
 from spark_sink.lake.files import file_name, library_missing
+from spark_sink.lake.place import LakePlace
 from spark_sink.store.sink_store import LakeStore
 
 _log = logging.getLogger("spark_sink")
@@ -46,11 +47,11 @@ class Janitor:
 
     def _begun(self) -> dict[str, str]:
         begun = self._ledger.unrecorded(self._sink_id)
-        return {each: location for each, location in begun.items() if Path(location, file_name(each)).exists()}
+        return {each: location for each, location in begun.items() if _path(location, each).exists()}
 
     def _here(self, condemned: Mapping[str, str]) -> dict[str, str]:
         """Return those of directories that this machine has."""
-        return {each: location for each, location in condemned.items() if Path(location).is_dir()}
+        return {each: location for each, location in condemned.items() if _directory(location).is_dir()}
 
     def _delete(self, condemned: Mapping[str, str]) -> list[str]:
         for location in set(condemned.values()):
@@ -58,25 +59,35 @@ class Janitor:
         return [each for each, location in condemned.items() if _deleted(location, each)]
 
     def _check(self, location: str, names: set[str]) -> None:
+        place = LakePlace.of(location)
         try:
             from spark_sink.lake.publishing import Publisher
         except ImportError as error:
-            raise library_missing() from error
-        state = Publisher(self._sink_id, self._ledger, schema=self._schema).read(location)
-        named = state.file_names() & names
+            raise library_missing(place) from error
+        named = Publisher(self._sink_id, self._ledger, schema=self._schema).file_names(place) & names
         if named:
             raise StoreWentBackError(
-                f"the Delta table {location} has {len(named)} files of attempts that the commit store has given up "
+                f"{place.named} has {len(named)} files of attempts that the commit store has given up "
                 f"({', '.join(sorted(named)[:3])}): the database has lost decisions. No file was deleted; bring the "
                 "newer database back"
             )
 
 
+def _directory(location: str) -> Path:
+    return Path(str(LakePlace.of(location).directory))
+
+
+def _path(location: str, attempt_id: str) -> Path:
+    return _directory(location) / file_name(attempt_id)
+
+
 def _deleted(location: str, attempt_id: str) -> bool:
     """Delete the file of an attempt; return whether it is gone."""
     try:
-        Path(location, file_name(attempt_id)).unlink(missing_ok=True)
+        _path(location, attempt_id).unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("the data file of the attempt %s in %s was not deleted: %s", attempt_id, location, error)
+        _log.warning(
+            "the data file of the attempt %s of %s was not deleted: %s", attempt_id, LakePlace.of(location).named, error
+        )
         return False
     return True

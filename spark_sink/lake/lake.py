@@ -1,16 +1,18 @@
-"""`Lake`: the part of a Delta table in each step of a batch, as `Sink` uses it."""
+"""`Lake`: the part of a table of files in each step of a batch, as `Sink` uses it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from spark_sink.errors import DualTableError, SinkOptionError, StoreWentBackError
+from spark_sink.handoff import FilePlan
 from spark_sink.lake.columns import check_file, file_columns
 from spark_sink.lake.data_file import examined
-from spark_sink.lake.files import file_name
+from spark_sink.lake.files import create_directory, file_name
+from spark_sink.lake.place import LakePlace
 from spark_sink.lake.publishing import Publisher
 from spark_sink.options import DualTable
 from spark_sink.store.sink_store import LakeStore
@@ -24,57 +26,70 @@ if TYPE_CHECKING:
 _log = logging.getLogger("spark_sink")
 
 
-class Lake:
-    """The Delta table of one sink."""
+class ChosenTable(NamedTuple):
+    """The table that a decision is for."""
 
-    def __init__(self, options: DualTable, sink_id: str, ledger: LakeStore, publisher: Publisher) -> None:
-        """`options.lake` is set."""
+    location: str
+    table_id: str
+
+
+class Lake:
+    """The table of files of one sink."""
+
+    def __init__(
+        self, options: DualTable, place: LakePlace, sink_id: str, ledger: LakeStore, publisher: Publisher
+    ) -> None:
+        """Give `options.lake` as `place`."""
         self._options = options
-        self._location = str(options.lake)
+        self._place = place
         self._sink_id = sink_id
         self._ledger = ledger
         self._publisher = publisher
 
-    def columns_for(self, schema: pa.Schema) -> pa.Schema:
-        """PLAN: return the columns that data files will have. Changes nothing.
+    def plan_for(self, schema: pa.Schema) -> FilePlan:
+        """PLAN: return where data files will be, and the columns that they will have. Changes no table.
 
         Raises SinkOptionError if rows of this schema do not fit the table, and what `Publisher.read` raises.
         """
-        state = self._publisher.read(self._location)
+        state = self._publisher.read(self._place)
+        location = self._place.at(state.directory).location
         known = self._ledger.row(self._sink_id)
-        if known is not None and known.location == self._location and known.table_id != state.table_id:
+        if known is not None and known.location == location and known.table_id != state.table_id:
             _log.warning(
-                "sink %s: %s is another Delta table than before (%s, not %s); it gets the rows from now on",
+                "sink %s: %s is another table than before (%s, not %s); it gets the rows from now on",
                 self._sink_id,
-                self._location,
+                self._place.named,
                 state.table_id,
                 known.table_id,
             )
-        return file_columns(self._options, schema, state.columns)
+        columns = file_columns(self._options, schema, state.columns)
+        if self._place.catalog is not None:
+            create_directory(Path(state.directory))
+        return FilePlan(location, state.directory, columns)
 
-    def check_decision(self, decision: Decision) -> str:
-        """COMMIT: check that the files can be added once the batch is decided; return the id of the table.
+    def check_decision(self, decision: Decision) -> ChosenTable:
+        """COMMIT: check that the files can be added once the batch is decided; return the table.
 
         Only for a batch that is not decided: the files of a decided one may be gone, because the table has compacted
         them.
 
         Raises DualTableError, StoreWentBackError and what `Publisher.read` raises; then nothing is decided.
         """
-        state = self._publisher.read(self._location)
+        state = self._publisher.read(self._place)
         newest = state.published
         if newest is not None and decision.generation is not None and self._decided() < decision.generation <= newest:
             raise StoreWentBackError(
-                f"the Delta table {self._location} has generation {newest} of the sink {self._sink_id!r} already, and "
-                f"this batch would be decided at {decision.generation}: the database has lost decisions. Nothing was "
+                f"{self._place.named} has generation {newest} of the sink {self._sink_id!r} already, and this batch "
+                f"would be decided at {decision.generation}: the database has lost decisions. Nothing was "
                 "decided; start the query again, which says what to do"
             )
         for attempt_id, (rows, size) in self._recorded(decision).items():
-            found = examined(Path(self._location, file_name(attempt_id)), size=size, rows=rows)
+            found = examined(Path(state.directory, file_name(attempt_id)), size=size, rows=rows)
             if isinstance(found, str):
                 raise DualTableError(
                     f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {found}. Nothing of "
                     "it is visible, and Spark replays it. Driver and executors must see one directory under this "
-                    "path, and VACUUM must keep files for longer than a batch takes"
+                    "path, and what removes orphan files (VACUUM) must keep them for longer than a batch takes"
                 )
             try:
                 check_file(self._options, found, state.columns)
@@ -83,7 +98,7 @@ class Lake:
                     f"batch {decision.batch_id} of the query {decision.query_id} is not decided, because the table was "
                     f"altered while it was written ({error}). Nothing of it is visible; start the query again"
                 ) from error
-        return state.table_id
+        return ChosenTable(self._place.at(state.directory).location, state.table_id)
 
     def _decided(self) -> int:
         known = self._ledger.row(self._sink_id)
@@ -92,6 +107,10 @@ class Lake:
     def _recorded(self, decision: Decision) -> Mapping[str, tuple[int, int]]:
         return {each.attempt_id: (each.rows, each.size) for each in self._ledger.files(decision.winners)}
 
-    def choose(self, connection: sa.Connection, decision: Decision, table_id: str) -> None:
-        """COMMIT: mark the winners' files as owed, in the transaction of the decision. Raises DualTableError."""
-        self._ledger.choose(connection, decision, self._location, table_id)
+    def choose(self, connection: sa.Connection, decision: Decision, table: ChosenTable | None) -> None:
+        """COMMIT: mark the winners' files as owed, in the transaction of the decision. Raises DualTableError.
+
+        Also without a table: that of a batch which is decided is not asked for, and none of its files can be chosen.
+        """
+        table = table or ChosenTable("", "")
+        self._ledger.choose(connection, decision, table.location, table.table_id)

@@ -825,7 +825,7 @@ class CommitStore:
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
-        The former may also be one whose files a Delta table cannot get any more. The latter has attempts that are to be
+        The former may also be one whose files a table cannot get any more. The latter has attempts that are to be
         aborted although Kafka was found to have committed them, or to have a newer transaction of their ids
         (StoreWentBackError). Its records stay in Kafka, and the batch is written again. Others that are to be aborted
         may be open in Kafka, and are left to be. Return whether there was such a batch.

@@ -1,4 +1,4 @@
-"""`LakeLedger`: which files a Delta table is owed, in the commit store's database.
+"""`LakeLedger`: which files a Delta or Iceberg table is owed, in the commit store's database.
 
 A file is owed from the decision on, which marks its row in the same transaction, until the table has it. `dw_lake_file`
 outlives batches and attempts, so nothing that is owed is ever pruned.
@@ -56,9 +56,9 @@ class LakeLedger:
         ).one()
         if (count, rows) != (len(decision.winners), decision.staged_rows):
             raise DualTableError(
-                f"{len(decision.winners)} data files with {decision.staged_rows} rows were written for the Delta table "
-                f"{location}, but the commit store has {count} with {rows} rows. Nothing of the batch is visible; "
-                "start the query again, which writes it again"
+                f"{len(decision.winners)} data files with {decision.staged_rows} rows were written, but the commit "
+                f"store has {count} with {rows} rows for {location}. Nothing of the batch is visible; start the query "
+                "again, which writes it again"
             )
         values = {"decided_at": sa.func.now(), "table_id": table_id}
         connection.execute(sa.update(self._file).where(winners).values(values))
@@ -73,7 +73,7 @@ class LakeLedger:
             return
         if decision.generation is None or known.decided >= decision.generation:
             raise SinkError(
-                f"generation {decision.generation} of the sink {decision.sink_id!r} has decided a batch for a Delta "
+                f"generation {decision.generation} of the sink {decision.sink_id!r} has decided a batch for its "
                 "table before; nothing was decided now: start the query again"
             )
         if (known.location, known.table_id) != (location, table_id):

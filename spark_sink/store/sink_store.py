@@ -55,7 +55,7 @@ class ReachableStore(Protocol):
 
 
 class LakeStore(Protocol):
-    """The part that knows which files a Delta table is owed; `LakeLedger` implements it."""
+    """The part that knows which files a Delta or Iceberg table is owed; `LakeLedger` implements it."""
 
     def record(self, connection: sa.Connection, attempt_id: str, location: str, file: LakeFile) -> None:
         """Record the file of an attempt, in the transaction that marks it PREPARED."""
@@ -71,7 +71,7 @@ class LakeStore(Protocol):
         """Return the recorded files of these attempts."""
 
     def row(self, sink_id: str) -> LakeRow | None:
-        """Return what the sink has decided for Delta tables; None if nothing."""
+        """Return what the sink has decided for such tables; None if nothing."""
 
     def owed(self, sink_id: str, *, durably: bool = True) -> tuple[OwedBatch, ...]:
         """Return what is owed, in the order of the decisions. A table may be told of it only if it is durable."""
@@ -93,11 +93,11 @@ class LakeStore(Protocol):
 
 
 class HasLake(Protocol):
-    """A store that keeps what Delta tables are owed."""
+    """A store that keeps what Delta and Iceberg tables are owed."""
 
     @property
     def lake(self) -> LakeStore:
-        """What Delta tables are owed."""
+        """What such tables are owed."""
 
 
 class TaskStore(ReachableStore, HasLake, Protocol):

@@ -93,8 +93,8 @@ class StoreTables:
             sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
             sa.Column("location", sa.Text, nullable=False),
             sa.Column("table_id", sa.String(_TABLE_ID_LENGTH), nullable=False),
-            # Generations: the last that was decided with rows for a Delta table, and the last that the table is known
-            # to have.
+            # Generations: the last that was decided with rows for a table of files, and the last that the table is
+            # known to have.
             sa.Column("decided", sa.BigInteger, nullable=False),
             sa.Column("published", sa.BigInteger, nullable=True),
         )
@@ -316,7 +316,7 @@ class LakeFile:
 
 @dataclass(frozen=True)
 class OwedBatch:
-    """A decided batch whose files are to be added to a Delta table."""
+    """A decided batch whose files are to be added to a Delta or Iceberg table."""
 
     sink_id: str
     query_id: str
@@ -337,12 +337,12 @@ class OwedBatch:
 
 @dataclass(frozen=True)
 class LakeRow:
-    """What a sink has decided for Delta tables."""
+    """What a sink has decided for Delta and Iceberg tables."""
 
     location: str
     table_id: str
     decided: int
-    """The newest generation with rows for a Delta table."""
+    """The newest generation with rows for one."""
     published: int | None
     """The newest one that the table at `location` is known to have."""
 

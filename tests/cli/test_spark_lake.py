@@ -1,4 +1,4 @@
-"""`dualwrite spark ...` and Delta tables: what is owed is shown, published and acknowledged; dead files are deleted."""
+"""`dualwrite spark ...` and tables of files: what is owed is shown, published, acknowledged; dead files are deleted."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from spark_sink.pause_points import PausePoint
 from tests.cli.conftest import Call
 from tests.cli.test_page import keys, section
 from tests.cli.test_spark_cli import World
-from tests.spark.lake_model import new_table, read
+from tests.spark.lake_tables import KINDS, LakeTable
 
 REPORT_KEYS = {"sink", "query", "batch", "location", "rows", "action", "changed", "left", "age_ms", "error", "advice"}
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return new_table(tmp_path)
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    return KINDS[request.param](tmp_path)
 
 
 @pytest.fixture
-def world(emulator: Emulator, tmp_path: Path, path: Path) -> Iterator[World]:
+def world(emulator: Emulator, tmp_path: Path, table: LakeTable) -> Iterator[World]:
     made = World(sa.make_url(f"sqlite:///{tmp_path / 'store.db'}"), emulator)
-    made.write("s", 0, [["a"], ["b"]], die_at=PausePoint.BEFORE_ADDITION, **options(path))
+    made.write("s", 0, [["a"], ["b"]], die_at=PausePoint.BEFORE_ADDITION, **options(table))
     yield made
     made.engine.dispose()
 
 
-def options(path: Path) -> dict[str, Any]:
-    return {"dual.table": f"delta:{path}", "dual.columns": "value"}
+def options(table: LakeTable) -> dict[str, Any]:
+    return {**table.options, "dual.columns": "value"}
 
 
-def rows(path: Path) -> list[str]:
-    return sorted(read(path)["value"].to_pylist())
+def rows(table: LakeTable) -> list[str]:
+    return sorted(table.read()["value"].to_pylist())
 
 
-def test_what_is_owed_is_shown_and_published(world: World, path: Path, call: Call) -> None:
+def test_what_is_owed_is_shown_and_published(world: World, table: LakeTable, call: Call) -> None:
     shown = call("spark", "status", *world.reach)
-    assert (shown.code, f"owed: batch 0 of query, 2 rows, to the Delta table {path}" in shown.out) == (0, True)
+    assert (shown.code, f"owed: batch 0 of query, 2 rows, to {table.place.named}" in shown.out) == (0, True)
     (view,) = call("spark", "status", *world.reach, "--json").document["sinks"]
     assert [(batch["batch"], batch["rows"], batch["detail"]) for batch in view["owed"]] == [(0, 2, None)]
 
@@ -54,20 +54,20 @@ def test_what_is_owed_is_shown_and_published(world: World, path: Path, call: Cal
     assert [(owed["action"], owed["changed"]) for owed in young.document["owed"]] == [("young", False)]
     dry = call(*recover)
     assert [(owed["action"], owed["changed"]) for owed in dry.document["owed"]] == [("publish", False)]
-    assert (dry.code, rows(path)) == (1, [])
+    assert (dry.code, rows(table)) == (1, [])
     done = call(*recover, "--apply")
     assert keys(done.document) <= set(re.findall(r"`(\w+)`", section("dualwrite spark recover")))
     assert done.document["owed"][0].keys() == REPORT_KEYS
     assert [(owed["action"], owed["changed"]) for owed in done.document["owed"]] == [("publish", True)]
-    assert (done.code, rows(path), world.values()) == (0, ["a", "b"], ["a", "b"])
+    assert (done.code, rows(table), world.values()) == (0, ["a", "b"], ["a", "b"])
     assert call(*recover, "--apply").document["owed"] == []
-    world.write("s", 1, [["c"]], **options(path))
-    assert rows(path) == ["a", "b", "c"]
+    world.write("s", 1, [["c"]], **options(table))
+    assert rows(table) == ["a", "b", "c"]
 
 
-def test_a_file_that_is_gone_is_shown_until_it_is_acknowledged(world: World, path: Path, call: Call) -> None:
+def test_a_file_that_is_gone_is_shown_until_it_is_acknowledged(world: World, table: LakeTable, call: Call) -> None:
     (batch,) = world.store.lake.owed("s")
-    Path(path, file_name(batch.files[0].attempt_id)).unlink()
+    Path(table.directory, file_name(batch.files[0].attempt_id)).unlink()
     recover = ("spark", "recover", *world.reach, "--apply", "--min-age", 0)
     failed = call(*recover)
     assert failed.code == 1
@@ -79,29 +79,29 @@ def test_a_file_that_is_gone_is_shown_until_it_is_acknowledged(world: World, pat
     acknowledge = ("spark", "acknowledge-lost", *world.store_options, "--sink", "s", "--query", "query", "--batch", 0)
     assert call(*acknowledge).code == 0
     assert call(*recover).code == 0
-    assert len(rows(path)) == 1
+    assert len(rows(table)) == 1
 
 
 def test_without_the_library_the_extra_is_named(
-    world: World, path: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    world: World, table: LakeTable, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as without:
-        without.setitem(sys.modules, "deltalake", None)
+        without.setitem(sys.modules, {"Delta": "deltalake", "Iceberg": "pyiceberg"}[table.kind], None)
         failed = call("spark", "recover", *world.reach, "--apply", "--min-age", 0)
-    assert (failed.code, "dualwrite[spark-delta]" in failed.out) == (1, True)
+    assert (failed.code, f"dualwrite[spark-{table.kind.lower()}]" in failed.out) == (1, True)
     assert call("spark", "recover", *world.reach, "--apply", "--min-age", 0).code == 0
-    assert rows(path) == ["a", "b"]
+    assert rows(table) == ["a", "b"]
 
 
-def test_files_of_given_up_attempts_are_deleted(world: World, path: Path, call: Call) -> None:
-    world.write("s", 1, [["c"]], die_at=PausePoint.COMMIT_START, **options(path))
-    assert len(list(path.glob("*.parquet"))) == 3
+def test_files_of_given_up_attempts_are_deleted(world: World, table: LakeTable, call: Call) -> None:
+    world.write("s", 1, [["c"]], die_at=PausePoint.COMMIT_START, **options(table))
+    assert len(table.files()) == 3
     gc = ("spark", "gc", *world.store_options, "--json")
     assert call(*gc, "--apply").document["files"] == {"s": 0}
     call("spark", "recover", *world.reach, "--condemn", "s", "--apply", "--min-age", 0)
-    assert (rows(path), len(list(path.glob("*.parquet")))) == (["a", "b"], 2)
+    assert (rows(table), len(table.files())) == (["a", "b"], 2)
     (aborted,) = (each for each in world.store.attempts("s") if each.batch_id == 1)
-    Path(path, file_name(aborted.attempt_id)).write_bytes(b"written by a task that woke up late")
+    Path(table.directory, file_name(aborted.attempt_id)).write_bytes(b"written by a task that woke up late")
     assert call(*gc).document["files"] == {"s": 1}
     assert call(*gc, "--apply").document["files"] == {"s": 1}
-    assert len(list(path.glob("*.parquet"))) == 2
+    assert len(table.files()) == 2

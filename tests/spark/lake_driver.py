@@ -1,4 +1,4 @@
-"""A driver with a Delta table in a process of its own, without Spark, that is killed as a process can be killed."""
+"""A driver with a Delta or Iceberg table in a process of its own, without Spark, that is killed as processes can be."""
 
 from __future__ import annotations
 
@@ -34,9 +34,12 @@ class Drive:
     """How many batches are to be done at the end."""
     kill_at: int | None
     """The pause point at which it kills itself, counted from its start."""
+    environment: Mapping[str, str]
+    """More variables of its environment."""
 
     def run(self) -> None:
         """Live, to the end or to the kill."""
+        os.environ.update(self.environment)
         passed = itertools.count(1)
 
         def pause(point: PausePoint) -> None:

@@ -1,75 +1,83 @@
-"""A Delta table beside the model of a sink: how it is made, and what its readers see."""
+"""A Delta or Iceberg table beside the model of a sink, and what its readers see."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
+from spark_sink.errors import SinkOptionError
 from spark_sink.lake.files import file_name
-from spark_sink.options import DualMode, DualTable
+from spark_sink.lake.publishing import Publisher
+from spark_sink.options import DualTable
+from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.store.commit_store import CommitStore
-from tests.spark.sink_model import World
-from tests.support.databases import unique
-
-deltalake: Any = pytest.importorskip("deltalake")
-
-COLUMNS: Final = pa.schema([("value", pa.string())])
-
-
-def new_table(directory: Path, columns: pa.Schema = COLUMNS, **settings: str) -> Path:
-    """Create a Delta table in a new directory."""
-    path = directory / unique("lake")
-    configuration = {name.replace("__", "."): value for name, value in settings.items()}
-    schema = deltalake.Schema.from_arrow(columns)
-    deltalake.DeltaTable.create(str(path), schema=schema, configuration=configuration)
-    return path
-
-
-def dual(path: Path, columns: tuple[str, ...] | None = ("value",)) -> DualTable:
-    """Return what `dual.table=delta:<path>` is parsed to."""
-    return DualTable(f"delta:{path}", columns, DualMode.INSERT, None, lake=str(path))
-
-
-def read(path: Path) -> pa.Table:
-    """Return what a reader of the table sees now."""
-    return deltalake.DeltaTable(str(path)).to_pyarrow_table()
+from spark_sink.store.tables import OwedBatch
+from tests.spark.lake_tables import LakeTable
+from tests.spark.sink_model import Crash, World, run_batch
 
 
 class LakeWorld(World):
-    """One sink with a Delta table, to which the column `value` goes, too."""
+    """One sink with a table of files, to which the column `value` goes, too."""
 
-    def __init__(self, store: CommitStore, directory: Path, **options: Any) -> None:
-        self.path = new_table(directory)
-        super().__init__(store, **({"dual": dual(self.path)} | options))
+    def __init__(self, store: CommitStore, table: LakeTable, **options: Any) -> None:
+        self.table = table
+        super().__init__(store, **({"dual": table.dual()} | options))
 
     @property
     def lake_rows(self) -> list[int]:
-        """Return the rows of the Delta table."""
-        return sorted(int(value) for value in read(self.path)["value"].to_pylist())
+        """Return the rows of the table."""
+        return sorted(int(value) for value in self.table.read()["value"].to_pylist())
 
     def assert_exactly_once(self, expected: Sequence[int]) -> None:
-        """Check the Delta table as well: each row once, nothing owed, and each batch one commit."""
+        """Check the table as well: each row once, nothing owed, and each batch one commit."""
         super().assert_exactly_once(expected)
         assert self.lake_rows == sorted(expected)
         assert self.store.lake.owed(self.options.sink_id) == ()
-        generations = self.generations()
+        generations = self.table.generations()
         assert generations == sorted(set(generations))
-
-    def generations(self) -> list[int]:
-        """Return the generations in the table's log, in the order of its versions."""
-        logged = [each.read_text() for each in sorted(Path(self.path, "_delta_log").glob("*.json"))]
-        actions = [json.loads(line) for text in logged for line in text.splitlines()]
-        return [action["txn"]["version"] for action in actions if "txn" in action]
-
-    def files(self) -> set[str]:
-        """Return the data files in the directory."""
-        return {each.name for each in self.path.glob("*.parquet")}
 
     def file_of(self, attempt_id: str) -> Path:
         """Return the path of the file of an attempt."""
-        return self.path / file_name(attempt_id)
+        return self.table.directory / file_name(attempt_id)
+
+
+def die_at(point: PausePoint) -> Pause:
+    """Return a pause that kills its process at this point."""
+
+    def die(reached: PausePoint) -> None:
+        if reached is point:
+            raise Crash(point)
+
+    return die
+
+
+def owe(world: LakeWorld, batch_id: int, values: Sequence[int]) -> None:
+    """Decide a batch, and die before it is in the table."""
+    with pytest.raises(Crash):
+        run_batch(world.process(die_at(PausePoint.BEFORE_ADDITION)), batch_id, values)
+    assert owed(world)
+
+
+def owed(world: LakeWorld) -> tuple[OwedBatch, ...]:
+    """Return what the store says is owed."""
+    return world.store.lake.owed(world.options.sink_id)
+
+
+def publisher(world: LakeWorld, pause: Pause = lambda point: None, **options: Any) -> Publisher:
+    """Make a publisher for the sink, as any process can."""
+    return Publisher(world.options.sink_id, world.store.lake, schema=None, pause=pause, **options)
+
+
+def refusal(world: LakeWorld, dual: DualTable) -> str:
+    """Return why a plan is refused, and check that it has fenced nobody."""
+    process = world.process(dual=dual)
+    before = world.store.sinks()
+    with pytest.raises(SinkOptionError) as refused:
+        process.plan()
+    assert world.store.sinks() == before
+    assert re.search("nothing was written|nothing new has begun", str(refused.value))
+    return str(refused.value)

@@ -1,4 +1,4 @@
-"""Which Delta tables are supported, and which types fit into theirs without changing a value."""
+"""Which Delta and Iceberg tables are supported, and which types fit into theirs without changing a value."""
 
 from __future__ import annotations
 
@@ -9,21 +9,43 @@ import pyarrow as pa
 import pytest
 
 from spark_sink.errors import SinkOptionError
+from spark_sink.lake import delta_support, iceberg_support
 from spark_sink.lake.columns import LakeColumns, check_file, check_supported, file_columns, why_not
+from spark_sink.lake.delta_support import DeltaTraits
+from spark_sink.lake.iceberg_support import IcebergTraits
+from spark_sink.lake.place import LakePlace
 from spark_sink.options import DualMode, DualTable
 
-OPTIONS = DualTable("delta:/lake/orders", None, DualMode.INSERT, None, lake="/lake/orders")
+OPTIONS = DualTable("delta:/lake/orders", None, DualMode.INSERT, None, lake=LakePlace("/lake/orders"))
 TABLE = LakeColumns(
     columns=pa.schema([pa.field("id", pa.int64(), nullable=False), ("Item", pa.string()), ("extra", pa.string())]),
+    unsupported=None,
+)
+DELTA = DeltaTraits(
     metadata={"id": {}, "Item": {"comment": "what it is"}, "extra": {}},
     configuration={"delta.appendOnly": "true", "delta.columnMapping.mode": "none"},
     partition_columns=(),
     writer_features=frozenset({"appendOnly", "columnMapping"}),
 )
+ICEBERG = IcebergTraits(
+    format_version=2,
+    location="file:///lake/shop/orders",
+    partition_fields=(),
+    sorted_by=(),
+    identifier_fields=(),
+    properties={"write.parquet.compression-codec": "zstd", "write.metadata.path": "/lake/metadata"},
+)
 
 
 def test_what_is_supported() -> None:
+    assert delta_support.why_unsupported(DELTA) is None
+    assert iceberg_support.why_unsupported(ICEBERG) is None
     check_supported(OPTIONS, TABLE)
+
+
+def test_what_is_unsupported_is_refused_by_name() -> None:
+    with pytest.raises(SinkOptionError, match="delta:/lake/orders is too old; nothing was written"):
+        check_supported(OPTIONS, replace(TABLE, unsupported="is too old"))
 
 
 @pytest.mark.parametrize(
@@ -40,9 +62,42 @@ def test_what_is_supported() -> None:
         ({"metadata": {"extra": {"CURRENT_DEFAULT": "1"}}}, "extra"),
     ],
 )
-def test_what_is_refused(change: dict[str, Any], named: str) -> None:
-    with pytest.raises(SinkOptionError, match=named):
-        check_supported(OPTIONS, replace(TABLE, **change))
+def test_delta_tables_that_are_refused(change: dict[str, Any], named: str) -> None:
+    assert named in str(delta_support.why_unsupported(replace(DELTA, **change)))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"format_version": 1}, "format version 1"),
+        ({"format_version": 3}, "format version 3"),
+        ({"location": "s3://bucket/orders"}, "object stores"),
+        ({"location": "file://host/lake/orders"}, "object stores"),
+        ({"location": "/lake/100%"}, "in two ways"),
+        ({"location": "file:///lake/a#b"}, "object stores"),
+        ({"properties": {"write.metadata.path": "hdfs:///lake"}}, "object stores"),
+        ({"partition_fields": ("day",)}, "partitioned by day"),
+        ({"sorted_by": ("id",)}, "sorted by id"),
+        ({"identifier_fields": ("id",)}, "identifier fields id"),
+        ({"properties": {"write.py-location-provider.impl": "x.Y"}}, "location-provider"),
+        ({"properties": {"encryption.key-id": "k"}}, "encryption.key-id"),
+    ],
+)
+def test_iceberg_tables_that_are_refused(change: dict[str, Any], named: str) -> None:
+    assert named in str(iceberg_support.why_unsupported(replace(ICEBERG, **change)))
+
+
+@pytest.mark.parametrize(
+    ("location", "scheme", "path"),
+    [
+        ("/lake/orders", "", "/lake/orders"),
+        ("file:/lake/orders", "file:", "/lake/orders"),
+        ("file:///lake/orders/", "file://", "/lake/orders"),
+        ("file://localhost/lake", "file://localhost", "/lake"),
+    ],
+)
+def test_ways_to_write_a_path(location: str, scheme: str, path: str) -> None:
+    assert (iceberg_support.scheme_of(location), str(iceberg_support.local_path(location))) == (scheme, path)
 
 
 def test_files_have_the_tables_names_order_and_types() -> None:
@@ -62,6 +117,14 @@ def test_a_file_fits_a_table_with_more_columns_and_no_other() -> None:
     ):
         with pytest.raises(SinkOptionError):
             check_file(OPTIONS, file, replace(TABLE, columns=columns))
+
+
+def test_a_column_of_the_same_name_may_be_another_one() -> None:
+    file = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"})])
+    check_file(OPTIONS, file, replace(TABLE, columns=file))
+    again = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "2"})])
+    with pytest.raises(SinkOptionError, match="another one of that name"):
+        check_file(OPTIONS, file, replace(TABLE, columns=again))
 
 
 UTC = pa.timestamp("us", "UTC")

@@ -1,8 +1,8 @@
-"""Kill a batch with a Delta table at every pause point that it reaches, and again while it recovers."""
+"""Kill a batch with a Delta or Iceberg table at every pause point that it reaches, and again while it recovers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from spark_sink.errors import SinkError
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld
+from tests.spark.lake_tables import KINDS, LakeTable
 from tests.spark.sink_model import Stalling, new_store, run_batch
 from tests.spark.spark_model import Crashes, Killed, Query
 from tests.spark.store_engines import engine_on, sqlite_engine
@@ -33,9 +34,14 @@ def sqlite_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitSto
         yield new_store(engine)
 
 
-def run(store: CommitStore, directory: Path, killed: Killed, *at: int) -> Crashes:
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], LakeTable]:
+    return partial(KINDS[request.param], tmp_path)
+
+
+def run(store: CommitStore, table: Callable[[], LakeTable], killed: Killed, *at: int) -> Crashes:
     """Run the query with these crashes, and check that every row is there exactly once."""
-    world = LakeWorld(store, directory)
+    world = LakeWorld(store, table())
     crashes = Crashes(at)
     Query(world, BATCHES, crashes.reach, killed).run()
     world.assert_exactly_once([value for batch in BATCHES for value in batch])
@@ -43,19 +49,21 @@ def run(store: CommitStore, directory: Path, killed: Killed, *at: int) -> Crashe
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
-def test_a_crash_at_any_pause_point(store: CommitStore, tmp_path: Path, killed: Killed) -> None:
+def test_a_crash_at_any_pause_point(store: CommitStore, table: Callable[[], LakeTable], killed: Killed) -> None:
     points = set()
-    for number in range(1, run(store, tmp_path, killed).count + 1):
-        points.update(run(store, tmp_path, killed, number).struck)
+    for number in range(1, run(store, table, killed).count + 1):
+        points.update(run(store, table, killed, number).struck)
     assert points >= set(PausePoint) - OF_REPAIR - {PausePoint.AFTER_CONDEMNATION}
 
 
 @pytest.mark.parametrize("killed", Killed, ids=lambda killed: killed.name.lower())
-def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, tmp_path: Path, killed: Killed) -> None:
+def test_a_second_crash_while_the_first_is_put_right(
+    sqlite_store: CommitStore, table: Callable[[], LakeTable], killed: Killed
+) -> None:
     points = set()
-    for number in range(1, run(sqlite_store, tmp_path, killed).count + 1):
+    for number in range(1, run(sqlite_store, table, killed).count + 1):
         for later in SECOND[number % 9 :: 9]:
-            points.update(run(sqlite_store, tmp_path, killed, number, number + later).struck)
+            points.update(run(sqlite_store, table, killed, number, number + later).struck)
     assert points >= OF_LAKE
 
 
@@ -63,10 +71,12 @@ def _write_first(world: LakeWorld, stalling: Stalling) -> None:
     run_batch(world.process(stalling.reach), 0, BATCHES[0])
 
 
-def test_a_driver_that_sleeps_at_any_point_beside_its_successor(sqlite_store: CommitStore, tmp_path: Path) -> None:
+def test_a_driver_that_sleeps_at_any_point_beside_its_successor(
+    sqlite_store: CommitStore, table: Callable[[], LakeTable]
+) -> None:
     points: list[PausePoint | None] = []
     while True:
-        world = LakeWorld(sqlite_store, tmp_path)
+        world = LakeWorld(sqlite_store, table())
         asleep = Stalling(partial(_write_first, world)).until(len(points) + 1)
         if asleep.is_over:
             break

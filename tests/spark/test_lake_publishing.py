@@ -1,17 +1,13 @@
-"""Decided files on their way into a Delta table: beside other writers, twice, late, and against what was lost."""
+"""Decided files on their way into a table of files: beside other writers, twice, late, and against what was lost."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import re
-import shutil
 import sqlite3
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -25,17 +21,13 @@ from spark_sink.errors import (
     SinkOptionError,
     StoreWentBackError,
 )
-from spark_sink.lake.columns import WRITER_FEATURES
-from spark_sink.lake.delta_log import DeltaLog, LakeState, NewFile
 from spark_sink.lake.janitor import Janitor
-from spark_sink.lake.publishing import Publisher
-from spark_sink.pause_points import Pause, PausePoint
+from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.tables import OwedBatch
-from tests.spark.lake_model import LakeWorld, deltalake, dual, new_table, read
+from tests.spark.lake_model import LakeWorld, die_at, owe, owed, publisher, refusal
+from tests.spark.lake_tables import KINDS, IcebergLake, LakeTable, UnreliableLog
 from tests.spark.sink_model import QUERY, SCHEMA, Crash, Stalling, batches, new_store, run_batch, task
 from tests.spark.store_engines import engine_on, sqlite_engine
-from tests.support.databases import unique
 
 P = PausePoint
 
@@ -52,42 +44,24 @@ def sqlite_store(tmp_path: Path) -> Iterator[CommitStore]:
         yield new_store(engine)
 
 
-@pytest.fixture
-def world(store: CommitStore, tmp_path: Path) -> LakeWorld:
-    return LakeWorld(store, tmp_path)
+@pytest.fixture(params=KINDS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> LakeTable:
+    return KINDS[request.param](tmp_path)
 
 
 @pytest.fixture
-def sqlite_world(sqlite_store: CommitStore, tmp_path: Path) -> LakeWorld:
-    return LakeWorld(sqlite_store, tmp_path)
+def world(store: CommitStore, table: LakeTable) -> LakeWorld:
+    return LakeWorld(store, table)
 
 
-def die_at(point: PausePoint) -> Pause:
-    def die(reached: PausePoint) -> None:
-        if reached is point:
-            raise Crash(point)
-
-    return die
-
-
-def owe(world: LakeWorld, batch_id: int, values: Sequence[int]) -> None:
-    """Decide a batch, and die before it is in the table."""
-    with pytest.raises(Crash):
-        run_batch(world.process(die_at(P.BEFORE_ADDITION)), batch_id, values)
-    assert owed(world)
-
-
-def owed(world: LakeWorld) -> tuple[OwedBatch, ...]:
-    return world.store.lake.owed(world.options.sink_id)
-
-
-def publisher(world: LakeWorld, pause: Pause = lambda point: None, **options: Any) -> Publisher:
-    return Publisher(world.options.sink_id, world.store.lake, schema=None, pause=pause, **options)
+@pytest.fixture
+def sqlite_world(sqlite_store: CommitStore, table: LakeTable) -> LakeWorld:
+    return LakeWorld(sqlite_store, table)
 
 
 def append(world: LakeWorld, *values: str) -> None:
     """Append rows as another writer does."""
-    deltalake.write_deltalake(str(world.path), pa.table({"value": list(values)}), mode="append")
+    world.table.append(pa.table({"value": list(values)}))
 
 
 # ---- once ---------------------------------------------------------------------------------------------------
@@ -101,7 +75,7 @@ def test_whoever_slept_finds_that_another_has_published(world: LakeWorld) -> Non
     asleep.go_on()
     assert asleep.error is None
     world.assert_exactly_once([1, 2, 3, 4])
-    assert len(world.generations()) == 2
+    assert len(world.table.generations()) == 2
 
 
 @pytest.mark.parametrize("point", [P.BEFORE_ADDITION, P.AFTER_ADDITION, P.BEFORE_FORGETTING])
@@ -109,11 +83,8 @@ def test_whoever_slept_after_the_table_was_optimised_and_vacuumed(world: LakeWor
     owe(world, 0, [1, 2, 3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(point)
     publisher(world).publish()
-    table = deltalake.DeltaTable(str(world.path))
-    table.optimize.compact()
-    table.create_checkpoint()
-    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
-    assert not list(world.path.glob("dualwrite-*"))
+    world.table.rewrite()
+    assert not list(world.table.directory.glob("dualwrite-*"))
     asleep.go_on()
     assert asleep.error is None
     world.assert_exactly_once([1, 2, 3])
@@ -129,7 +100,7 @@ def test_what_others_commit_in_between_is_read_again(world: LakeWorld) -> None:
 
     publisher(world, pause, sleep=lambda seconds: None).publish()
     assert world.lake_rows == [1, 10, 11]
-    assert (owed(world), len(world.generations())) == ((), 1)
+    assert (owed(world), len(world.table.generations())) == ((), 1)
 
 
 def test_a_table_that_others_commit_to_all_the_time(world: LakeWorld) -> None:
@@ -143,35 +114,24 @@ def test_a_table_that_others_commit_to_all_the_time(world: LakeWorld) -> None:
     with pytest.raises(SinkError, match="could not be added") as raised:
         publisher(world, pause, sleep=waits.append).publish()
     assert "dualwrite spark recover" in str(raised.value)
-    assert (len(owed(world)), world.generations()) == (1, [])
+    assert (len(owed(world)), world.table.generations()) == (1, [])
     assert len(waits) > 5
     publisher(world).publish()
     assert world.lake_rows.count(1) == 1
 
 
-class Unreliable(DeltaLog):
-    """A table whose commits say that they have failed."""
-
-    has_effect = True
-
-    def add(self, state: LakeState, generation: int, files: Sequence[NewFile]) -> Exception | None:
-        if self.has_effect:
-            super().add(state, generation, files)
-        return OSError("no answer")
-
-
 def test_a_commit_that_has_succeeded_with_an_error(world: LakeWorld) -> None:
     owe(world, 0, [1, 2])
-    publisher(world, open_table=Unreliable).publish()
+    publisher(world, open_table=UnreliableLog).publish()
     world_rows = world.lake_rows
     assert (world_rows, owed(world)) == ([1, 2], ())
 
 
 def test_a_commit_that_fails_stays_owed(world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Unreliable, "has_effect", False)
+    monkeypatch.setattr(UnreliableLog, "has_effect", False)
     owe(world, 0, [1, 2])
     with pytest.raises(SinkError, match="no answer"):
-        publisher(world, open_table=Unreliable).publish()
+        publisher(world, open_table=UnreliableLog).publish()
     assert (world.lake_rows, len(owed(world))) == ([], 1)
     run_batch(world.process(), 1, [3])
     world.assert_exactly_once([1, 2, 3])
@@ -187,7 +147,7 @@ def test_what_is_owed_comes_before_what_is_new(world: LakeWorld) -> None:
         other.commit([result], 0, [1])
     late.commit([late.write(plan, 1, 0, [2])], 1, [2])
     world.assert_exactly_once([1, 2])
-    assert len(world.generations()) == 2
+    assert len(world.table.generations()) == 2
 
 
 @pytest.mark.parametrize("other", ["none", "another"])
@@ -195,10 +155,10 @@ def test_what_is_owed_is_published_by_a_query_whose_option_has_changed(
     world: LakeWorld, tmp_path: Path, other: str
 ) -> None:
     owe(world, 0, [1, 2])
-    path = new_table(tmp_path)
-    run_batch(world.process(dual=None if other == "none" else dual(path)), 1, [3])
+    another = type(world.table)(tmp_path)
+    run_batch(world.process(dual=None if other == "none" else another.dual()), 1, [3])
     assert (world.lake_rows, owed(world)) == ([1, 2], ())
-    assert read(path)["value"].to_pylist() == ([] if other == "none" else ["3"])
+    assert another.read()["value"].to_pylist() == ([] if other == "none" else ["3"])
     run_batch(world.process(), 2, [4])
     assert world.lake_rows == [1, 2, 4]
 
@@ -227,18 +187,20 @@ def test_kafka_that_is_away_does_not_keep_the_table_from_its_rows(world: LakeWor
 
 
 def test_a_table_that_is_away_does_not_keep_kafka_from_its_records(world: LakeWorld) -> None:
-    away = world.path.with_suffix(".away")
+    away = world.table.root.with_suffix(".away")
 
     def unmount(point: PausePoint) -> None:
         if point is P.AFTER_DECISION:
-            world.path.rename(away)
+            world.table.root.rename(away)
 
     process = world.process(unmount)
     result = process.write(process.plan(), 0, 0, [1])
-    with pytest.raises(SinkError, match=r"is decided, but could not be added .* there is no Delta table"):
+    with pytest.raises(
+        SinkError, match=r"is decided, but could not be added .* there is no (Delta table|metadata file)"
+    ):
         process.commit([result], 0, [1])
     assert (world.broker.committed, world.broker.open_ids) == ([1], [])
-    away.rename(world.path)
+    away.rename(world.table.root)
     run_batch(world.process(), 1, [2])
     world.assert_exactly_once([1, 2])
 
@@ -249,7 +211,7 @@ def test_a_generation_decides_one_batch_only(world: LakeWorld) -> None:
     plan = late.plan(query_id=None)
     owe(world, 0, [1])
     result = late.write(plan, 1, 0, [2])
-    with pytest.raises(SinkError, match="has decided a batch for a Delta table before"):
+    with pytest.raises(SinkError, match="has decided a batch for its table before"):
         late.commit([result], 1, [2])
     assert world.rows == [1]
     run_batch(world.process(), 1, [2])
@@ -260,11 +222,8 @@ def test_a_commit_that_is_repeated_after_the_files_are_compacted(world: LakeWorl
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1, 2])
     process.commit([result], 0, [1, 2])
-    table = deltalake.DeltaTable(str(world.path))
     append(world, "3")
-    table.update_incremental()
-    table.optimize.compact()
-    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    world.table.rewrite()
     assert not process.commit([result], 0, [1, 2]).decided_anew
     assert (world.lake_rows, owed(world)) == ([1, 2, 3], ())
 
@@ -293,12 +252,16 @@ def test_what_is_recorded_was_flushed_before(sqlite_world: LakeWorld, monkeypatc
 
     monkeypatch.setattr(os, "fsync", fsync)
     run_batch(world.process(lambda point: order.append(str(point))), 0, [1], partitions=1)
-    (file,) = world.files()
+    (file,) = world.table.files()
     before_prepare = order[: order.index(P.AFTER_FILE)]
-    assert before_prepare[-2:] == [file, world.path.name]
+    assert before_prepare[-2:] == [file, world.table.directory.name]
     before_forgetting = order[order.index(P.AFTER_ADDITION) : order.index(P.BEFORE_FORGETTING)]
-    assert "00000000000000000001.json" in before_forgetting
-    assert before_forgetting[-1] == "_delta_log"
+    if isinstance(world.table, IcebergLake):
+        assert world.table.pointer().rpartition("/")[2] in before_forgetting
+        assert before_forgetting[-1] == "metadata"
+    else:
+        assert "00000000000000000001.json" in before_forgetting
+        assert before_forgetting[-1] == "_delta_log"
 
 
 # ---- what was lost ------------------------------------------------------------------------------------------
@@ -335,8 +298,8 @@ def test_a_store_that_goes_back_before_the_decision(sqlite_world: LakeWorld, tmp
     plan = process.plan()
     result = process.write(plan, 1, 0, [2])
     assert plan.generation is not None
-    state = DeltaLog(str(world.path), world.options.sink_id).read()
-    DeltaLog(str(world.path), world.options.sink_id).add(state, plan.generation, [])
+    log = world.table.log(world.options.sink_id)
+    assert log.add(log.read(), plan.generation, []) is None
     with pytest.raises(StoreWentBackError):
         process.commit([result], 1, [2])
     assert (sorted(world.rows), world.lake_rows) == ([1], [1])
@@ -344,41 +307,36 @@ def test_a_store_that_goes_back_before_the_decision(sqlite_world: LakeWorld, tmp
 
 def test_an_older_copy_of_the_table_is_refused(world: LakeWorld, tmp_path: Path) -> None:
     run_batch(world.process(), 0, [1])
-    shutil.copytree(world.path, tmp_path / "backup")
+    world.table.back_up(tmp_path / "backup")
     run_batch(world.process(), 1, [2])
-    shutil.rmtree(world.path)
-    shutil.copytree(tmp_path / "backup", world.path)
+    world.table.restore(tmp_path / "backup")
     before = world.store.sinks()
     with pytest.raises(DualTableError, match="older copy"):
         world.process().plan()
     assert world.store.sinks() == before
 
 
-def test_another_table_in_the_directory_gets_what_is_new(world: LakeWorld, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_table_in_its_place_gets_what_is_new(world: LakeWorld, caplog: pytest.LogCaptureFixture) -> None:
     run_batch(world.process(), 0, [1])
-    _replace(world)
+    world.table.replace()
     with caplog.at_level(logging.WARNING, "spark_sink"):
         run_batch(world.process(), 1, [2])
     assert world.lake_rows == [2]
-    assert "is another Delta table than before" in caplog.text
+    assert "is another table than before" in caplog.text
 
 
 def test_another_table_does_not_get_what_is_owed_to_the_first(world: LakeWorld) -> None:
     owe(world, 0, [1])
-    files = {name: Path(world.path, name).read_bytes() for name in world.files()}
-    _replace(world)
+    files = {name: Path(world.table.directory, name).read_bytes() for name in world.table.files()}
+    world.table.replace()
+    world.table.directory.mkdir(exist_ok=True)
     for name, content in files.items():
-        Path(world.path, name).write_bytes(content)
-    with pytest.raises(BatchLostError, match="another Delta table"):
+        Path(world.table.directory, name).write_bytes(content)
+    with pytest.raises(BatchLostError, match="another table"):
         world.process().plan()
     assert world.store.acknowledge_lost(world.options.sink_id, QUERY, 0)
     run_batch(world.process(), 1, [2])
     assert world.lake_rows == [2]
-
-
-def _replace(world: LakeWorld) -> None:
-    shutil.rmtree(world.path)
-    new_table(world.path.parent).rename(world.path)
 
 
 def test_a_file_that_is_gone_is_found_before_anything_is_added(world: LakeWorld) -> None:
@@ -450,7 +408,7 @@ def test_files_of_losers_are_deleted_and_no_others(world: LakeWorld) -> None:
     loser, winner = process.write(plan, 0, 0, [1, 2]), process.write(plan, 0, 0, [1, 2])
     janitor = Janitor(world.options.sink_id, world.store.lake, schema=None)
     assert janitor.clean_all() == 0, "both may be decided"
-    assert len(world.files()) == 2
+    assert len(world.table.files()) == 2
     process.commit([winner], 0, [1, 2])
     assert janitor.left() == 1
     run_batch(world.process(), 1, [3])
@@ -505,7 +463,7 @@ def test_a_file_that_nobody_recorded_is_deleted_by_gc(world: LakeWorld) -> None:
     run_batch(world.process(), 1, [2])
     assert janitor.left() == 1
     assert janitor.clean_all() == 1
-    assert (janitor.left(), len(world.files())) == (0, 2)
+    assert (janitor.left(), len(world.table.files())) == (0, 2)
 
 
 def test_a_machine_without_the_directory_deletes_and_forgets_nothing(world: LakeWorld) -> None:
@@ -514,10 +472,10 @@ def test_a_machine_without_the_directory_deletes_and_forgets_nothing(world: Lake
     process.write(plan, 0, 0, [1])
     winner = process.write(plan, 0, 0, [1])
     process.commit([winner], 0, [1])
-    away = world.path.rename(world.path.with_suffix(".away"))
+    away = world.table.root.rename(world.table.root.with_suffix(".away"))
     janitor = Janitor(world.options.sink_id, world.store.lake, schema=None)
     assert janitor.clean_all() == 0
-    away.rename(world.path)
+    away.rename(world.table.root)
     assert janitor.clean_all() == 1
 
 
@@ -531,21 +489,10 @@ def test_a_task_that_fails_leaves_no_file(world: LakeWorld) -> None:
 
     with pytest.raises(ValueError, match="the input"):
         process.sink.write(plan, task(0, 0), failing())
-    assert world.files() == set()
+    assert world.table.files() == set()
 
 
 # ---- what is refused before anything is written --------------------------------------------------------------
-
-
-def refusal(world: LakeWorld, path: Path) -> str:
-    """Return why a plan is refused, and check that it has fenced nobody."""
-    process = world.process(dual=dual(path))
-    before = world.store.sinks()
-    with pytest.raises(SinkOptionError) as refused:
-        process.plan()
-    assert world.store.sinks() == before
-    assert re.search("nothing was written|nothing new has begun", str(refused.value))
-    return str(refused.value)
 
 
 _VALUE = pa.field("value", pa.string())
@@ -561,94 +508,19 @@ _VALUE = pa.field("value", pa.string())
     ids=["type", "name", "not-null"],
 )
 def test_columns_that_do_not_fit(sqlite_world: LakeWorld, tmp_path: Path, columns: list[pa.Field], why: str) -> None:
-    assert why in refusal(sqlite_world, new_table(tmp_path, pa.schema(columns)))
-
-
-def test_tables_that_are_not_supported(sqlite_world: LakeWorld, tmp_path: Path) -> None:
-    schema = deltalake.Schema.from_arrow(pa.schema([_VALUE, ("day", pa.string())]))
-    parts = tmp_path / "parts"
-    deltalake.DeltaTable.create(str(parts), schema=schema, partition_by=["day"])
-    assert "partitioned by day" in refusal(sqlite_world, parts)
-
-    checked = new_table(tmp_path)
-    deltalake.DeltaTable(str(checked)).alter.add_constraint({"short": "value <> 'long'"})
-    assert "CHECK constraint short" in refusal(sqlite_world, checked)
-
-    forgetful = new_table(tmp_path, delta__setTransactionRetentionDuration="interval 7 days")
-    assert "forgets which batches it has" in refusal(sqlite_world, forgetful)
-
-
-_READERS_TOO = {"columnMapping", "deletionVectors", "timestampNtz"}
-
-
-def _table_with(directory: Path, protocol: dict[str, Any]) -> Path:
-    """Create a table with this protocol, as another engine may have."""
-    path = directory / unique("lake")
-    (path / "_delta_log").mkdir(parents=True)
-    column = {"name": "value", "type": "string", "nullable": True, "metadata": {}}
-    metadata = {
-        "id": unique("table"),
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": json.dumps({"type": "struct", "fields": [column]}),
-        "partitionColumns": [],
-        "configuration": {},
-    }
-    actions = [{"protocol": protocol}, {"metaData": metadata}]
-    (path / "_delta_log" / f"{0:020}.json").write_text("".join(f"{json.dumps(action)}\n" for action in actions))
-    return path
-
-
-def _with_feature(directory: Path, feature: str) -> Path:
-    readers = (
-        {"minReaderVersion": 3, "readerFeatures": [feature]} if feature in _READERS_TOO else {"minReaderVersion": 1}
-    )
-    return _table_with(directory, {**readers, "minWriterVersion": 7, "writerFeatures": [feature]})
-
-
-def _with_version(directory: Path, version: int) -> Path:
-    return _table_with(directory, {"minReaderVersion": 2 if version >= 5 else 1, "minWriterVersion": version})
-
-
-@pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
-def test_the_library_commits_to_what_is_supported(sqlite_store: CommitStore, tmp_path: Path, feature: str) -> None:
-    """Else a decided batch would be owed for ever."""
-    _assert_published(sqlite_store, tmp_path, _with_feature(tmp_path, feature))
-
-
-@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
-def test_the_library_commits_to_older_versions(sqlite_store: CommitStore, tmp_path: Path, version: int) -> None:
-    _assert_published(sqlite_store, tmp_path, _with_version(tmp_path, version))
-
-
-def _assert_published(store: CommitStore, directory: Path, path: Path) -> None:
-    world = LakeWorld(store, directory, dual=dual(path))
-    run_batch(world.process(), 0, [1, 2])
-    state = DeltaLog(str(path), world.options.sink_id).read()
-    assert (state.published, owed(world)) == (1, ())
-
-
-@pytest.mark.parametrize("feature", ["identityColumns", "rowTracking", "domainMetadata", "newer"])
-def test_other_features_are_refused(sqlite_world: LakeWorld, tmp_path: Path, feature: str) -> None:
-    assert f"has the table feature {feature}" in refusal(sqlite_world, _with_feature(tmp_path, feature))
-
-
-def test_other_versions_are_refused(sqlite_world: LakeWorld, tmp_path: Path) -> None:
-    assert "minWriterVersion=6" in refusal(sqlite_world, _with_version(tmp_path, 6))
-
-
-def test_a_directory_without_a_table(sqlite_world: LakeWorld, tmp_path: Path) -> None:
-    assert "there is no Delta table" in refusal(sqlite_world, tmp_path / "nothing")
+    assert why in refusal(sqlite_world, type(sqlite_world.table)(tmp_path, pa.schema(columns)).dual())
 
 
 def test_without_the_library_its_extra_is_named(sqlite_world: LakeWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    assert "dualwrite[spark-delta]" in refusal(sqlite_world, sqlite_world.path)
+    kind = sqlite_world.table.kind
+    monkeypatch.setitem(sys.modules, {"Delta": "deltalake", "Iceberg": "pyiceberg"}[kind], None)
+    assert f"dualwrite[spark-{kind.lower()}]" in refusal(sqlite_world, sqlite_world.table.dual())
 
 
 def test_a_table_that_is_altered_while_a_batch_is_written(world: LakeWorld) -> None:
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1])
-    _retype(world)
+    world.table.retype()
     with pytest.raises(DualTableError, match="was altered"):
         process.commit([result], 0, [1])
     assert world.rows == []
@@ -656,21 +528,15 @@ def test_a_table_that_is_altered_while_a_batch_is_written(world: LakeWorld) -> N
 
 def test_a_table_that_is_altered_after_the_decision(world: LakeWorld) -> None:
     owe(world, 0, [1])
-    _retype(world)
+    world.table.retype()
     with pytest.raises(DualTableError, match="do not fit the table"):
         publisher(world).publish()
     assert len(owed(world)) == 1
 
 
-def _retype(world: LakeWorld) -> None:
-    rows = pa.table({"value": pa.array([7], pa.int64())})
-    deltalake.write_deltalake(str(world.path), rows, mode="overwrite", schema_mode="overwrite")
-
-
-def test_null_in_a_column_that_is_not_null(sqlite_store: CommitStore, tmp_path: Path) -> None:
-    world = LakeWorld(sqlite_store, tmp_path)
-    path = new_table(tmp_path, pa.schema([pa.field("value", pa.string()), pa.field("id", pa.int64(), nullable=False)]))
-    process = world.process(dual=dual(path, None))
+def test_null_in_a_column_that_is_not_null(sqlite_world: LakeWorld, tmp_path: Path) -> None:
+    columns = pa.schema([pa.field("value", pa.string()), pa.field("id", pa.int64(), nullable=False)])
+    process = sqlite_world.process(dual=type(sqlite_world.table)(tmp_path, columns).dual(None))
     schema = pa.schema([("value", pa.string()), ("id", pa.int32())])
     plan = process.sink.plan(schema, query_id=QUERY)
     good = pa.record_batch([pa.array(["1"]), pa.array([1], pa.int32())], schema=schema)
@@ -681,13 +547,15 @@ def test_null_in_a_column_that_is_not_null(sqlite_store: CommitStore, tmp_path: 
         process.sink.write(plan, task(0, 0), iter([good, bad]))
 
 
-def test_values_arrive_unchanged(sqlite_store: CommitStore, tmp_path: Path) -> None:
+def test_values_arrive_unchanged(sqlite_world: LakeWorld, tmp_path: Path) -> None:
     columns = pa.schema(
         [
             ("value", pa.string()),
             ("big", pa.int64()),
             ("wide", pa.float64()),
             ("money", pa.decimal128(20, 4)),
+            ("price", pa.decimal128(9, 2)),
+            ("total", pa.decimal128(18, 3)),
             ("at", pa.timestamp("us", "UTC")),
             ("local", pa.timestamp("us")),
             ("day", pa.date32()),
@@ -696,14 +564,15 @@ def test_values_arrive_unchanged(sqlite_store: CommitStore, tmp_path: Path) -> N
             ("left_out", pa.string()),
         ]
     )
-    world = LakeWorld(sqlite_store, tmp_path)
-    path = new_table(tmp_path, columns)
+    table = type(sqlite_world.table)(tmp_path, columns)
     given = pa.record_batch(
         {
             "VALUE": pa.array(["1", "2"]),
             "big": pa.array([2**31 - 1, None], pa.int32()),
             "wide": pa.array([1.5, float("nan")], pa.float32()),
             "money": pa.array([None, None], pa.decimal128(10, 2)).fill_null(pa.scalar(1, pa.decimal128(10, 2))),
+            "price": pa.array([None, -1], pa.decimal128(9, 2)),
+            "total": pa.array([10**14, None], pa.decimal128(18, 3)),
             "at": pa.array([0, 1_750_000_000_000_001], pa.timestamp("us", "Europe/Berlin")),
             "local": pa.array([0, 1], pa.timestamp("us")),
             "day": pa.array([0, 20_000], pa.date32()),
@@ -713,13 +582,13 @@ def test_values_arrive_unchanged(sqlite_store: CommitStore, tmp_path: Path) -> N
     )
     given = given.rename_columns([name.lower() for name in given.schema.names])
     names = tuple(given.schema.names)
-    process = world.process(dual=dual(path, names))
+    process = sqlite_world.process(dual=table.dual(names))
     plan = process.sink.plan(given.schema, query_id=QUERY)
     result = process.sink.write(plan, task(0, 0), iter([given]))
     process.commit([result], 0)
-    found = read(path).combine_chunks()
+    found = table.read().combine_chunks()
     for name in names:
         wanted = given.column(name).cast(columns.field(name).type)
-        assert found[name].combine_chunks().equals(wanted) or name == "wide", name
+        assert found[name].combine_chunks().cast(wanted.type).equals(wanted) or name == "wide", name
     assert str(found["wide"].to_pylist()) == "[1.5, nan]"
     assert found["left_out"].null_count == 2

@@ -1,9 +1,10 @@
-"""A Delta table through Spark: streams, foreachBatch, batch jobs, and drivers whose JVM is killed."""
+"""Delta and Iceberg tables through Spark: streams, foreachBatch, batch jobs, and drivers whose JVM is killed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,10 +16,10 @@ from dualwrite.broker_emulator.emulator import Emulator
 from spark_sink import dualwrite_batch
 from spark_sink.pause_points import PausePoint as At
 from tests.spark.faults import Action, Fault, Faults, Process
-from tests.spark.lake_model import deltalake, new_table, read
+from tests.spark.lake_tables import KINDS, LakeTable, deltalake
 from tests.spark.sinks import SinkWorld, finish
 from tests.spark.test_driver_kills import Supervisor
-from tests.spark.test_pages import DELTA
+from tests.spark.test_pages import DELTA, ICEBERG
 from tests.support.databases import unique
 
 pytestmark = pytest.mark.timeout(600)
@@ -26,54 +27,59 @@ pytestmark = pytest.mark.timeout(600)
 COLUMNS = pa.schema([("id", pa.int64()), ("value", pa.string())])
 
 
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return new_table(tmp_path, COLUMNS)
+def table(kind: str, tmp_path: Path) -> LakeTable:
+    return KINDS[kind](tmp_path, COLUMNS)
 
 
-def ids(path: Path) -> list[int]:
-    return sorted(read(path)["id"].to_pylist())
+def ids(table: LakeTable) -> list[int]:
+    return sorted(table.read()["id"].to_pylist())
 
 
-def options(path: Path) -> dict[str, str]:
-    return {"dual_table": f"delta:{path}", "dual_columns": "id,value"}
+def options(table: LakeTable) -> dict[str, str]:
+    return {name.replace(".", "_"): value for name, value in table.options.items()} | {"dual_columns": "id,value"}
 
 
-def test_a_stream_and_its_replay(spark: SparkSession, sqlite_world: SinkWorld, path: Path) -> None:
+def test_a_stream_and_its_replay(spark: SparkSession, sqlite_world: SinkWorld, table: LakeTable) -> None:
     world = sqlite_world
     schema = "id int, value string"
     world.add_batch({"id": 1, "value": "1"}, {"id": 2, "value": "2"})
     world.add_batch({"id": 3, "value": "3"})
-    world.run(world.read(spark, schema).repartition(2), **options(path))
+    world.run(world.read(spark, schema).repartition(2), **options(table))
     world.forget_commit(1)
     world.add_batch({"id": 4})
     with pytest.raises(StreamingQueryException, match="value"):
-        world.run(world.read(spark, schema).select("id", sf.lit(5).alias("value")), **options(path))
-    world.run(world.read(spark, schema).fillna("4"), **options(path))
-    assert ids(path) == [1, 2, 3, 4]
+        world.run(world.read(spark, schema).select("id", sf.lit(5).alias("value")), **options(table))
+    world.run(world.read(spark, schema).fillna("4"), **options(table))
+    assert ids(table) == [1, 2, 3, 4]
     assert world.values() == ["1", "2", "3", "4"]
     assert world.select("SELECT count(*) FROM dw_lake_file") == [(0,)]
-    assert deltalake.DeltaTable(str(path)).version() == 3
+    assert len(table.generations()) == 3
 
 
-def test_foreach_batch_and_jobs(spark: SparkSession, postgres_world: SinkWorld, path: Path) -> None:
+def test_foreach_batch_and_jobs(spark: SparkSession, postgres_world: SinkWorld, table: LakeTable) -> None:
     world = postgres_world
-    more = {name.replace("_", "."): value for name, value in options(path).items()}
+    more = {name.replace("_", "."): value for name, value in options(table).items()}
     world.add_batch({"id": 1, "value": "1"})
     write = dualwrite_batch({**world.options, **more})
     df = world.read(spark, "id bigint, value string")
     stream = df.writeStream.foreachBatch(write).option("checkpointLocation", str(world.checkpoint))
     finish(stream.trigger(availableNow=True).start())
-    assert (ids(path), world.values()) == ([1], ["1"])
+    assert (ids(table), world.values()) == ([1], ["1"])
 
     world.sink_id = unique("sink").replace("-", "_")
     job = spark.range(2, 5, numPartitions=2).select("id", sf.col("id").cast("string").alias("value"))
     for _ in range(2):
         job.write.format("dualwrite-kafka").mode("append").options(**world.options, **more, jobId="j").save()
-    assert (ids(path), world.values()) == ([1, 2, 3, 4], ["1", "2", "3", "4"])
+    assert (ids(table), world.values()) == ([1, 2, 3, 4], ["1", "2", "3", "4"])
     with pytest.raises(PySparkException, match="is not an absolute path"):
         job.write.format("dualwrite-kafka").mode("append").options(
-            **{**world.options, **more, "dual.table": "delta:s3://bucket/orders"}
+            **{**world.options, "dual.table": "delta:s3://bucket/orders"}
         ).save()
 
 
@@ -87,7 +93,7 @@ _FAULTS = [
 
 
 def test_workers_that_die_at_each_step(
-    spark: SparkSession, sqlite_world: SinkWorld, path: Path, tmp_path: Path
+    spark: SparkSession, sqlite_world: SinkWorld, table: LakeTable, tmp_path: Path
 ) -> None:
     world = sqlite_world
     faults = Faults(tmp_path / "faults")
@@ -101,38 +107,55 @@ def test_workers_that_die_at_each_step(
         df = world.read(spark, "id bigint, value string").repartition(2)
         for _ in range(4):
             try:
-                finish(world.writer(df, **options(path)).format(name).start())
+                finish(world.writer(df, **options(table)).format(name).start())
             except StreamingQueryException:
                 continue
             break
         assert faults.struck() == [fault]
-        assert ids(path) == written
+        assert ids(table) == written
         assert world.values() == sorted(map(str, written))
     assert world.select("SELECT count(*) FROM dw_lake_file WHERE decided_at IS NOT NULL") == [(0,)]
 
 
-def test_the_page_shows_how_a_table_is_made(spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path) -> None:
-    world = sqlite_world
-    exec(DELTA.replace("/lake/orders", str(tmp_path / "orders")), {})
+def write_a_lamp(spark: SparkSession, world: SinkWorld, **more: str) -> None:
     df = spark.sql("SELECT 1L AS id, 'lamp' AS item, 'r' AS value")
-    df.write.format("dualwrite-kafka").mode("append").options(
-        **world.options, **{"dual.table": f"delta:{tmp_path / 'orders'}"}
-    ).save()
-    assert read(tmp_path / "orders").to_pylist() == [{"id": 1, "item": "lamp"}]
+    df.write.format("dualwrite-kafka").mode("append").options(**world.options, **more).save()
+
+
+LAMP = [{"id": 1, "item": "lamp"}]
+
+
+def test_the_page_shows_how_a_delta_table_is_made(spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path) -> None:
+    exec(DELTA.replace("/lake/orders", str(tmp_path / "orders")), {})
+    write_a_lamp(spark, sqlite_world, **{"dual.table": f"delta:{tmp_path / 'orders'}"})
+    assert deltalake.DeltaTable(str(tmp_path / "orders")).to_pyarrow_table().to_pylist() == LAMP
+
+
+def test_the_page_shows_how_an_iceberg_table_is_made(
+    spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path
+) -> None:
+    made: dict[str, Any] = {}
+    exec(ICEBERG.replace("/lake/", f"{tmp_path}/"), made)
+    url = f"sqlite:///{tmp_path / 'catalog.db'}"
+    write_a_lamp(spark, sqlite_world, **{"dual.table": "iceberg:shop.orders", "dual.catalog.url": url})
+    assert made["catalog"].load_table("shop.orders").scan().to_arrow().to_pylist() == LAMP
 
 
 # ---- the JVM --------------------------------------------------------------------------------------------------
 
 
 class LakeSupervisor(Supervisor):
-    """Drivers with a Delta table."""
+    """Drivers with a table of files."""
+
+    def __init__(self, broker: Emulator, directory: Path, kind: str) -> None:
+        self.table = KINDS[kind](directory, pa.schema([("id", pa.string())]))
+        super().__init__(broker, directory)
 
     def _options(self) -> dict[str, str]:
-        self.path = new_table(self._directory, pa.schema([("id", pa.string())]))
-        return {**super()._options(), "dual.table": f"delta:{self.path}"}
+        return {**super()._options(), **self.table.options}
 
     def in_table(self) -> list[str]:
-        return sorted(read(self.path)["id"].to_pylist(), key=int)
+        return sorted(self.table.read()["id"].to_pylist(), key=int)
 
 
 _KILLS = [
@@ -144,8 +167,8 @@ _KILLS = [
 
 
 @pytest.fixture
-def supervisor(emulator: Emulator, tmp_path: Path) -> Iterator[LakeSupervisor]:
-    made = LakeSupervisor(emulator, tmp_path)
+def supervisor(emulator: Emulator, tmp_path: Path, kind: str) -> Iterator[LakeSupervisor]:
+    made = LakeSupervisor(emulator, tmp_path, kind)
     yield made
     made.close()
 

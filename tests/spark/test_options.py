@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from spark_sink.errors import SinkOptionError
+from spark_sink.lake.place import Catalog, LakePlace
 from spark_sink.options import DualMode, OnNewCheckpoint, SinkOptions, TxnMode, parse
 
 LEAST = {
@@ -188,7 +189,7 @@ def test_secrets_are_in_no_error(wrong: dict[str, str]) -> None:
 def test_a_delta_table_is_a_directory(given: str, directory: str) -> None:
     dual = with_(dual_table=given, dual_columns="id").dual
     assert dual is not None
-    assert (dual.lake, dual.table, dual.columns) == (directory, given, ("id",))
+    assert (dual.lake, dual.table, dual.columns) == (LakePlace(directory), given, ("id",))
 
 
 @pytest.mark.parametrize(
@@ -208,6 +209,78 @@ def test_a_percent_sign_is_refused(given: str) -> None:
 def test_a_delta_table_is_only_appended_to() -> None:
     with pytest.raises(SinkOptionError, match="appended"):
         with_(dual_table="delta:/lake/orders", dual_mode="upsert", dual_key="id")
+
+
+# ---- Iceberg tables -----------------------------------------------------------------------------------------
+
+
+_URL = "postgresql+psycopg://lake@db:5432/iceberg?sslmode=require"
+
+
+def iceberg(**options: str) -> SinkOptions:
+    """Parse options with an Iceberg table."""
+    return with_(dual_table="iceberg:shop.eu.orders", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "catalog"),
+    [
+        ({"dual_catalog_url": _URL}, Catalog("default", _URL)),
+        ({"dual_catalog_url": "sqlite:////lake/c.db", "dual_catalog_name": "x"}, Catalog("x", "sqlite:////lake/c.db")),
+        ({"dual_catalog_urlEnv": "LAKE_URL"}, Catalog("default", None, "LAKE_URL")),
+    ],
+)
+def test_an_iceberg_table_is_named_by_its_catalog(options: dict[str, str], catalog: Catalog) -> None:
+    dual = iceberg(**options).dual
+    assert dual is not None
+    assert dual.lake == LakePlace(None, "shop.eu.orders", catalog)
+    placed = dual.lake.at("/lake/a b/orders & more/data")
+    assert LakePlace.of(placed.location) == placed
+    assert placed.location.startswith("iceberg:shop.eu.orders?directory=/lake/a%20b/")
+
+
+@pytest.mark.parametrize(
+    "given", ["iceberg:orders", "iceberg:", "iceberg:shop.", "iceberg:/lake/orders", "iceberg:a..b"]
+)
+def test_other_names_of_iceberg_tables_are_refused(given: str) -> None:
+    with pytest.raises(SinkOptionError, match="not the name of an Iceberg table"):
+        with_(dual_table=given, dual_catalog_url=_URL)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "needs its catalog"),
+        ({"dual_catalog_url": _URL, "dual_catalog_urlEnv": "LAKE_URL"}, "needs its catalog"),
+        ({"dual_catalog_url": "http://rest:8181"}, "REST, Glue, Hive"),
+        ({"dual_catalog_url": "thrift://hive:9083"}, "REST, Glue, Hive"),
+        ({"dual_catalog_url": "mysql+pymysql://db/lake"}, "SQLite or PostgreSQL"),
+        ({"dual_catalog_url": "jdbc:postgresql://db/lake"}, "not a SQLAlchemy URL"),
+        ({"dual_catalog_url": "sqlite:///c.db"}, "absolute path"),
+        ({"dual_catalog_url": "sqlite://"}, "absolute path"),
+        ({"dual_catalog_url": _URL, "dual_catalog_type": "glue"}, "other catalogs are not supported"),
+        ({"dual_catalog_url": _URL, "dual_catalog_warehouse": "s3://b"}, "its catalog says where it is"),
+        ({"dual_catalog_url": _URL, "dual_mode": "upsert", "dual_key": "id"}, "appended to an Iceberg table"),
+    ],
+)
+def test_other_catalogs_are_refused(options: dict[str, str], why: str) -> None:
+    with pytest.raises(SinkOptionError, match=why):
+        iceberg(**options)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://lake:hunter2@db/iceberg", "postgresql://db/iceberg?user=lake&password=hunter2"]
+)
+def test_a_password_is_refused_where_the_store_would_keep_it(url: str) -> None:
+    with pytest.raises(SinkOptionError, match=r"dual\.catalog\.urlEnv") as refused:
+        iceberg(dual_catalog_url=url)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize("table", ["orders", "delta:/lake/orders", None])
+def test_a_catalog_has_no_effect_without_an_iceberg_table(table: str | None) -> None:
+    with pytest.raises(SinkOptionError, match=r"dual\.catalog\.name has no effect"):
+        with_(dual_catalog_name="x", **({} if table is None else {"dual_table": table}))
 
 
 def test_a_table_of_the_database_is_no_directory() -> None:

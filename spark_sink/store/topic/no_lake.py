@@ -1,4 +1,4 @@
-"""`NoLake`: a store in a topic keeps nothing for Delta tables, whose files need the transaction of a database."""
+"""`NoLake`: a store in a topic keeps nothing for tables of files, which need the transaction of a database."""
 
 from __future__ import annotations
 

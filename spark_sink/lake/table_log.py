@@ -1,0 +1,56 @@
+"""What the publisher needs from a table of files: the port `TableLog`, for Delta and for Iceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from spark_sink.lake.columns import LakeColumns
+
+
+@dataclass(frozen=True)
+class LakeState:
+    """A table as it was read."""
+
+    version: str
+    """Another one after each commit."""
+    table_id: str
+    """Another one if the table was dropped and created again."""
+    directory: str
+    """Where data files are put."""
+    published: int | None
+    """The generation of the sink's last batch in the table; None if it has none."""
+    columns: LakeColumns
+    handle: Any
+    """What the log itself needs of this state."""
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """A data file that is to be added."""
+
+    path: Path
+    size: int
+    rows: int
+
+
+class TableLog(Protocol):
+    """The log of one table, as one sink sees it."""
+
+    def read(self) -> LakeState:
+        """Read the newest state. Raises SinkOptionError if there is no table or no library, SinkError otherwise."""
+
+    def add(self, state: LakeState, generation: int, files: Sequence[NewFile]) -> Exception | None:
+        """Try to add the files in one commit after exactly this state, with the generation; return what went wrong.
+
+        Only the table read anew says whether it has them: also after an error, and also without one. The commit may
+        also take effect later.
+        """
+
+    def flush(self, state: LakeState) -> None:
+        """Make sure that the table as it was read survives a crash of a machine. Raises SinkError."""
+
+    def file_names(self, state: LakeState) -> set[str]:
+        """Return the names of the data files that the table has in this state. Raises SinkError."""

@@ -1,0 +1,114 @@
+"""Which Delta tables a sink writes to, and which it refuses before it has written anything."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_sink.lake.delta_log import DeltaLog
+from spark_sink.lake.delta_support import WRITER_FEATURES
+from spark_sink.lake.place import LakePlace
+from spark_sink.options import DualMode, DualTable
+from spark_sink.store.commit_store import CommitStore
+from tests.spark.lake_model import LakeWorld, owed, refusal
+from tests.spark.lake_tables import DeltaLake, deltalake
+from tests.spark.sink_model import new_store, run_batch
+from tests.spark.store_engines import sqlite_engine
+from tests.support.databases import unique
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[CommitStore]:
+    with sqlite_engine(tmp_path) as engine:
+        yield new_store(engine)
+
+
+@pytest.fixture
+def sqlite_world(sqlite_store: CommitStore, tmp_path: Path) -> LakeWorld:
+    return LakeWorld(sqlite_store, DeltaLake(tmp_path))
+
+
+def dual(path: Path) -> DualTable:
+    """Return what `dual.table=delta:<path>` is parsed to."""
+    return DualTable(f"delta:{path}", ("value",), DualMode.INSERT, None, lake=LakePlace(str(path)))
+
+
+def test_tables_that_are_not_supported(sqlite_world: LakeWorld, tmp_path: Path) -> None:
+    schema = deltalake.Schema.from_arrow(pa.schema([pa.field("value", pa.string()), ("day", pa.string())]))
+    parts = tmp_path / "parts"
+    deltalake.DeltaTable.create(str(parts), schema=schema, partition_by=["day"])
+    assert "partitioned by day" in refusal(sqlite_world, dual(parts))
+
+    checked = DeltaLake(tmp_path)
+    checked.open().alter.add_constraint({"short": "value <> 'long'"})
+    assert "CHECK constraint short" in refusal(sqlite_world, checked.dual())
+
+    forgetful = DeltaLake(tmp_path, delta__setTransactionRetentionDuration="interval 7 days")
+    assert "forgets which batches it has" in refusal(sqlite_world, forgetful.dual())
+
+
+_READERS_TOO = {"columnMapping", "deletionVectors", "timestampNtz"}
+
+
+def _table_with(directory: Path, protocol: dict[str, Any]) -> Path:
+    """Create a table with this protocol, as another engine may have."""
+    path = directory / unique("lake")
+    (path / "_delta_log").mkdir(parents=True)
+    column = {"name": "value", "type": "string", "nullable": True, "metadata": {}}
+    metadata = {
+        "id": unique("table"),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": [column]}),
+        "partitionColumns": [],
+        "configuration": {},
+    }
+    actions = [{"protocol": protocol}, {"metaData": metadata}]
+    (path / "_delta_log" / f"{0:020}.json").write_text("".join(f"{json.dumps(action)}\n" for action in actions))
+    return path
+
+
+def _with_feature(directory: Path, feature: str) -> Path:
+    readers = (
+        {"minReaderVersion": 3, "readerFeatures": [feature]} if feature in _READERS_TOO else {"minReaderVersion": 1}
+    )
+    return _table_with(directory, {**readers, "minWriterVersion": 7, "writerFeatures": [feature]})
+
+
+def _with_version(directory: Path, version: int) -> Path:
+    return _table_with(directory, {"minReaderVersion": 2 if version >= 5 else 1, "minWriterVersion": version})
+
+
+@pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
+def test_the_library_commits_to_what_is_supported(sqlite_store: CommitStore, tmp_path: Path, feature: str) -> None:
+    """Else a decided batch would be owed for ever."""
+    _assert_published(sqlite_store, tmp_path, _with_feature(tmp_path, feature))
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4, 5])
+def test_the_library_commits_to_older_versions(sqlite_store: CommitStore, tmp_path: Path, version: int) -> None:
+    _assert_published(sqlite_store, tmp_path, _with_version(tmp_path, version))
+
+
+def _assert_published(store: CommitStore, directory: Path, path: Path) -> None:
+    world = LakeWorld(store, DeltaLake(directory), dual=dual(path))
+    run_batch(world.process(), 0, [1, 2])
+    state = DeltaLog(LakePlace(str(path)), world.options.sink_id).read()
+    assert (state.published, owed(world)) == (1, ())
+
+
+@pytest.mark.parametrize("feature", ["identityColumns", "rowTracking", "domainMetadata", "newer"])
+def test_other_features_are_refused(sqlite_world: LakeWorld, tmp_path: Path, feature: str) -> None:
+    assert f"has the table feature {feature}" in refusal(sqlite_world, dual(_with_feature(tmp_path, feature)))
+
+
+def test_other_versions_are_refused(sqlite_world: LakeWorld, tmp_path: Path) -> None:
+    assert "minWriterVersion=6" in refusal(sqlite_world, dual(_with_version(tmp_path, 6)))
+
+
+def test_a_directory_without_a_table(sqlite_world: LakeWorld, tmp_path: Path) -> None:
+    assert "there is no Delta table" in refusal(sqlite_world, dual(tmp_path / "nothing"))
