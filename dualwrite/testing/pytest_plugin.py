@@ -54,6 +54,12 @@ def kafka_emulator_cluster(request: pytest.FixtureRequest) -> Iterator[Emulator]
 
 
 @pytest.fixture
+def kafka_schema_registry(request: pytest.FixtureRequest) -> str:
+    """Give the URL of a schema registry beside the test's brokers, as Confluent's serializers take it."""
+    return _brokers(request).schema_registry_url
+
+
+@pytest.fixture
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """Give the faults of the test's brokers. Requests that they still hold at the end of the test are released."""
     faults = _brokers(request).faults
@@ -97,6 +103,8 @@ def _new_emulator(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     if "kafka_clock" in request.fixturenames:
         # It starts at the real time, because clients take record timestamps from the real clock.
         settings.setdefault("clock", VirtualClock(SystemClock().now_ms()))
+    if "kafka_schema_registry" in request.fixturenames:
+        settings.setdefault("schema_registry", "127.0.0.1:0")
     where = f"@pytest.mark.{MARKER} of {request.node.nodeid}"
     known = inspect.signature(Emulator).parameters
     for name in settings.keys() - known.keys():

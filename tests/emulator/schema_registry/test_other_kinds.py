@@ -87,7 +87,7 @@ def test_not_accepted(new: Any, old: Any, problem: str) -> None:
 
 @pytest.mark.parametrize(("new", "old"), UNDECIDED)
 def test_undecided(new: Any, old: Any) -> None:
-    with pytest.raises(UndecidedError, match="does not decide .* Nothing was registered. Set the subject's compat"):
+    with pytest.raises(UndecidedError, match=r"does not decide .* Nothing was registered. Set the subject's compat"):
         problems(new, old)
 
 
@@ -208,7 +208,7 @@ def test_incompatible_descriptors(reader: str, writer: str, problem: str) -> Non
 
 @pytest.mark.parametrize(("reader", "writer"), PROTOBUF_UNDECIDED)
 def test_undecided_descriptors(reader: str, writer: str) -> None:
-    with pytest.raises(UndecidedError, match="moves into or out of a oneof|repeated, optional or required"):
+    with pytest.raises(UndecidedError, match=r"moves into or out of a oneof|repeated, optional or required"):
         incompatible(reader, writer)
 
 
