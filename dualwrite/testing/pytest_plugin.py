@@ -54,12 +54,6 @@ def kafka_emulator_cluster(request: pytest.FixtureRequest) -> Iterator[Emulator]
 
 
 @pytest.fixture
-def kafka_schema_registry(request: pytest.FixtureRequest) -> str:
-    """Give the URL of a schema registry beside the test's brokers, as Confluent's serializers take it."""
-    return _brokers(request).schema_registry_url
-
-
-@pytest.fixture
 def kafka_faults(request: pytest.FixtureRequest) -> Iterator[Faults]:
     """Give the faults of the test's brokers. Requests that they still hold at the end of the test are released."""
     faults = _brokers(request).faults
@@ -73,6 +67,12 @@ def kafka_clock(request: pytest.FixtureRequest) -> EmulatorClock:
     from dualwrite.testing.emulator_clock import EmulatorClock
 
     return EmulatorClock(_brokers(request))
+
+
+@pytest.fixture
+def kafka_schema_registry(request: pytest.FixtureRequest) -> str:
+    """Give the URL of a schema registry beside the test's brokers, as Confluent's serializers take it."""
+    return _brokers(request).schema_registry_url
 
 
 @pytest.fixture
