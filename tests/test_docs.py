@@ -184,6 +184,11 @@ def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
     run(code, client=client, until=until)
 
 
+def test_the_emulator_page_shows_a_schema_registry(run: Run) -> None:
+    (code,) = (code for code in examples(DOCS / "emulator.md") if "AvroSerializer(registry" in code)
+    assert run(code)["record"].value == b"\x00\x00\x00\x00\x01\x08lamp"
+
+
 def test_the_page_of_the_pool_writes_and_recovers(
     run: Run, emulator: Emulator, postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

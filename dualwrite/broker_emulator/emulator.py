@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.control.server import ControlServer
     from dualwrite.broker_emulator.groups.consumer.group import AnyGroup
     from dualwrite.broker_emulator.metrics.snapshot import MetricsSnapshot
+    from dualwrite.broker_emulator.schema_registry.server import SchemaRegistryServer
 
 _START_TIMEOUT_S = 600.0  # enough to recover a large data directory
 _STOP_TIMEOUT_S = 120.0
@@ -56,7 +57,7 @@ class Emulator:
     `topics` maps names to numbers of partitions; missing topics are created before the first client can connect.
     Everything is stored in memory, or in `data_dir`, from where a later emulator restores it. `acls`, or `super_users`
     such as "User:admin", turn access control on: any other user may do what an ACL allows, and nothing else. `control`
-    is host:port of control over HTTP, which is off by default.
+    is host:port of control over HTTP, and `schema_registry` of a schema registry; both are off by default.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Emulator:
         super_users: Iterable[str] | None = None,
         scram_users: Mapping[str, str] | None = None,
         control: str | None = None,
+        schema_registry: str | None = None,
     ) -> None:
         if nodes < 1:
             raise ValueError(f"a cluster needs at least one node, not {nodes}")
@@ -89,10 +91,14 @@ class Emulator:
         self._scram_users = dict(scram_users or {})
         self._topics = dict(topics or {})
         self._data_dir = None if data_dir is None else Path(data_dir)
-        self._control_address = None if control is None else _address(control)
+        self._control_address = None if control is None else _address("control", control)
         self._control: ControlServer | None = None
         self.control_url = ""
         """The URL of control over HTTP, such as http://127.0.0.1:8080; empty if it is off."""
+        self._registry_address = None if schema_registry is None else _address("schema_registry", schema_registry)
+        self._registry: SchemaRegistryServer | None = None
+        self.schema_registry_url = ""
+        """The URL of the schema registry, such as http://127.0.0.1:8081; empty if it is off."""
         self._storage: Storage | None = None
         self._is_recovered = False
         self.cluster: Cluster
@@ -175,6 +181,8 @@ class Emulator:
             await self._serve(node)  # last: clients must not see an incomplete cluster
         if self._control_address is not None:
             self._control, self.control_url = await self._open_control(*self._control_address)
+        if self._registry_address is not None:
+            self._registry, self.schema_registry_url = await self._open_registry(*self._registry_address)
 
     async def _open_control(self, host: str, port: int) -> tuple[ControlServer, str]:
         # what nobody asks for need not be there, nor take time to load
@@ -182,11 +190,24 @@ class Emulator:
         from dualwrite.broker_emulator.control.server import ControlServer
 
         controlled = ControlledEmulator(self.cluster, self.operations, self.bootstrap_servers, self._start_node)
-        advertised = ",".join(self.bootstrap(name) for name in self.listeners).split(",")
-        own_names = {host, socket.gethostname(), *(address.rpartition(":")[0] for address in advertised)}
-        server = ControlServer(controlled, own_names)
+        server = ControlServer(controlled, self._own_names(host))
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"
+
+    async def _open_registry(self, host: str, port: int) -> tuple[SchemaRegistryServer, str]:
+        from dualwrite.broker_emulator.schema_registry.server import SchemaRegistryServer
+        from dualwrite.broker_emulator.schema_registry.service import RegistryService
+
+        service = RegistryService(self.cluster)
+        service.start()
+        server = SchemaRegistryServer(service, self._own_names(host))
+        await server.start(host.strip("[]"), port)
+        return server, f"http://{host}:{server.port}"
+
+    def _own_names(self, host: str) -> set[str]:
+        """Return the names that are known to lead to a port on `host`."""
+        advertised = ",".join(self.bootstrap(name) for name in self.listeners).split(",")
+        return {host, socket.gethostname(), *(address.rpartition(":")[0] for address in advertised)}
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
         """Start the periodic work that belongs to no node."""
@@ -228,6 +249,9 @@ class Emulator:
         if self._control is not None:
             self._control.close()
             self._control, self.control_url = None, ""
+        if self._registry is not None:
+            self._registry.close()
+            self._registry, self.schema_registry_url = None, ""
         if self._timers is not None:
             self._timers.cancel()
             self._timers = None
@@ -515,10 +539,10 @@ class Emulator:
         return outcome.result(_CALL_TIMEOUT_S)
 
 
-def _address(text: str) -> tuple[str, int]:
+def _address(name: str, text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > MAX_PORT:
-        raise ValueError(f"control takes host:port, not {text!r}")
+        raise ValueError(f"{name} takes host:port, not {text!r}")
     return host, int(port)
 
 

@@ -70,6 +70,12 @@ def kafka_clock(request: pytest.FixtureRequest) -> EmulatorClock:
 
 
 @pytest.fixture
+def kafka_schema_registry(request: pytest.FixtureRequest) -> str:
+    """Give the URL of a schema registry beside the test's brokers, as Confluent's serializers take it."""
+    return _brokers(request).schema_registry_url
+
+
+@pytest.fixture
 def kafka_crashes(request: pytest.FixtureRequest) -> Crashes:
     """Crash the test's brokers, or processes that use them, at points that the test names."""
     from dualwrite.testing.crashes import Crashes
@@ -97,6 +103,8 @@ def _new_emulator(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
     if "kafka_clock" in request.fixturenames:
         # It starts at the real time, because clients take record timestamps from the real clock.
         settings.setdefault("clock", VirtualClock(SystemClock().now_ms()))
+    if "kafka_schema_registry" in request.fixturenames:
+        settings.setdefault("schema_registry", "127.0.0.1:0")
     where = f"@pytest.mark.{MARKER} of {request.node.nodeid}"
     known = inspect.signature(Emulator).parameters
     for name in settings.keys() - known.keys():

@@ -22,6 +22,24 @@ def run(pytester: pytest.Pytester, tests: str) -> pytest.RunResult:
     return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers")
 
 
+def test_a_schema_registry_beside_the_broker_only_if_it_is_asked_for(pytester: pytest.Pytester) -> None:
+    result = run(
+        pytester,
+        """
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+def test_registry(kafka_emulator, kafka_schema_registry):
+    client = SchemaRegistryClient({"url": kafka_schema_registry})
+    assert client.register_schema("a", Schema('"int"', "AVRO")) == 1
+    assert len(kafka_emulator.records("_schemas")) == 1
+
+def test_none(kafka_emulator):
+    assert kafka_emulator.schema_registry_url == ""
+""",
+    )
+    result.assert_outcomes(passed=2)
+
+
 def test_each_test_has_a_broker_of_its_own(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,

@@ -2,8 +2,9 @@
 
 Open `server.py` first: it routes a request to its endpoint. `endpoint.py` defines the table of endpoints and
 `endpoints/` holds one file per subject, `shapes.py` reads, writes and describes JSON by dataclasses, `openapi.py`
-describes the endpoints, `http_connection.py` is HTTP on asyncio, `page/` is the HTML page. May import every other
-package of the emulator; only `emulator.py` imports this one, when the port is opened.
+describes the endpoints, `http_server.py` and `http_connection.py` are HTTP on asyncio, `page/` is the HTML page. May
+import every other package of the emulator but `schema_registry/`, which is on the same HTTP; only that one and
+`emulator.py` import this one, when a port is opened.
 """
 
 from __future__ import annotations

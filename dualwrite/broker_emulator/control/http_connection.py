@@ -70,6 +70,8 @@ class HttpResponse:
 
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
+ErrorForm = Callable[[ControlError, Mapping[str, str]], HttpResponse]
+"""Makes a response of an error, with these headers."""
 
 
 def error_response(error: ControlError, headers: Mapping[str, str] | None = None) -> HttpResponse:
@@ -82,8 +84,15 @@ def error_response(error: ControlError, headers: Mapping[str, str] | None = None
 class HttpConnection(asyncio.Protocol):
     """Feeds h11 with received bytes, and calls `handler` for each complete request."""
 
-    def __init__(self, handler: Handler, connections: set[HttpConnection], max_connections: int) -> None:
+    def __init__(
+        self,
+        handler: Handler,
+        connections: set[HttpConnection],
+        max_connections: int,
+        error_form: ErrorForm = error_response,
+    ) -> None:
         self._handler = handler
+        self._error_form = error_form
         self._connections = connections
         self._max_connections = max_connections
         self._loop = asyncio.get_running_loop()
@@ -209,11 +218,11 @@ class HttpConnection(asyncio.Protocol):
         try:
             response = await self._handler(request)
         except ControlError as error:
-            response = error_response(error)
+            response = self._error_form(error, {})
         except Exception:
-            logger.exception("the control port failed to serve %s %s", request.method, request.target)
+            logger.exception("failed to serve %s %s", request.method, request.target)
             failure = "the emulator failed to serve this request; see its log"
-            response = error_response(ControlError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", failure))
+            response = self._error_form(ControlError(HTTPStatus.INTERNAL_SERVER_ERROR, "internal", failure), {})
         self.work = None
         self._write(response, with_body=request.method != "HEAD")
         self._next_request()
@@ -254,7 +263,7 @@ class HttpConnection(asyncio.Protocol):
     def _fail(self, error: ControlError) -> None:
         """Send the error, if a response can still be sent, and close."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._write(error_response(error, {"Connection": "close"}), with_body=True)
+            self._write(self._error_form(error, {"Connection": "close"}), with_body=True)
         if self._transport is not None:
             self._close_after(REQUEST_TIMEOUT_S)  # a client that does not read would keep it open
             self._transport.close()
@@ -296,11 +305,11 @@ def refusal_reason(method: str, headers: Mapping[str, str], own_names: Collectio
     if name is None or not _is_private(name, own_names):
         return (
             f"the Host {host!r} is a name that any site could make point here: use an address, localhost, or the name "
-            "in --control or advertised.listeners"
+            "in --control, --schema-registry or advertised.listeners"
         )
     origin = headers.get("origin")
     if origin is not None and origin not in (f"http://{host}", f"https://{host}"):  # https: behind a proxy
-        return f"pages from {origin} may not use the control port"
+        return f"pages from {origin} may not use this port"
     site = headers.get("sec-fetch-site")
     is_link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
     if site is not None and site not in _OWN_SITE and not (is_link and headers.get("sec-fetch-dest") == "document"):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 from collections.abc import Collection, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -19,17 +17,15 @@ from dualwrite.broker_emulator.control.endpoints import ENDPOINTS
 from dualwrite.broker_emulator.control.errors import ControlError, bad_request
 from dualwrite.broker_emulator.control.http_connection import (
     JSON,
-    HttpConnection,
     HttpRequest,
     HttpResponse,
     error_response,
-    refusal_reason,
 )
+from dualwrite.broker_emulator.control.http_server import HttpServer
 from dualwrite.broker_emulator.control.shapes import ShapeError, is_long, read, read_texts, write
 from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
-MAX_CONNECTIONS: Final = 128
 MAX_IN_PROGRESS: Final = 96
 """Requests that may wait at the same time; the connections that are left are for health checks and short requests."""
 HEALTH: Final = "/v1/health"
@@ -37,39 +33,17 @@ HEALTH: Final = "/v1/health"
 ROUTES: Final = Routes(ENDPOINTS)
 
 
-class ControlServer:
+class ControlServer(HttpServer):
     """Listens on one address."""
 
     def __init__(self, controlled: ControlledEmulator, own_names: Collection[str]) -> None:
+        super().__init__("the control port", own_names)
         self._controlled = controlled
-        self._own_names = frozenset(name.lower() for name in own_names)
         self._in_progress = 0
-        self.connections: set[HttpConnection] = set()
-        self._server: asyncio.AbstractServer | None = None
-
-    async def start(self, host: str, port: int) -> None:
-        """Start to listen; port 0 picks a free port. Sets `port`. Raises OSError if the address cannot be used."""
-        loop = asyncio.get_running_loop()
-        try:
-            self._server = await loop.create_server(
-                lambda: HttpConnection(self.respond, self.connections, MAX_CONNECTIONS), host, port
-            )
-        except (OSError, UnicodeError) as error:
-            raise OSError(f"the control port cannot listen on {host}:{port}: {_reason(error)}") from error
-        self.port: int = self._server.sockets[0].getsockname()[1]
-
-    def close(self) -> None:
-        """Stop listening, and close all connections at once."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self.connections):
-            connection.abort()
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Serve one request. Raises ControlError if it is invalid or cannot be done."""
-        refusal = refusal_reason(request.method, request.headers, self._own_names)
-        if refusal is not None:
-            raise ControlError(HTTPStatus.FORBIDDEN, "refused", refusal)
+        self.check_origin(request)
         path, _, query = request.target.partition("?")
         endpoint, named = _find(request.method, path)
         if isinstance(endpoint, HttpResponse):
@@ -96,14 +70,6 @@ class ControlServer:
 
 def _encoded(result: Any) -> bytes:
     return json.dumps(write(result), ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-
-
-def _reason(error: OSError | UnicodeError) -> str:
-    if isinstance(error, UnicodeError):
-        return "it is not a valid host name"
-    if isinstance(error, socket.gaierror):
-        return error.strerror or "unknown host"
-    return os.strerror(error.errno or 0).lower()
 
 
 def _find(method: str, path: str) -> tuple[Endpoint | HttpResponse, dict[str, str]]:

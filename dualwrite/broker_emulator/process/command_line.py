@@ -1,8 +1,9 @@
 """`dualwrite broker`, or `python -m dualwrite.broker_emulator`: a cluster in a process of its own.
 
-Once it serves, it prints the bootstrap address alone on the first line and, with --control, the URL of the control
-endpoints on the second. It logs to standard error, and stops at SIGINT or SIGTERM with exit status 0. If it cannot
-start, it prints one line to standard error; the exit status is then 1 for the data directory, 2 for everything else.
+Once it serves, it prints the bootstrap address alone on the first line, and on the next ones, with --control, the URL
+of the control endpoints and, with --schema-registry, that of the registry. It logs to standard error, and stops at
+SIGINT or SIGTERM with exit status 0. If it cannot start, it prints one line to standard error; the exit status is then
+1 for the data directory, 2 for everything else.
 
 It reports its state to the service manager that started it, if that asks for notifications (sd_notify(3)).
 """
@@ -93,18 +94,21 @@ def _emulator(options: argparse.Namespace, parser: _Parser) -> Emulator:
             data_dir=options.data_dir,
             clock=_CLOCKS[options.clock](),
             control=options.control and "{}:{}".format(*options.control),
+            schema_registry=options.schema_registry and "{}:{}".format(*options.schema_registry),
         )
     except ValueError as error:
         parser.error(str(error))
 
 
 def _print_addresses(emulator: Emulator, options: argparse.Namespace) -> None:
-    """Print the first listener, then the control URL, then the other listeners."""
+    """Print the first listener, then the URLs of control and of the schema registry, then the other listeners."""
     host, _ = options.listen or (_HOST, 0)
     _warn_if_unroutable(host, emulator.bootstrap_servers)
     print(emulator.bootstrap_servers, flush=True)
     if emulator.control_url:
         print(emulator.control_url, flush=True)
+    if emulator.schema_registry_url:
+        print(emulator.schema_registry_url, flush=True)
     for name in emulator.listeners[1:]:
         print(f"{name}://{emulator.bootstrap(name)}", flush=True)
 
@@ -167,6 +171,12 @@ def _parser(prog: str) -> _Parser:
         type=_address,
         metavar="HOST:PORT",
         help="serve control over HTTP, and a page that shows the state; port 0: a free port (default: no control)",
+    )
+    parser.add_argument(
+        "--schema-registry",
+        type=_address,
+        metavar="HOST:PORT",
+        help="serve a schema registry; port 0: a free port (default: no registry)",
     )
     parser.add_argument(
         "--clock",

@@ -8,9 +8,11 @@ application's serializers run here too: an exception of theirs fails the record,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final
 
+from dualwrite.client.records.serializer_kinds import call_of, described
 from dualwrite.errors import InvalidRecordError
 from dualwrite.partitioners import Partitioner, partitioning
 from dualwrite.serializers import Headers, Serializer
@@ -110,21 +112,33 @@ Serialize = Callable[[str, Any, Headers], bytes | None]
 
 
 def serialize_with(what: str, serializer: Serializer | None) -> Serialize | None:
-    """Return one function for both kinds of serializer, or None if there is none. `what`: key or value."""
+    """Return one function for all kinds of serializer, or None if there is none. `what`: key or value."""
     if serializer is None:
         return None
-    method = getattr(serializer, "serialize", None)
+    call = call_of(what, serializer)
 
     def serialize(topic: str, value: Any, headers: Headers) -> bytes | None:
         try:
-            made = method(topic, value, headers) if method is not None else serializer(value)  # type: ignore[operator]
+            made = call(topic, value, headers)
         except Exception as error:
-            raise _invalid(f"the {what} serializer failed on {type(value).__name__} with {error!r}") from error
+            name = described(what, serializer, topic)
+            raise _invalid(f"{name} failed on {type(value).__name__} with {error!r}") from error
         if made is None or isinstance(made, bytes | bytearray | memoryview):
             return encoded(what, made)
+        if isawaitable(made):
+            raise _asynchronous(what, serializer, made)
         raise _invalid(f"the {what} serializer returned {type(made).__name__}, not bytes or None")
 
     return serialize
+
+
+def _asynchronous(what: str, serializer: Serializer, made: Any) -> InvalidRecordError:
+    if isinstance(made, Coroutine):
+        made.close()  # it will not be awaited, and nobody shall be warned of that
+    return _invalid(
+        f"the {what} serializer {type(serializer).__name__} is asynchronous: use its blocking form (AvroSerializer for "
+        "AsyncAvroSerializer), or await it and send the bytes"
+    )
 
 
 class Serializers:
@@ -138,7 +152,10 @@ class Serializers:
     def apply(self, topic: str, key: Any, value: Any, headers: Headers) -> tuple[Any, Any]:
         """Return key and value serialized; without a serializer they are returned as they are."""
         key = key if self._key is None else self._key(topic, key, headers)
-        return key, value if self._value is None else self._value(topic, value, headers)
+        value = value if self._value is None else self._value(topic, value, headers)
+        if headers:  # a serializer may have added some
+            headers[:] = checked_headers(headers)
+        return key, value
 
 
 class PartitionChoice:

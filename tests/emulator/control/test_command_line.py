@@ -16,6 +16,8 @@ from dualwrite.broker_emulator.process.command_line import main
         (("--clock", "sun"), "invalid choice: 'sun'"),
         (("--control", "8080"), "'8080' is not host:port"),
         (("--control", "127.0.0.1:99999"), "the greatest port is 65535"),
+        (("--schema-registry", "8081"), "'8081' is not host:port"),
+        (("--schema-registry", "a..b:0"), "the schema registry cannot listen on a..b:0: it is not a valid host name"),
         (("--control", "a..b:0"), "the control port cannot listen on a..b:0: it is not a valid host name"),
     ],
     ids=" ".join,

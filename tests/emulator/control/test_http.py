@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dualwrite.broker_emulator.control import http_connection, server
+from dualwrite.broker_emulator.control import http_connection, http_server, server
 from dualwrite.broker_emulator.control.http_connection import MAX_BODY_BYTES, HttpConnection, refusal_reason
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.emulator.control.client import Client
@@ -267,7 +267,7 @@ def test_more_connections_than_there_may_be(
     client: Client, controlled: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until(lambda: open_connections(controlled) == 0)
-    monkeypatch.setattr(server, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(http_server, "MAX_CONNECTIONS", 2)
     kept = [Raw(client), Raw(client)]
     until(lambda: open_connections(controlled) == 2)
     assert client.get("/v1/health")  # in the place of one that is only open

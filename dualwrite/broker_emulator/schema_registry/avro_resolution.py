@@ -1,0 +1,131 @@
+"""Whether data of one Avro schema can be read with another one: the rules of schema resolution (specification 1.12).
+
+As Avro's Java library has them, which decides in Confluent's registry: names are compared without their namespaces, and
+the aliases are the reader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from dualwrite.broker_emulator.schema_registry.avro_schema import AvroField, AvroType
+from dualwrite.broker_emulator.schema_registry.errors import TOO_LARGE, RegistryError
+
+MAX_COMPARISONS: Final = 200_000
+
+_PROMOTED: Final[Mapping[str, frozenset[str]]] = {  # by the reader's type
+    "long": frozenset(("int",)),
+    "float": frozenset(("int", "long")),
+    "double": frozenset(("int", "long", "float")),
+    "bytes": frozenset(("string",)),
+    "string": frozenset(("bytes",)),
+}
+
+_Pair = tuple[int, int]
+
+
+def unreadable(reader: AvroType, writer: AvroType) -> list[str]:
+    """Return what keeps `reader` from reading data of `writer`; an empty list if nothing does.
+
+    Raises RegistryError if the schemas are too large to compare.
+    """
+    comparison = _Comparison()
+    while True:
+        comparison.begin()
+        problems = comparison.problems(reader, writer, "")
+        if not comparison.refuted:
+            return problems
+
+
+class _Comparison:
+    """One comparison. Types that contain themselves are assumed to be readable while that is being found out.
+
+    What rested on an assumption that turned out wrong is found out again, with that pair known to be unreadable.
+    """
+
+    def __init__(self) -> None:
+        self._unreadable: set[_Pair] = set()
+        self._count = 0
+        self.begin()
+
+    def begin(self) -> None:
+        self._readable: set[_Pair] = set()
+        self._open: set[_Pair] = set()
+        self._assumed: set[_Pair] = set()
+        self.refuted = False
+
+    def problems(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
+        self._count += 1
+        if self._count > MAX_COMPARISONS:
+            raise RegistryError(TOO_LARGE, f"the schemas are too large: more than {MAX_COMPARISONS} types to compare")
+        pair = id(reader), id(writer)
+        if pair in self._readable:
+            return []
+        if pair in self._open:
+            self._assumed.add(pair)
+            return ["a type that contains itself cannot be read"] if pair in self._unreadable else []
+        self._open.add(pair)
+        problems = self._compared(reader, writer, path)
+        self._open.discard(pair)
+        if not problems:
+            self._readable.add(pair)
+        elif pair in self._assumed and pair not in self._unreadable:
+            self.refuted = True
+            self._unreadable.add(pair)
+        return problems
+
+    def _compared(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
+        if writer.kind == "union":
+            return [
+                problem
+                for index, branch in enumerate(writer.branches)
+                for problem in self.problems(reader, branch, f"{path}/{index}")
+            ]
+        if reader.kind == "union":
+            return self._read_by_union(reader, writer, path)
+        if reader.kind != writer.kind:
+            if writer.kind in _PROMOTED.get(reader.kind, ()):
+                return []
+            return [f"TYPE_MISMATCH at {path or '/'}: {writer.name} cannot be read as {reader.name}"]
+        match reader.kind:
+            case "array" | "map":
+                assert reader.items is not None
+                assert writer.items is not None
+                return self.problems(
+                    reader.items, writer.items, f"{path}/{'items' if reader.kind == 'array' else 'values'}"
+                )
+            case "record" | "enum" | "fixed":
+                return self._named(reader, writer, path)
+        return []
+
+    def _read_by_union(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
+        if any(not self.problems(branch, writer, path) for branch in reader.branches):
+            return []
+        return [f"MISSING_UNION_BRANCH at {path or '/'}: no branch of the reader's union can read {writer.name}"]
+
+    def _named(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
+        if reader.name != writer.name and writer.full_name not in reader.aliases:
+            return [f"NAME_MISMATCH at {path or '/'}: {writer.full_name} cannot be read as {reader.full_name}"]
+        if reader.kind == "fixed" and reader.size != writer.size:
+            return [f"FIXED_SIZE_MISMATCH at {path or '/'}: {writer.size} bytes cannot be read as {reader.size}"]
+        if reader.kind == "enum" and not reader.has_default:
+            missing = sorted(writer.symbols - reader.symbols)
+            return (
+                [f"MISSING_ENUM_SYMBOLS at {path or '/'}: the reader does not know {', '.join(missing[:10])}"]
+                if missing
+                else []
+            )
+        written = {each.name: each for each in writer.fields}
+        return [problem for each in reader.fields for problem in self._field(each, written, path)]
+
+    def _field(self, read: AvroField, written: Mapping[str, AvroField], path: str) -> list[str]:
+        found = written.get(read.name) or next(
+            (written[name] for name in sorted(read.aliases) if name in written), None
+        )
+        where = f"{path}/fields/{read.name}"
+        if found is not None:
+            return self.problems(read.type, found.type, where)
+        if read.has_default:
+            return []
+        return [f"READER_FIELD_MISSING_DEFAULT_VALUE at {where}: the writer has no such field, and it has no default"]

@@ -1,0 +1,58 @@
+"""Errors with the codes of the registry's REST API. The first three digits of a code are the HTTP status."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SUBJECT_NOT_FOUND: Final = 40401
+VERSION_NOT_FOUND: Final = 40402
+SCHEMA_NOT_FOUND: Final = 40403
+SUBJECT_SOFT_DELETED: Final = 40404
+SUBJECT_NOT_SOFT_DELETED: Final = 40405
+VERSION_SOFT_DELETED: Final = 40406
+VERSION_NOT_SOFT_DELETED: Final = 40407
+NO_SUBJECT_LEVEL: Final = 40408
+NO_SUBJECT_MODE: Final = 40409
+INCOMPATIBLE_SCHEMA: Final = 40901
+INVALID_SCHEMA: Final = 42201
+INVALID_VERSION: Final = 42202
+INVALID_LEVEL: Final = 42203
+INVALID_MODE: Final = 42204
+NOT_PERMITTED: Final = 42205
+REFERENCE_EXISTS: Final = 42206
+INVALID_SUBJECT: Final = 42208
+TOO_LARGE: Final = 42209
+INVALID_RULE_SET: Final = 42210
+STORE_FAILED: Final = 50001
+
+
+class RegistryError(Exception):
+    """A request that is refused; nothing was changed."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return int(str(self.code)[:3])
+
+
+class InvalidSchemaError(RegistryError):
+    """A schema that cannot be read."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(INVALID_SCHEMA, message)
+
+
+class UndecidedError(RegistryError):
+    """Two schemas that this registry cannot compare; it does not guess."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            NOT_PERMITTED,
+            f"this registry does not decide whether the schemas are compatible: {message}. Nothing was registered. Set "
+            "the subject's compatibility to NONE to register the schema unchecked",
+        )

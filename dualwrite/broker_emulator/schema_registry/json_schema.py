@@ -1,0 +1,196 @@
+"""JSON Schema: whether what one schema accepts is accepted by another one, for the keywords that are decided here.
+
+Decided, by the rules of Confluent's registry: `type`, `enum`, `properties`, `required`, `additionalProperties`, `items`
+(one schema), and the limits of numbers, lengths and counts. Descriptions are left aside. Any other keyword is decided
+only where both schemas have the same; `$ref` only where both have the same definitions. Everything else is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from dualwrite.broker_emulator.schema_registry.errors import (
+    TOO_LARGE,
+    InvalidSchemaError,
+    RegistryError,
+    UndecidedError,
+)
+from dualwrite.broker_emulator.schema_registry.json_text import compact, loads
+
+MAX_COMPARISONS: Final = 50_000
+
+_DESCRIPTIONS: Final = frozenset(
+    ("$schema", "$id", "id", "$comment", "title", "description", "default", "examples", "readOnly", "writeOnly")
+)
+_DEFINITIONS: Final = ("definitions", "$defs")
+_OBJECT: Final = ("properties", "required", "additionalProperties")
+_LOWER: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
+_UPPER: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+_DECIDED: Final = frozenset(("type", "enum", "items", *_OBJECT, *_LOWER, *_UPPER))
+_ENTANGLED: Final = frozenset(
+    (
+        "$ref",
+        "$dynamicRef",
+        "$recursiveRef",
+        "patternProperties",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "additionalItems",
+        "prefixItems",
+    )
+)
+"""Keywords whose meaning depends on others, or on other places."""
+_TYPES: Final = frozenset(("null", "boolean", "number", "string", "array", "object", "integer"))
+
+
+def read_json_schema(text: str, *, normalize: bool = False) -> str:
+    """Return the schema in its common form. Raises InvalidSchemaError."""
+    schema = loads(text)
+    if not isinstance(schema, dict | bool):
+        raise InvalidSchemaError("a JSON schema is an object, or true or false")
+    return compact(schema, sort=normalize)
+
+
+def not_accepted(reader: str, writer: str) -> list[str]:
+    """Return what `writer` accepts and `reader` does not; an empty list if there is nothing.
+
+    Raises UndecidedError where that is not decided here.
+    """
+    new, old = loads(reader), loads(writer)
+    has_references = '"$ref"' in reader or '"$ref"' in writer
+    same_definitions = all(_definitions(new, name) == _definitions(old, name) for name in _DEFINITIONS)
+    if has_references and not same_definitions:
+        raise UndecidedError("they use $ref, and their definitions differ")
+    return _Comparison().problems(new, old, "#")
+
+
+def _definitions(schema: Any, name: str) -> Any:
+    return schema.get(name) if isinstance(schema, dict) else None
+
+
+class _Comparison:
+    """One comparison: `new` should accept what `old` accepts."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def problems(self, new: Any, old: Any, path: str) -> list[str]:
+        self._count += 1
+        if self._count > MAX_COMPARISONS:
+            raise RegistryError(TOO_LARGE, f"the schemas are too large: more than {MAX_COMPARISONS} places to compare")
+        if new == old or old is False:
+            return []
+        new, old = _as_object(new, path), _as_object(old, path)
+        _check_undecided(new, old, path)
+        types = _types(old, path)
+        found = [*_type_problems(_types(new, path), types, path), *_enum_problems(new, old, path)]
+        found += _limit_problems(new, old, path)
+        if "object" in types:
+            found += self._object_problems(new, old, path)
+        if "array" in types and "items" in new:
+            found += self.problems(new["items"], old.get("items", True), f"{path}/items")
+        return found
+
+    def _object_problems(self, new: Mapping[str, Any], old: Mapping[str, Any], path: str) -> list[str]:
+        read, written = _properties(new, path), _properties(old, path)
+        further_read, further_written = new.get("additionalProperties", True), old.get("additionalProperties", True)
+        found = []
+        for name, schema in read.items():
+            where = f"{path}/properties/{name}"
+            if name in written:
+                found += self.problems(schema, written[name], where)
+            elif self.problems(schema, further_written, where):
+                found.append(f"PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL at {where}: older data may have anything there")
+        for name in written.keys() - read.keys():
+            where = f"{path}/properties/{name}"
+            if self.problems(further_read, written[name], where):
+                found.append(f"PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL at {where}: older data may have it")
+        if self.problems(further_read, further_written, f"{path}/additionalProperties"):
+            found.append(f"ADDITIONAL_PROPERTIES_NARROWED at {path}: older data may have more properties")
+        return found + _required_problems(new, old, read, path)
+
+
+def _as_object(schema: Any, path: str) -> Mapping[str, Any]:
+    if schema is True:
+        return {}
+    if schema is False:
+        return {"type": []}
+    if not isinstance(schema, dict):
+        raise UndecidedError(f"{path} is neither an object nor true or false")
+    return schema
+
+
+def _check_undecided(new: Mapping[str, Any], old: Mapping[str, Any], path: str) -> None:
+    for name in (new.keys() | old.keys()) - _DECIDED - _DESCRIPTIONS:
+        if name in _DEFINITIONS and path == "#":
+            continue
+        differs = name not in new or name not in old or new[name] != old[name]
+        if differs or name in _ENTANGLED:
+            raise UndecidedError(f"they differ at {path}, where the keyword {name} is")
+
+
+def _types(schema: Mapping[str, Any], path: str) -> frozenset[str]:
+    given = schema.get("type", list(_TYPES))
+    named = [given] if isinstance(given, str) else given
+    if not isinstance(named, list) or not all(isinstance(name, str) and name in _TYPES for name in named):
+        raise UndecidedError(f"the type at {path} is none of JSON Schema")
+    return frozenset(named) | ({"integer"} if "number" in named else frozenset())
+
+
+def _type_problems(new: frozenset[str], old: frozenset[str], path: str) -> list[str]:
+    missing = sorted(old - new)
+    return [f"TYPE_NARROWED at {path}: {', '.join(missing)} is no longer accepted"] if missing else []
+
+
+def _enum_problems(new: Mapping[str, Any], old: Mapping[str, Any], path: str) -> list[str]:
+    if "enum" not in new:
+        return []
+    if not isinstance(new["enum"], list) or not isinstance(old.get("enum", []), list):
+        raise UndecidedError(f"the enum at {path} is not a list")
+    if "enum" in old and {compact(each, sort=True) for each in old["enum"]} <= {
+        compact(each, sort=True) for each in new["enum"]
+    }:
+        return []
+    return [f"ENUM_ARRAY_NARROWED at {path}: values are no longer accepted"]
+
+
+def _limit_problems(new: Mapping[str, Any], old: Mapping[str, Any], path: str) -> list[str]:
+    found = []
+    for name in (*_LOWER, *_UPPER):
+        if name not in new or new[name] == old.get(name):
+            continue
+        limits = new[name], old.get(name)
+        if not all(
+            limit is None or (isinstance(limit, int | float) and not isinstance(limit, bool)) for limit in limits
+        ):
+            raise UndecidedError(f"{name} at {path} is not a number")
+        if limits[1] is None or (limits[0] > limits[1]) == (name in _LOWER):
+            found.append(f"{name} at {path}: {limits[0]} accepts less than before")
+    return found
+
+
+def _properties(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    properties = schema.get("properties", {})
+    if not isinstance(properties, dict):
+        raise UndecidedError(f"the properties at {path} are not an object")
+    return properties
+
+
+def _required_problems(
+    new: Mapping[str, Any], old: Mapping[str, Any], properties: Mapping[str, Any], path: str
+) -> list[str]:
+    before, after = _required(old, path), _required(new, path)
+    added = [name for name in sorted(after - before) if not _has_default(properties.get(name))]
+    return [f"REQUIRED_ATTRIBUTE_ADDED at {path}: {name} is required, and older data may lack it" for name in added]
+
+
+def _required(schema: Mapping[str, Any], path: str) -> frozenset[str]:
+    names = schema.get("required", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UndecidedError(f"required at {path} is not a list of names")
+    return frozenset(names)
+
+
+def _has_default(schema: Any) -> bool:
+    return isinstance(schema, dict) and "default" in schema

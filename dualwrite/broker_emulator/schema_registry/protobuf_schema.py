@@ -1,0 +1,127 @@
+"""Protobuf schemas as descriptors: base64 of a `FileDescriptorProto`, as Confluent's Python serializer sends them.
+
+A text of the .proto language is refused: reading it takes a compiler. Compatibility is decided for messages, enums, and
+fields that are added, removed, renamed or change their type; what moves into or out of a oneof is refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, UndecidedError
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
+
+_BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")
+"""Files that every client has, and registers nothing for."""
+
+_REQUIRED: Final = 2
+_INTERCHANGEABLE: Final = (
+    frozenset((3, 4, 5, 8, 13)),  # int64, uint64, int32, bool, uint32: one kind of varint
+    frozenset((17, 18)),  # sint32, sint64
+    frozenset((9, 12)),  # string, bytes
+    frozenset((7, 15)),  # fixed32, sfixed32
+    frozenset((6, 16)),  # fixed64, sfixed64
+)
+"""Types that are read from the same bytes, by their numbers in descriptor.proto."""
+
+
+def read_protobuf(text: str, references: Iterable[str]) -> str:
+    """Return the descriptor in its common form. `references`: the names of the files that are referenced.
+
+    Raises InvalidSchemaError if it is none, imports what is not referenced, or if the package protobuf is missing.
+    """
+    file = _file(text)
+    known = set(references)
+    missing = [name for name in file.dependency if name not in known and not name.startswith(_BUILT_IN)]
+    if missing:
+        raise InvalidSchemaError(f"the schema imports {missing[0]!r}, which is not among its references")
+    file.ClearField("source_code_info")
+    file.ClearField("name")  # which is the reference's
+    return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
+
+
+def incompatible(reader: str, writer: str) -> list[str]:
+    """Return what keeps `reader` from reading data of `writer`; an empty list if nothing does.
+
+    Raises UndecidedError where that is not decided here.
+    """
+    new, old = _file(reader), _file(writer)
+    if new.package != old.package:
+        return [f"PACKAGE_CHANGED: from {old.package!r} to {new.package!r}"]
+    if new.syntax != old.syntax or new.edition != old.edition:
+        raise UndecidedError("they have another syntax")
+    read, written = dict(_messages(new.message_type, "")), dict(_messages(old.message_type, ""))
+    removed = [name for name in written.keys() - read.keys() if not written[name].options.map_entry]
+    found = [f"MESSAGE_REMOVED: {name}" for name in removed]
+    for name in written.keys() & read.keys():
+        found += _message_problems(read[name], written[name], name)
+    return sorted(found)
+
+
+def _file(text: str) -> FileDescriptorProto:
+    try:
+        from google.protobuf.descriptor_pb2 import FileDescriptorProto
+        from google.protobuf.message import DecodeError
+    except ModuleNotFoundError:
+        raise InvalidSchemaError("Protobuf schemas need a package here: pip install protobuf") from None
+    try:
+        file: FileDescriptorProto = FileDescriptorProto.FromString(base64.b64decode(text, validate=True))
+    except (binascii.Error, DecodeError, ValueError):
+        raise InvalidSchemaError(
+            "this registry takes a Protobuf schema as base64 of its FileDescriptorProto, as confluent-kafka's "
+            "ProtobufSerializer sends it, and no text of the .proto language"
+        ) from None
+    if not (file.message_type or file.enum_type or file.dependency):
+        raise InvalidSchemaError("the Protobuf schema defines nothing")
+    return file
+
+
+def _messages(messages: Iterable[DescriptorProto], prefix: str) -> Iterator[tuple[str, DescriptorProto]]:
+    for message in messages:
+        name = f"{prefix}{message.name}"
+        yield name, message
+        yield from _messages(message.nested_type, f"{name}.")
+
+
+def _message_problems(new: DescriptorProto, old: DescriptorProto, name: str) -> Iterator[str]:
+    read, written = {each.number: each for each in new.field}, {each.number: each for each in old.field}
+    for number, field in written.items():
+        _check_oneof(read.get(number), field, new, old, f"{name}.{field.name}")
+        if number in read:
+            yield from _field_problems(read[number], field, f"{name}.{field.name}")
+        elif field.label == _REQUIRED:
+            yield f"REQUIRED_FIELD_REMOVED: {name}.{field.name}"
+    for number in read.keys() - written.keys():
+        if read[number].label == _REQUIRED:
+            yield f"REQUIRED_FIELD_ADDED: {name}.{read[number].name}"
+
+
+def _field_problems(new: FieldDescriptorProto, old: FieldDescriptorProto, name: str) -> Iterator[str]:
+    if new.label != old.label:
+        raise UndecidedError(f"{name} is repeated, optional or required in one of them only")
+    if new.type != old.type:
+        if not any(new.type in group and old.type in group for group in _INTERCHANGEABLE):
+            yield f"FIELD_KIND_CHANGED: {name}"
+    elif new.type_name != old.type_name:
+        yield f"FIELD_NAMED_TYPE_CHANGED: {name}, from {old.type_name} to {new.type_name}"
+
+
+def _check_oneof(
+    new: FieldDescriptorProto | None, old: FieldDescriptorProto, to: DescriptorProto, of: DescriptorProto, name: str
+) -> None:
+    """Raise UndecidedError if a field leaves or enters a oneof, or is removed from one."""
+    before = _oneof(old, of)
+    if before is not None if new is None else before != _oneof(new, to):
+        raise UndecidedError(f"{name} moves into or out of a oneof")
+
+
+def _oneof(field: FieldDescriptorProto, message: DescriptorProto) -> Any:
+    """Return the name of the oneof of a field; an `optional` of proto3 has one that nobody wrote."""
+    if not field.HasField("oneof_index") or field.proto3_optional:
+        return None
+    return message.oneof_decl[field.oneof_index].name

@@ -1,0 +1,1 @@
+"""The schema registry beside the brokers."""
