@@ -25,6 +25,13 @@ class PlanTime:
     """By the clock of the driver's machine, on which the committer runs, too."""
 
 
+class BatchName(NamedTuple):
+    """The name of a batch within its sink."""
+
+    query_id: str
+    batch_id: int
+
+
 @dataclass(frozen=True)
 class Plan:
     """The result of planning one batch: the fencing token that every task and the committer must present."""
@@ -37,13 +44,9 @@ class Plan:
     time: PlanTime | None = None
     file_columns: pa.Schema | None = None
     """The columns of the data files for a Delta table, as that has them."""
-
-
-class BatchName(NamedTuple):
-    """The name of a batch within its sink."""
-
-    query_id: str
-    batch_id: int
+    undecided: BatchName | None = None
+    """The first batch of the query that was not decided when the generation began. Only that generation can decide it,
+    or a later one, as long as it lasts. None if it is not known."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ class Sink:
         self._pause(PausePoint.AFTER_PLAN)
         plan_time = PlanTime(time.perf_counter() - began_s, time.time())
         columns = suited[0] if suited else None
-        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time, columns)
+        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time, columns, planned.undecided)
 
     def _begin_generation(
         self, schema: pa.Schema, query_id: str | None, batch_id: int | None, suited: list[pa.Schema]

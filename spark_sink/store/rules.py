@@ -16,7 +16,7 @@ from spark_sink.errors import (
     SinkError,
     SinkFencedError,
 )
-from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 from spark_sink.options import OnNewCheckpoint
 from spark_sink.store.tables import AttemptRow, BatchRow, Decision
 
@@ -111,6 +111,16 @@ def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
     return nearest is not None
 
 
+def first_undecided(query_id: str, batch_id: int | None, newest: int | None) -> BatchName:
+    """Return the first batch of a query that is not decided; `newest` is its last decided one.
+
+    A batch job is planned with its `batch_id`, if that is not decided.
+    """
+    if batch_id is not None:
+        return BatchName(query_id, batch_id)
+    return BatchName(query_id, 0 if newest is None else newest + 1)
+
+
 def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | None) -> None:
     """Raise BatchLostError for the first of these LOST batches; `schema` is the store's."""
     for row in lost:
@@ -141,9 +151,9 @@ def check_digest(query_id: str, batch_id: int, digest: str | None) -> None:
         )
 
 
-def _check_known(row: BatchRow, decision: Decision, newest: int) -> None:
+def _check_known(row: BatchRow, decision: Decision, newest: int | None) -> None:
     """Raise unless a batch without a digest to compare may be the decided one."""
-    if newest > row.batch_id:
+    if newest is not None and newest > row.batch_id:
         raise CheckpointMismatchError(
             f"batch {row.batch_id} of the query {row.query_id} is decided, and so is batch {newest}, but Spark repeats "
             "no batch before its last one: an older copy of the checkpoint was restored. Nothing was written for it; "
@@ -159,7 +169,7 @@ def _check_known(row: BatchRow, decision: Decision, newest: int) -> None:
         )
 
 
-def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow], newest: int) -> None:
+def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow], newest: int | None) -> None:
     """Raise unless the decided batch is the one to be decided again.
 
     `own` are the rows of the winners, `newest` is the last decided batch of the query.
