@@ -313,8 +313,9 @@ class Sink:
             if decided is not None:
                 return decided
             raise SinkError(
-                f"batch {decision.batch_id} of the query {decision.query_id} is not decided: the database lost its "
-                "COMMIT. Nothing of it is visible, and Spark replays it"
+                f"batch {decision.batch_id} of the query {decision.query_id} is not decided: the "
+                f"{self._store.medium} of the commit store did not get it. Nothing of it is visible, and Spark replays "
+                "it"
             ) from unknown
         raise unknown
 

@@ -69,6 +69,9 @@ class CommitStore:
     errors: Final = (SQLAlchemyError,)
     """See `ReachableStore.errors`."""
 
+    medium: Final = "database"
+    """See `ReachableStore.medium`."""
+
     runs_sql: Final = True
     """See `SinkStore.runs_sql`."""
 
@@ -282,7 +285,8 @@ class CommitStore:
     def _unacknowledged(self, connection: sa.Connection, sink_id: str) -> list[BatchRow]:
         t = self._batch.c
         lost = (t.sink_id == sink_id, t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
-        return [batch_row(row) for row in connection.execute(sa.select(self._batch).where(*lost))]
+        query = sa.select(self._batch).where(*lost).order_by(t.generation.desc(), t.batch_id.desc())
+        return [batch_row(row) for row in connection.execute(query)]
 
     def _planned(
         self,

@@ -125,9 +125,10 @@ def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | Non
     """Raise BatchLostError for the first of these LOST batches; `schema` is the store's."""
     for row in lost:
         command = commands.acknowledge_lost(sink_id, row.query_id, row.batch_id, schema=schema)
+        look = commands.status(sink_id, schema=schema)
         raise BatchLostError(
             f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it, which "
-            f"could not be published again (see `detail` of its LOST rows in dw_attempt); the sink {sink_id!r} is "
+            f"could not be published again (`detail` of its LOST attempts in {look} says why); the sink {sink_id!r} is "
             f"stopped, and nothing new has begun. Write the lost records again by other means, then run {command}"
         )
 
@@ -202,7 +203,8 @@ def losers(decision: Decision, live: Sequence[AttemptRow]) -> tuple[str, ...]:
     if decision.skipped:
         raise SinkError(
             f"a task found batch {decision.batch_id} of the query {decision.query_id} decided and skipped it, but now "
-            "it has no row: it was deleted from dw_batch. Nothing was decided; the query can be started again"
+            "the commit store does not have the decision: it was deleted. Nothing was decided; the query can be "
+            "started again"
         )
     by_id = {attempt.attempt_id: attempt for attempt in live}
     for attempt_id in decision.winners:
