@@ -19,7 +19,6 @@ from spark_sink.store.opening import open_store
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import BatchRow
 from spark_sink.store.topic.topic_store import TopicStore
-from tests.spark.lake_model import new_table, read
 
 SINK_ID: Final = "chaos"
 STORE_TOPIC: Final = "chaos.commits"
@@ -87,6 +86,8 @@ class LakeTable:
     """A Delta table, with the store in a database."""
 
     def __init__(self, engine: sa.Engine, directory: Path) -> None:
+        from tests.spark.lake_model import new_table  # deltalake may not be installed
+
         self._engine = engine
         self._path = new_table(directory / "target", pa.schema([("id", pa.string())]))
         self._decided = _Decided()
@@ -103,6 +104,8 @@ class LakeTable:
 
     def rows(self) -> list[str] | None:
         """See `Place.rows`."""
+        from tests.spark.lake_model import read
+
         return sorted(map(str, read(self._path)["id"].to_pylist()))
 
     def left_over(self) -> Collection[str]:
