@@ -87,7 +87,6 @@ class Store:
     def lease(self, generation: int, batch: int, partition: int) -> str:
         """Do what a task does until it may send; return its attempt's id."""
         identity = TaskIdentity(QUERY, batch, partition, 1, "host")
-        self.commits.is_decided_for(SINK, generation, identity, POLICY)
         lease = self.commits.lease(SINK, generation, identity)
         assert lease is not None
         self.commits.is_open(lease.attempt_id)

@@ -33,6 +33,8 @@ from tests.support.servers.spark_kafka import spark_kafka_jars
 MIN_RATIO_TO_SPARKS_OWN = 0.5
 MAX_MS_ABOVE_NOOP = 150.0
 MAX_RATIO_TO_NOOP = 1.2
+FILE_PER_TASK_BYTES = 134_217_728
+"""Spark's `spark.sql.files.maxPartitionBytes`: if opening a file counts as much, no task gets a second one."""
 _FILE_WIDTH = 130
 
 
@@ -173,6 +175,7 @@ def start_session(jars: Sequence[str]) -> SparkSession:
         "spark.driver.host": "127.0.0.1",
         "spark.jars": ",".join(jars),
         "spark.log.level": "ERROR",
+        "spark.sql.files.openCostInBytes": str(FILE_PER_TASK_BYTES),  # or Spark reads many small files in one task
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }

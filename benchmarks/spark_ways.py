@@ -116,6 +116,9 @@ class Input:
         key = "CAST(id AS STRING)"
         source = spark.range(0, rows * batches, numPartitions=tasks * batches)
         source.selectExpr(f"{key} AS key", f"rpad({key}, {_VALUE_BYTES}, 'x') AS value").write.parquet(str(directory))
+        planned = spark.read.parquet(str(directory)).rdd.getNumPartitions()
+        if planned != tasks * batches:
+            raise SystemExit(f"{tasks * batches} files are read by {planned} tasks: the batches would have other sizes")
 
     def batch_times_ms(self, way: str, target: Target, *, warm_up: int) -> list[float]:
         """Return the time of each trigger of a new query (`triggerExecution`), without the first `warm_up` ones."""

@@ -24,6 +24,11 @@ def after_lost_files(sink_id: str, query_id: str, batch_id: int, *, schema: str 
     )
 
 
+def status(sink_id: str, *, schema: str | None) -> str:
+    """Return the command that shows all that the store has of a sink."""
+    return _command("status", "--sink", sink_id, "--json", schema=schema)
+
+
 def recover(sink_id: str, *, schema: str | None) -> str:
     """Return the command that completes what is decided, without the application."""
     return _command("recover", "--apply", "--sink", sink_id, schema=schema)

@@ -30,15 +30,24 @@ class BatchLostError(SinkError):
 
 
 class StoreWentBackError(SinkError):
-    """Kafka has committed a transaction that its row wants aborted: the database has lost a decision. See the docs."""
+    """Kafka has what its row wants aborted: the commit store, database or topic, has lost a decision. See the docs."""
 
 
 class DecisionUnknownError(SinkError):
-    """The COMMIT of a decision got no response, and the database cannot be queried. The next plan finds the outcome."""
+    """A decision got no response, and the commit store cannot be queried. The next plan finds the outcome."""
 
 
 class StoreUnavailableError(SinkError):
-    """The commit store's database cannot be reached. Decided batches stay decided; nothing else becomes visible."""
+    """The commit store cannot be reached. Decided batches stay decided; nothing else becomes visible."""
+
+
+class CommitLogError(SinkError):
+    """A call to the topic that is the commit store did not succeed. What it was to append may be there, or may come."""
+
+    def __init__(self, message: str, *, is_away: bool) -> None:
+        """`is_away`: no broker has responded, or not in time."""
+        super().__init__(message)
+        self.is_away = is_away
 
 
 class DualTableError(SinkError):

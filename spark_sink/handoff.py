@@ -25,6 +25,13 @@ class PlanTime:
     """By the clock of the driver's machine, on which the committer runs, too."""
 
 
+class BatchName(NamedTuple):
+    """The name of a batch within its sink."""
+
+    query_id: str
+    batch_id: int
+
+
 @dataclass(frozen=True)
 class FilePlan:
     """The data files that tasks are to write."""
@@ -48,13 +55,9 @@ class Plan:
     time: PlanTime | None = None
     files: FilePlan | None = None
     """If rows go to a table of files."""
-
-
-class BatchName(NamedTuple):
-    """The name of a batch within its sink."""
-
-    query_id: str
-    batch_id: int
+    undecided: BatchName | None = None
+    """The first batch of the query that was not decided when the generation began. Only that generation can decide it,
+    or a later one, as long as it lasts. None if it is not known."""
 
 
 @dataclass(frozen=True)

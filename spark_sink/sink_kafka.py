@@ -75,10 +75,11 @@ class SinkKafka(Protocol):
     """The operations on Kafka that PLAN, WRITE, COMMIT, ABORT and FINISH need."""
 
     def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> TaskTransaction:
-        """Take the id over, call `still_mine` (which reads the attempt's row), abort any open transaction, and begin.
+        """Take the id over, abort any open transaction, call `still_mine` (which reads the attempt's row), and begin.
 
-        `still_mine` is called again before the beginning, when all others are fenced. Raises AttemptCondemnedError if
-        it returns False; then nothing was begun, and nothing of another attempt was completed.
+        When it is called, all others are fenced. If a transaction is open, it is called before that is aborted, too.
+        Raises AttemptCondemnedError if it returns False; then nothing was begun, and nothing of another attempt was
+        completed.
         """
 
     def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:

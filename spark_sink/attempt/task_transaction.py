@@ -129,7 +129,9 @@ class ProducerTransaction:
 def begin(
     options: SinkOptions, settings: Mapping[str, Any], transactional_id: str, still_mine: Callable[[], bool]
 ) -> ProducerTransaction:
-    """Take the id over, check that the attempt is still wanted, abort any open transaction of the id, and begin.
+    """Take the id over, abort any open transaction of the id, check that the attempt is still wanted, and begin.
+
+    The attempt is checked before something is aborted, too: it may be prepared, by the next owner of the id.
 
     `settings` are those of every producer of the sink. Raises AttemptCondemnedError, SinkOptionError if the broker
     supports less than `txn.mode` requires, and what `Producer.init_transactions()` and `complete_transaction()` raise.
@@ -139,9 +141,10 @@ def begin(
         with _fenced_means_condemned(transactional_id), _in_terms_of_options(options):
             producer.init_transactions(keep_prepared_txn=True)
             _check_tier(options, producer)
-            _assert_still_mine(transactional_id, still_mine)
+            if producer.state is ProducerState.PREPARED_TRANSACTION:
+                _assert_still_mine(transactional_id, still_mine)
             producer.complete_transaction(_NOTHING)
-            # Only that has fenced others if nothing was open. A driver that gave this attempt up before has finished
+            # Only that has fenced others, below tier 1. A driver that gave this attempt up before has finished
             # with the id, so that nobody would end what is begun now; one that does it later fences this producer.
             _assert_still_mine(transactional_id, still_mine)
             producer.begin_transaction()

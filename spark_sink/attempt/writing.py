@@ -44,7 +44,9 @@ class PartitionWriter:
         if plan.begins_late:
             discard = None if self._table is None else self._table.discard_all
             self._store.begin(self._sink_id, plan.generation, task.query_id, self._policy, discard)
-        if self._store.is_decided_for(self._sink_id, plan.generation, task, self._policy):
+        if not _is_undecided(plan, task) and self._store.is_decided_for(
+            self._sink_id, plan.generation, task, self._policy
+        ):
             return _without_attempt(TaskOutcome.SKIPPED, plan, task)
         filled = (batch for batch in rows if batch.num_rows)
         first = next(filled, None)
@@ -123,6 +125,15 @@ class PartitionWriter:
             inside=None if aside is None else aside.record,
             last=lambda: self._pause(PausePoint.BEFORE_PREPARED),
         )
+
+
+def _is_undecided(plan: Plan, task: TaskIdentity) -> bool:
+    """Return whether the plan tells that the batch can be decided by this generation only.
+
+    The lease finds out whether it has been, and whether the generation lasts.
+    """
+    first = plan.undecided
+    return first is not None and first.query_id == task.query_id and first.batch_id <= task.batch_id
 
 
 def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> TaskResult:

@@ -233,7 +233,7 @@ class Completion:
                 # A loss is recorded for good, and a broker that has just started may not know all topics.
                 judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
         except ValueError as error:
-            return ended_by(SinkError(f"the row of attempt {claim.attempt_id} in dw_attempt cannot be used: {error}"))
+            return ended_by(SinkError(f"the row of attempt {claim.attempt_id} cannot be used: {error}"))
         except DualWriteError as error:
             return ended_by(error)
         return _Judged(claim, producer, judgement)
@@ -241,7 +241,7 @@ class Completion:
     async def _is_committed(self, producer: AsyncProducer, row: Prepared) -> bool:
         """Return whether Kafka is known to have committed the transaction; what nobody knows does not hinder an abort.
 
-        Only COMMITTING rows are committed, and none of them becomes another. So the database has lost that row.
+        Only COMMITTING rows are committed, and none of them becomes another. So the store has lost that row.
         """
         if row.state.is_empty or row.state == producer.prepared_txn_state or producer.coordinator_aborted(row.state):
             return False
@@ -304,9 +304,9 @@ async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -
 
 def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
     return StoreWentBackError(
-        f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but its row in "
-        f"dw_attempt (attempt {claim.attempt_id}) wants it aborted: the commit store has lost the decision, by a "
-        "failover to a standby that did not have it, or by a restore. Nothing was changed; the batch would "
+        f"Kafka has committed {row.state} of the transactional id {claim.transactional_id!r}, but the row "
+        f"of its attempt {claim.attempt_id} wants it aborted: the commit store has lost the decision, by a "
+        "failover to a replica that did not have it, or by a restore. Nothing was changed; the batch would "
         "be written to Kafka again"
     )
 
@@ -322,9 +322,9 @@ def _is_used_later(producer: AsyncProducer, row: Prepared) -> bool:
 
 def _forgot(claim: Claim, row: Prepared, found: PreparedTxnState) -> StoreWentBackError:
     return StoreWentBackError(
-        f"the transactional id {claim.transactional_id!r} has the open transaction {found}, but its row in dw_attempt "
-        f"(attempt {claim.attempt_id}) wants an older one, {row.state}, aborted: the commit store has forgotten what "
-        "was done since, by a failover to a standby that did not have it, or by a restore. Nothing was changed; what "
+        f"the transactional id {claim.transactional_id!r} has the open transaction {found}, but the row of its "
+        f"attempt {claim.attempt_id} wants an older one, {row.state}, aborted: the commit store has forgotten what "
+        "was done since, by a failover to a replica that did not have it, or by a restore. Nothing was changed; what "
         "is open may have been decided"
     )
 

@@ -220,6 +220,6 @@ def advice_if_lost(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
 def advice_if_it_went_back(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
     """Return what an operator has to do about a batch whose decision the store has lost."""
     return (
-        "bring the newer database back; or accept the second copy in Kafka, and run "
+        f"bring the newer {store.medium} back; or accept the second copy in Kafka, and run "
         f"{commands.acknowledge_lost(sink_id, *batch, schema=store.schema)}"
     )

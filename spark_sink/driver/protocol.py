@@ -123,7 +123,7 @@ class Sink:
         self._pause(PausePoint.AFTER_PLAN)
         plan_time = PlanTime(time.perf_counter() - began_s, time.time())
         files = suited[0] if suited else None
-        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time, files)
+        return Plan(self._sink_id, planned.generation, planned.begins_late, plan_time, files, planned.undecided)
 
     def _begin_generation(
         self, schema: pa.Schema, query_id: str | None, batch_id: int | None, suited: list[FilePlan]
@@ -313,8 +313,9 @@ class Sink:
             if decided is not None:
                 return decided
             raise SinkError(
-                f"batch {decision.batch_id} of the query {decision.query_id} is not decided: the database lost its "
-                "COMMIT. Nothing of it is visible, and Spark replays it"
+                f"batch {decision.batch_id} of the query {decision.query_id} is not decided: the "
+                f"{self._store.medium} of the commit store did not get it. Nothing of it is visible, and Spark replays "
+                "it"
             ) from unknown
         raise unknown
 

@@ -33,7 +33,7 @@ from spark_sink.attempt.states import (
     before,
 )
 from spark_sink.errors import SinkError, StoreWentBackError
-from spark_sink.handoff import TaskIdentity
+from spark_sink.handoff import BatchName, TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store import rules
 from spark_sink.store.connections import engine_for, rest
@@ -68,6 +68,9 @@ class CommitStore:
 
     errors: Final = (SQLAlchemyError,)
     """See `ReachableStore.errors`."""
+
+    medium: Final = "database"
+    """See `ReachableStore.medium`."""
 
     runs_sql: Final = True
     """See `SinkStore.runs_sql`."""
@@ -170,7 +173,9 @@ class CommitStore:
             if query_id is None:
                 return self._planned(connection, sink_id, generation, self._live(connection, sink_id), begins_late=True)
             live = self._begin(connection, sink, query_id, on_new_checkpoint, inside)
-            return self._planned(connection, sink_id, generation, live)
+            newest = None if batch_id is not None else self._newest(connection, sink_id, query_id)
+            undecided = rules.first_undecided(query_id, batch_id, newest)
+            return self._planned(connection, sink_id, generation, live, undecided=undecided)
 
         while (planned := self._transactions.write(steps)) is None:
             self._add_sink(sink_id)
@@ -280,7 +285,8 @@ class CommitStore:
     def _unacknowledged(self, connection: sa.Connection, sink_id: str) -> list[BatchRow]:
         t = self._batch.c
         lost = (t.sink_id == sink_id, t.status == BatchStatus.LOST, t.acknowledged_at.is_(None))
-        return [batch_row(row) for row in connection.execute(sa.select(self._batch).where(*lost))]
+        query = sa.select(self._batch).where(*lost).order_by(t.generation.desc(), t.batch_id.desc())
+        return [batch_row(row) for row in connection.execute(query)]
 
     def _planned(
         self,
@@ -290,10 +296,10 @@ class CommitStore:
         live: list[AttemptRow],
         *,
         begins_late: bool = False,
+        undecided: BatchName | None = None,
     ) -> Planned:
-        return Planned(
-            generation, rules.claims_of(live), self._in_doubt(connection, sink_id) if live else (), begins_late
-        )
+        in_doubt = self._in_doubt(connection, sink_id) if live else ()
+        return Planned(generation, rules.claims_of(live), in_doubt, begins_late, undecided)
 
     def _in_doubt(self, connection: sa.Connection, sink_id: str) -> tuple[BatchInDoubt, ...]:
         t = self._batch.c
@@ -334,12 +340,10 @@ class CommitStore:
         # The lock makes plans and decisions wait; the next statements see what they did before it was granted.
         query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
         rules.check_generation(sink_id, connection.scalar(locking(query, connection, shared=True)), generation)
-        if self._found(connection, sink_id, task.query_id, task.batch_id) is not None:
+        nearest, first, leased = self._leasable(connection, sink_id, task)
+        if rules.is_decided(task.query_id, task.batch_id, nearest):
             return None
         prefix = f"{sink_id}-{task.partition_id}-"
-        of_partition = (*self._live_in(sink_id), self._attempt.c.partition_id == task.partition_id)
-        leased = set(connection.scalars(sa.select(self._attempt.c.live_txn_id).where(*of_partition)))
-        first = self._retired.first_slot(connection, sink_id, task.partition_id)
         transactional_id = f"{prefix}{rules.smallest_free_slot(prefix, leased, first)}"
         attempt_id = uuid.uuid4().hex
         values = {
@@ -357,6 +361,24 @@ class CommitStore:
         }
         connection.execute(sa.insert(self._attempt).values(values))
         return Lease(attempt_id, transactional_id)
+
+    def _leasable(
+        self, connection: sa.Connection, sink_id: str, task: TaskIdentity
+    ) -> tuple[int | None, int, frozenset[str]]:
+        """Return, by one statement, the nearest decided batch, the first slot of the partition, and its leased ids."""
+        decisions = self._decided_from(sink_id, task.query_id, task.batch_id)
+        nearest = sa.select(sa.func.min(self._batch.c.batch_id)).where(*decisions)
+        first = self._retired.first_slot_query(sink_id, task.partition_id)
+        of_partition = (*self._live_in(sink_id), self._attempt.c.partition_id == task.partition_id)
+        leased = sa.select(sa.literal_column("2"), sa.literal_column("0"), self._attempt.c.live_txn_id)
+        query = sa.union_all(
+            sa.select(sa.literal_column("0"), nearest.scalar_subquery(), sa.null()),
+            sa.select(sa.literal_column("1"), first.scalar_subquery(), sa.null()),
+            leased.where(*of_partition),
+        )
+        rows = connection.execute(query).all()
+        numbers = {kind: number for kind, number, _ in rows}
+        return numbers[0], numbers[1] or 0, frozenset(leased_id for kind, _, leased_id in rows if kind == 2)
 
     def is_open(self, attempt_id: str) -> bool:
         """Return whether the attempt still belongs to its task."""
@@ -872,11 +894,12 @@ class CommitStore:
         decided = rules.is_decided(query_id, batch_id, None if row is None else row.batch_id)
         return batch_row(row) if row is not None and decided else None
 
-    def _newest(self, connection: sa.Connection, sink_id: str, query_id: str) -> int:
-        """Return the last decided batch of a query that has one."""
+    def _newest(self, connection: sa.Connection, sink_id: str, query_id: str) -> int | None:
+        """Return the last decided batch of a query."""
         t = self._batch.c
         of_query = (t.sink_id == sink_id, t.query_id == query_id)
-        return int(connection.execute(sa.select(sa.func.max(t.batch_id)).where(*of_query)).scalar_one())
+        newest: int | None = connection.scalar(sa.select(sa.func.max(t.batch_id)).where(*of_query))
+        return newest
 
     def _live_in(self, sink_id: str) -> Sequence[sa.ColumnElement[bool]]:
         return (self._attempt.c.sink_id == sink_id, self._attempt.c.live_txn_id.is_not(None))

@@ -28,9 +28,12 @@ class RetiredSlots:
 
     def first_slot(self, connection: sa.Connection, sink_id: str, partition_id: int) -> int:
         """Return the smallest slot of the partition that may be leased, if it is free."""
+        return connection.scalar(self.first_slot_query(sink_id, partition_id)) or 0
+
+    def first_slot_query(self, sink_id: str, partition_id: int) -> sa.Select[tuple[int]]:
+        """Return the query for that slot; it finds no row while nothing of the partition was retired."""
         t = self._table.c
-        query = sa.select(t.first_slot).where(t.sink_id == sink_id, t.partition_id == partition_id)
-        return connection.scalar(query) or 0
+        return sa.select(t.first_slot).where(t.sink_id == sink_id, t.partition_id == partition_id)
 
     def retire(self, connection: sa.Connection, attempt_ids: Collection[str]) -> None:
         """Retire the ids of these attempts, and those with smaller slots in their partitions."""

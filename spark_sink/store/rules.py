@@ -16,7 +16,7 @@ from spark_sink.errors import (
     SinkError,
     SinkFencedError,
 )
-from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 from spark_sink.options import OnNewCheckpoint
 from spark_sink.store.tables import AttemptRow, BatchRow, Decision
 
@@ -111,13 +111,24 @@ def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
     return nearest is not None
 
 
+def first_undecided(query_id: str, batch_id: int | None, newest: int | None) -> BatchName:
+    """Return the first batch of a query that is not decided; `newest` is its last decided one.
+
+    A batch job is planned with its `batch_id`, if that is not decided.
+    """
+    if batch_id is not None:
+        return BatchName(query_id, batch_id)
+    return BatchName(query_id, 0 if newest is None else newest + 1)
+
+
 def check_nothing_lost(sink_id: str, lost: Sequence[BatchRow], schema: str | None) -> None:
     """Raise BatchLostError for the first of these LOST batches; `schema` is the store's."""
     for row in lost:
         command = commands.acknowledge_lost(sink_id, row.query_id, row.batch_id, schema=schema)
+        look = commands.status(sink_id, schema=schema)
         raise BatchLostError(
             f"batch {row.batch_id} of the query {row.query_id} was decided, but Kafka has aborted a part of it, which "
-            f"could not be published again (see `detail` of its LOST rows in dw_attempt); the sink {sink_id!r} is "
+            f"could not be published again (`detail` of its LOST attempts in {look} says why); the sink {sink_id!r} is "
             f"stopped, and nothing new has begun. Write the lost records again by other means, then run {command}"
         )
 
@@ -141,9 +152,9 @@ def check_digest(query_id: str, batch_id: int, digest: str | None) -> None:
         )
 
 
-def _check_known(row: BatchRow, decision: Decision, newest: int) -> None:
+def _check_known(row: BatchRow, decision: Decision, newest: int | None) -> None:
     """Raise unless a batch without a digest to compare may be the decided one."""
-    if newest > row.batch_id:
+    if newest is not None and newest > row.batch_id:
         raise CheckpointMismatchError(
             f"batch {row.batch_id} of the query {row.query_id} is decided, and so is batch {newest}, but Spark repeats "
             "no batch before its last one: an older copy of the checkpoint was restored. Nothing was written for it; "
@@ -159,7 +170,7 @@ def _check_known(row: BatchRow, decision: Decision, newest: int) -> None:
         )
 
 
-def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow], newest: int) -> None:
+def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow], newest: int | None) -> None:
     """Raise unless the decided batch is the one to be decided again.
 
     `own` are the rows of the winners, `newest` is the last decided batch of the query.
@@ -192,7 +203,8 @@ def losers(decision: Decision, live: Sequence[AttemptRow]) -> tuple[str, ...]:
     if decision.skipped:
         raise SinkError(
             f"a task found batch {decision.batch_id} of the query {decision.query_id} decided and skipped it, but now "
-            "it has no row: it was deleted from dw_batch. Nothing was decided; the query can be started again"
+            "the commit store does not have the decision: it was deleted. Nothing was decided; the query can be "
+            "started again"
         )
     by_id = {attempt.attempt_id: attempt for attempt in live}
     for attempt_id in decision.winners:

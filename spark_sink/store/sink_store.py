@@ -47,6 +47,10 @@ class ReachableStore(Protocol):
     """A store that can be away."""
 
     @property
+    def medium(self) -> str:
+        """What the store is, for sentences: a `database` or a `topic`."""
+
+    @property
     def errors(self) -> tuple[type[Exception], ...]:
         """The errors of the store itself, which say nothing about a batch: the same call may succeed later."""
 

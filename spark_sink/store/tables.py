@@ -15,6 +15,7 @@ from dualwrite.recipes.sqlalchemy.tables import exact_text
 from spark_sink import commands
 from spark_sink.attempt.states import AttemptStatus, Claim
 from spark_sink.errors import SinkError
+from spark_sink.handoff import BatchName
 
 SINK_ID_LENGTH: Final = 100
 QUERY_ID_LENGTH: Final = 255
@@ -272,6 +273,8 @@ class Planned:
     """The decided batches of these claims."""
     begins_late: bool = False
     """Whether it has not begun: its first task begins it, once it is known to be of the right query."""
+    undecided: BatchName | None = None
+    """See `Plan.undecided`."""
 
 
 @dataclass(frozen=True)

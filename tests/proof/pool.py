@@ -226,6 +226,9 @@ class _OneThread:
     def spawn(self, name: str, steps: Steps) -> Background:
         return _NoBackground()
 
+    async def carry_out(self, name: str, steps: Steps) -> None:
+        await steps()
+
 
 class _CheckedWaiting:
     """`Waiting` for the world."""

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
@@ -20,9 +21,8 @@ from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import KafkaTimeoutError, OutcomeUnknown
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant
-from dualwrite.recipes.core.kafka_watch import TaskWatch
 from dualwrite.recipes.core.store import StoredBlocks
-from dualwrite.recipes.core.waiting import TASKS, Waiting, shield
+from dualwrite.recipes.core.waiting import TASKS, Waiting
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
@@ -383,7 +383,7 @@ class RealProcess:
             "max_in_flight_requests_per_connection": 1,
             "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         }
-        waiting = Waiting(lambda given: GatedKafka(given, self._in_loop), asyncio.sleep, shield, TaskWatch)
+        waiting = replace(TASKS, new_kafka=lambda given: GatedKafka(given, self._in_loop))
         backend = PsycopgOneIdBackend[Any, AsyncPsycopgDualTransaction](
             self._conninfo,
             connection_class=psycopg.AsyncConnection,

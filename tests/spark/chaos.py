@@ -3,6 +3,8 @@
     python -m tests.spark.chaos --seconds 600                   # tier 1
     python -m tests.spark.chaos --seconds 600 --tier 4          # the emulator as Apache Kafka 3.9
     python -m tests.spark.chaos --seconds 600 --tier 3 --real
+    python -m tests.spark.chaos --seconds 600 --table delta     # a Delta table, not one of the database
+    python -m tests.spark.chaos --seconds 600 --store topic     # no table, and no database: the store is in a topic
 
 A streaming query writes new files to a topic and to a table. Meanwhile a seeded director arms faults at the sink's
 pause points, kills and freezes workers, the JVM, Postgres and the broker, takes all connections of Postgres, restores
@@ -38,6 +40,7 @@ from spark_sink.pause_points import PausePoint
 from tests.crash.chaos_brokers import broker_of
 from tests.crash.chaos_servers import KillableEmulator, KillableKafka, KillablePostgres
 from tests.spark.chaos_driver import QUERY, Job
+from tests.spark.chaos_stores import SINK_ID, LakeTable, NoTable, Place, SqlTable
 from tests.spark.driver_process import DriverProcess
 from tests.spark.faults import Action, Fault
 from tests.spark.restored_checkpoints import Checkpoints
@@ -83,15 +86,17 @@ class Plan:
     """How long a server is frozen, or has no connection left."""
     tier: Tier = Tier.KEEP_PREPARED
     real: bool = False
+    table: str = "sql"
+    """`sql`, `delta`, or `none`: then the store is in a topic."""
 
     @property
     def is_bounded(self) -> bool:
         return self.tier in (Tier.BOUNDED, Tier.BOUNDED_V1)
 
 
-def plan_of_tier(seconds: float, seed: int, tier: Tier, *, real: bool) -> Plan:
+def plan_of_tier(seconds: float, seed: int, tier: Tier, *, real: bool, table: str = "sql") -> Plan:
     """Return the plan of a run; where brokers abort what is slow, it sleeps for longer than that."""
-    plan = Plan(seconds, seed, tier=tier, real=real)
+    plan = Plan(seconds, seed, tier=tier, real=real, table=table)
     return replace(plan, asleep_s=(1.0, 1.5 * BOUNDED_MS / 1000)) if plan.is_bounded else plan
 
 
@@ -112,7 +117,7 @@ class Tally:
         return (
             f"faults: {_counted(self.faults)}; drivers: {self.drivers}; failed queries: {_counted(self.failures)}; "
             f"{self.batches} batches; attempts: {_counted(self.attempts)}; {self.ids} transactional ids; "
-            f"{self.rows} rows of the input, records and rows of the table agree"
+            f"{self.rows} rows of the input, records and rows of the table, if there is one, agree"
         )
 
 
@@ -124,18 +129,19 @@ class Chaos:
     """One run on servers of its own."""
 
     def __init__(
-        self, plan: Plan, directory: Path, postgres: KillablePostgres, broker: KillableEmulator | KillableKafka
+        self,
+        plan: Plan,
+        directory: Path,
+        postgres: KillablePostgres | None,
+        broker: KillableEmulator | KillableKafka,
     ) -> None:
+        """`postgres`: the database of the store; None if that is in a topic."""
         self._plan = plan
         self._chance = random.Random(plan.seed)
         self._directory = directory
         self._postgres = postgres
         self._broker = broker
-        self._engine = sa.create_engine(postgres.url, pool_pre_ping=True)
-        with self._engine.begin() as connection:
-            connection.execute(sa.text("CREATE TABLE target (id TEXT NOT NULL)"))
-            if self._chance.random() < 0.5:
-                connection.execute(sa.text("ALTER ROLE CURRENT_USER SET synchronous_commit = off"))
+        self._place = self._new_place()
         root = directory / "checkpoints"
         self._checkpoints = Checkpoints(root / QUERY)
         self._job = Job(str(directory), self._options(), plan.stall_s)
@@ -150,16 +156,26 @@ class Chaos:
         self._drivers: list[DriverProcess] = []
         self.tally = Tally()
 
+    def _new_place(self) -> Place:
+        if self._postgres is None:
+            return NoTable(self._kafka_options())
+        engine = sa.create_engine(self._postgres.url, pool_pre_ping=True)
+        if self._chance.random() < 0.5:
+            with engine.begin() as connection:
+                connection.execute(sa.text("ALTER ROLE CURRENT_USER SET synchronous_commit = off"))
+        return LakeTable(engine, self._directory) if self._plan.table == "delta" else SqlTable(engine)
+
     def _options(self) -> dict[str, str]:
+        return self._kafka_options() | self._place.options
+
+    def _kafka_options(self) -> dict[str, str]:
         options = {
             "kafka.bootstrap.servers": self._broker.bootstrap_servers,
             "kafka.max.block.ms": "5000",
             "kafka.delivery.timeout.ms": "10000",
             "kafka.request.timeout.ms": "3000",
-            "sinkId": "chaos",
+            "sinkId": SINK_ID,
             "topic": TOPIC,
-            "commitStore.url": self._postgres.url.render_as_string(hide_password=False),
-            "dual.table": "target",
             "commit.retries": "4",
         }
         return options | ({"txn.timeoutMs": str(BOUNDED_MS)} if self._plan.is_bounded else {})
@@ -209,12 +225,11 @@ class Chaos:
         actions: dict[Callable[[], None], float] = {
             self._arm: 12,
             self._kill_some_worker: 2,
-            self._restart_database: 1,
             self._restart_broker: 1,
-            self._freeze_database: 1,
             self._freeze_broker: 1,
-            self._take_connections: 1,
         }
+        if self._postgres is not None:
+            actions |= self._faults_of(self._postgres)
         deadly = [
             self._kill_driver,
             self._put_driver_to_sleep,
@@ -237,6 +252,13 @@ class Chaos:
                 self._succeed()
                 self._begin_life()
 
+    def _faults_of(self, postgres: KillablePostgres) -> dict[Callable[[], None], float]:
+        return {
+            lambda: self._restart_database(postgres): 1,
+            lambda: self._freeze_database(postgres): 1,
+            lambda: self._take_connections(postgres): 1,
+        }
+
     def _begin_life(self) -> None:
         self._rows_of_life = self._written + self._chance.randint(*self._plan.rows_of_life)
         self._end_of_life_s = time.monotonic() + self._plan.longest_life_s
@@ -256,11 +278,13 @@ class Chaos:
 
     def _feed(self) -> None:
         """Check how much is written, and add input unless too much of it is waiting."""
-        with suppress(DBAPIError), self._engine.connect() as connection:
-            self._written = connection.scalar(sa.text("SELECT count(*) FROM target")) or 0
-            if self._files - self._written / ROWS_PER_FILE < MOST_FILES_WAITING:
-                for _ in range(4):
-                    self._add_file()
+        written = self._place.written()
+        if written is None:
+            return
+        self._written = written
+        if self._files - self._written / ROWS_PER_FILE < MOST_FILES_WAITING:
+            for _ in range(4):
+                self._add_file()
 
     def _add_file(self) -> None:
         rows = [json.dumps({"value": value}) for value in self._values(self._files)]
@@ -294,16 +318,16 @@ class Chaos:
                 os.kill(self._chance.choice(workers), signal.SIGKILL)
             self.tally.faults["a worker killed at any instant"] += 1
 
-    def _restart_database(self) -> None:
-        self._restart(self._postgres)
+    def _restart_database(self, postgres: KillablePostgres) -> None:
+        self._restart(postgres)
         self.tally.faults["database killed"] += 1
 
     def _restart_broker(self) -> None:
         self._restart(self._broker)
         self.tally.faults["broker killed"] += 1
 
-    def _freeze_database(self) -> None:
-        self._freeze(self._postgres)
+    def _freeze_database(self, postgres: KillablePostgres) -> None:
+        self._freeze(postgres)
         self.tally.faults["database frozen"] += 1
 
     def _freeze_broker(self) -> None:
@@ -315,9 +339,9 @@ class Chaos:
         time.sleep(self._chance.uniform(*self._plan.frozen_s))
         server.thaw()
 
-    def _take_connections(self) -> None:
+    def _take_connections(self, postgres: KillablePostgres) -> None:
         """Hold all that Postgres has left for a while."""
-        engine = sa.create_engine(self._postgres.url, poolclass=sa.NullPool)
+        engine = sa.create_engine(postgres.url, poolclass=sa.NullPool)
         with ExitStack() as held:
             with suppress(DBAPIError):
                 for _ in range(CONNECTIONS):
@@ -338,7 +362,7 @@ class Chaos:
     def _restore_checkpoint(self) -> None:
         """Let the successor begin with an older checkpoint, which it must refuse, and then with the right one."""
         self._end(self._active)
-        decided = int(self._column("SELECT CAST(coalesce(max(batch_id), -1) + 1 AS TEXT) FROM dw_batch")[0])
+        decided = max((batch.batch_id for batch in self._place.store.batches(SINK_ID)), default=-1) + 1
         if self._checkpoints.is_old(decided):
             self._faults.disarm()
             self._checkpoints.restore()
@@ -387,7 +411,9 @@ class Chaos:
         written = sorted(value for file in range(self._files) for value in self._values(file))
         in_topic = sorted(value for _, value in read_topic(self._broker.bootstrap_servers, TOPIC))
         _assert_same("the topic", written, in_topic)
-        _assert_same("the table", written, self._column("SELECT id FROM target"))
+        in_table = self._place.rows()
+        if in_table is not None:
+            _assert_same("the table", written, in_table)
         self.tally.rows = len(written)
         self._assert_nothing_is_left()
 
@@ -402,18 +428,13 @@ class Chaos:
         with TransactionAdmin(bootstrap_servers=self._broker.bootstrap_servers) as admin:
             left = [str(each) for each in admin.list_transactions() if str(each.state) not in OVER]
         assert not left, f"open at the broker: {left}"
-        self.tally.attempts.update(self._column("SELECT status FROM dw_attempt"))
-        self.tally.ids = len(set(self._column("SELECT txn_id FROM dw_attempt")))
-        self.tally.batches = len(self._column("SELECT status FROM dw_batch"))
+        attempts, batches = self._place.store.attempts(SINK_ID), self._place.store.batches(SINK_ID)
+        self.tally.attempts.update(str(each.status) for each in attempts)
+        self.tally.ids = len({each.transactional_id for each in attempts})
+        self.tally.batches = len(batches)
         assert set(self.tally.attempts) <= {"COMMITTED", "ABORTED"}, self.tally.attempts
-        assert set(self._column("SELECT status FROM dw_batch")) == {"DONE"}
-        assert self._column("SELECT txn_id FROM dw_attempt WHERE live_txn_id IS NOT NULL") == []
-        (staging,) = self._column("SELECT tablename FROM pg_tables WHERE tablename LIKE 'dw_stage%'")
-        assert self._column(f"SELECT dw_attempt_id FROM {staging}") == []
-
-    def _column(self, sql: str) -> list[str]:
-        with self._engine.connect() as connection:
-            return sorted(connection.scalars(sa.text(sql)))
+        assert {str(each.status) for each in batches} == {"DONE"}
+        assert not self._place.left_over()
 
 
 _WEIGHTS = {Action.RAISE: 2, Action.KILL_WORKER: 2, Action.STALL: 1}
@@ -429,9 +450,11 @@ def run_chaos(plan: Plan, keep: Path | None = None) -> Tally:
     """Do one run; raise AssertionError if a check fails. `keep`: the directory for its files."""
     with ExitStack() as stack:
         directory = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-spark-chaos-")))
-        postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
-        stack.callback(postgres.stop)
-        postgres.allow_connections(CONNECTIONS)
+        postgres = None
+        if plan.table != "none":
+            postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
+            stack.callback(postgres.stop)
+            postgres.allow_connections(CONNECTIONS)
         broker = broker_of(plan.tier, directory, TOPIC, PARTITIONS, real=plan.real)
         stack.callback(broker.stop)
         return Chaos(plan, directory, postgres, broker).run()
@@ -446,14 +469,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--tier", type=int, choices=[1, 2, 3, 4], default=1, help="of the broker (default: %(default)s)"
     )
     parser.add_argument("--real", action="store_true", help="an Apache Kafka of tier 2, 3 or 4")
+    parser.add_argument("--table", choices=["sql", "delta"], default="sql", help="the table (default: %(default)s)")
+    parser.add_argument(
+        "--store", choices=["sql", "topic"], default="sql", help="where the decisions are; in a topic without a table"
+    )
     parser.add_argument("--keep", type=Path, default=None, help="an empty directory for logs, which stay there")
     options = parser.parse_args(arguments)
     if options.real and options.tier == 1:
         parser.error("no Apache Kafka is of tier 1")
+    if options.store == "topic" and options.table == "delta":
+        parser.error("a store in a topic has no table")
+    table = "none" if options.store == "topic" else options.table
     seed = random.SystemRandom().randrange(2**31) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     try:
-        tally = run_chaos(plan_of_tier(options.seconds, seed, Tier(options.tier), real=options.real), options.keep)
+        tally = run_chaos(
+            plan_of_tier(options.seconds, seed, Tier(options.tier), real=options.real, table=table), options.keep
+        )
     except AssertionError as error:
         print(f"seed {seed}: {error}", file=sys.stderr)
         return 1

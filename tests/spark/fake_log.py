@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from spark_sink.errors import SinkError
-from spark_sink.store.topic.log import CommitLogError, OutOfLogError, StoredRecord
+from spark_sink.errors import CommitLogError, SinkError
+from spark_sink.store.topic.log import OutOfLogError, StoredRecord
 
 
 class FakePartition:

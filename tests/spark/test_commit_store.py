@@ -21,10 +21,10 @@ from spark_sink.errors import (
     SinkOptionError,
     StoreWentBackError,
 )
-from spark_sink.handoff import TaskIdentity
+from spark_sink.handoff import BatchName, TaskIdentity
 from spark_sink.options import OnNewCheckpoint, StoreOptions
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rules import slot_of
+from spark_sink.store.rules import query_id_of_job, slot_of
 from spark_sink.store.tables import BatchStatus, Decision, StoreTables
 from tests.spark.sink_model import QUERY, new_store, task
 from tests.spark.store_engines import engine_on
@@ -568,6 +568,55 @@ def test_a_lost_batch_stops_the_sink_until_it_is_acknowledged(store: AnyStore, s
     assert not store.acknowledge_lost(sink, QUERY, 0)
     assert plan(store, sink) == generation + 1
     assert store.is_decided(sink, QUERY, 0)
+
+
+def test_the_newest_lost_batch_is_the_one_that_is_named(store: AnyStore, sink: str) -> None:
+    for batch_id in range(3):
+        generation = plan(store, sink)
+        winner = prepared(store, sink, generation, batch_id)
+        store.decide(decision(sink, generation, winner, batch_id=batch_id), FAIL)
+    ids = [attempt.attempt_id for attempt in store.attempts(sink, LIVE)]
+    assert store.mark_lost(sink, {ids[each]: STATE for each in (1, 2, 0)}, "the cluster is gone") == 3
+    named = []
+    for _ in range(3):
+        with pytest.raises(BatchLostError, match=r"dualwrite spark status --sink \S+ --json") as lost:
+            plan(store, sink)
+        named.append(int(str(lost.value).split()[1]))
+        assert store.acknowledge_lost(sink, QUERY, named[-1])
+    assert named == [2, 1, 0]
+
+
+def test_a_plan_says_what_is_undecided(store: AnyStore, sink: str) -> None:
+    assert store.plan(sink, query_id=None, on_new_checkpoint=FAIL).undecided is None, "the query is not known yet"
+    assert store.plan(sink, query_id=QUERY, on_new_checkpoint=FAIL).undecided == BatchName(QUERY, 0)
+    for batch_id in range(2):
+        decided(store, sink, batch_id)
+    assert store.plan(sink, query_id=QUERY, on_new_checkpoint=FAIL).undecided == BatchName(QUERY, 2)
+    adopted = store.plan(sink, query_id="other", on_new_checkpoint=OnNewCheckpoint.ADOPT)
+    assert adopted.undecided == BatchName("other", 0)
+
+
+def test_a_plan_of_a_job_says_what_is_undecided(store: AnyStore, sink: str) -> None:
+    job = query_id_of_job("daily", 20261120)
+    planned = store.plan(sink, query_id=job, batch_id=20261120, on_new_checkpoint=FAIL)
+    assert planned.undecided == BatchName(job, 20261120)
+
+
+def test_a_lease_costs_four_statements(store: AnyStore, sink: str) -> None:
+    """Durability or a lock, the row of the sink, all that the lease depends on, and the attempt."""
+    if not isinstance(store, CommitStore):
+        pytest.skip("there are no statements")
+    generation = plan(store, sink)
+    statements: list[str] = []
+
+    def note(*event: object) -> None:
+        statements.append(str(event[2]))
+
+    sa.event.listen(store.engine, "before_cursor_execute", note)
+    leased(store, sink, generation)
+    sa.event.remove(store.engine, "before_cursor_execute", note)
+    assert len([each for each in statements if "INSERT" in each]) == 1
+    assert len(statements) <= 4
 
 
 def test_an_operator_says_that_it_is_lost(store: AnyStore, sink: str) -> None:

@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from tests.spark.lake_tables import DeltaLake
 from tests.spark.sinks import SinkWorld
 
 pytestmark = pytest.mark.timeout(600)
@@ -20,7 +22,7 @@ from spark_sink import dualwrite_batch, register
 from tests.support.spark_session import prepare_environment, settings
 
 prepare_environment()
-options, files, checkpoint = eval(sys.argv[1])
+options, files, checkpoint, lake = eval(sys.argv[1])
 builder = SparkSession.builder.remote("local[2]")
 for name, value in settings().items():
     builder = builder.config(name, value)
@@ -43,6 +45,8 @@ def started(ready):
     raise AssertionError("Spark could not start its process for foreachBatch")
 
 run(rows.writeStream.format("dualwrite-kafka").options(**options), "format")
+in_lake = {**options, "sinkId": options["sinkId"] + "_lake", "dual.table": f"delta:{lake}", "dual.columns": "id"}
+run(rows.withColumn("id", rows["value"]).writeStream.format("dualwrite-kafka").options(**in_lake), "lake")
 job = spark.createDataFrame([("job",)], "value string")
 own = {**options, "sinkId": options["sinkId"] + "_job"}
 job.write.format("dualwrite-kafka").mode("append").options(**own).save()
@@ -56,17 +60,19 @@ run(rows.writeStream.foreachBatch(dualwrite_batch(known, note)), "foreach")
 """
 
 
-def test_the_format_and_foreach_batch(sqlite_world: SinkWorld, tmp_path: Path) -> None:
+def test_the_format_a_delta_table_and_foreach_batch(sqlite_world: SinkWorld, tmp_path: Path) -> None:
     world = sqlite_world
     world.execute("CREATE TABLE noted (batch bigint)")
     world.add_values("a", "b")
     world.add_values("c")
-    arguments = repr((world.options, str(tmp_path / "input"), str(world.checkpoint)))
+    lake = DeltaLake(tmp_path, pa.schema([("id", pa.string())]))
+    arguments = repr((world.options, str(tmp_path / "input"), str(world.checkpoint), str(lake.root)))
     done = subprocess.run(
         [sys.executable, "-c", CLIENT, arguments], capture_output=True, text=True, timeout=500, check=False
     )
     assert done.returncode == 0, done.stderr[-9000:]
-    assert world.values() == ["a", "a", "b", "b", "c", "c", "job"]
+    assert world.values() == ["a", "a", "a", "b", "b", "b", "c", "c", "c", "job"]
+    assert sorted(lake.read()["id"].to_pylist()) == ["a", "b", "c"]
     assert world.select("SELECT batch FROM noted ORDER BY batch") == [(0,), (1,)]
     assert set(world.statuses()) == {"COMMITTED"}
     assert world.open_transactions() == []

@@ -465,7 +465,8 @@ def test_the_database_is_away_after_the_decision_was_sent(faulty: Database, appl
     if comes_back and applied:
         assert committer.commit(results, 0, [1, 2]).committed == 2
     else:
-        with pytest.raises(SinkError if comes_back else DecisionUnknownError):
+        sentence = "the database of the commit store did not get it" if comes_back else None
+        with pytest.raises(SinkError if comes_back else DecisionUnknownError, match=sentence):
             committer.commit(results, 0, [1, 2])
         assert world.broker.committed == []
         committer.abort(results, 0)

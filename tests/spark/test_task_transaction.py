@@ -271,15 +271,24 @@ def test_a_forked_child_makes_connections_of_its_own(newest: KafkaWorld) -> None
 
 def test_an_attempt_that_was_given_up_before_it_fenced_others_begins_nothing(world: KafkaWorld) -> None:
     """Nobody would end what it begins: the driver has finished with the id (seed 19 of the simulation)."""
-    found = [True, False]
-
-    def still_mine() -> bool:
-        if len(found) == 2:
-            given_up = [claim("s-0-0", Verdict.ABORT)]
-            assert endings(given_up, world.side().end(given_up, everything)) == [Ending.ABORTED]
-        return found.pop(0)
-
+    given_up = [claim("s-0-0", Verdict.ABORT)]
+    assert endings(given_up, world.side().end(given_up, everything)) == [Ending.ABORTED]
     with pytest.raises(AttemptCondemnedError, match="it has sent nothing"):
-        world.side().open("s-0-0", still_mine)
+        world.side().open("s-0-0", lambda: False)
     assert world.state("s-0-0") != "Ongoing"
-    assert found == []
+
+
+def test_the_row_is_read_once_if_nothing_is_open(world: KafkaWorld) -> None:
+    """Each look costs the database a round trip, and comes when all others are fenced."""
+    looks: list[str | None] = []
+
+    def look() -> bool:
+        looks.append(world.state("s-0-0"))
+        return True
+
+    world.side().open("s-0-0", look).close()
+    assert looks == ["Empty"]
+    world.sent(world.side(), "s-1-0", "older").close()
+    looks.clear()
+    world.side().open("s-1-0", look).close()
+    assert len(looks) == 2

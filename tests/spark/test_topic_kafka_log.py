@@ -12,13 +12,13 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Fault
 from dualwrite.producer import Producer
 from spark_sink.attempt.states import Prepared
-from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError
+from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint, parse
 from spark_sink.store.opening import open_store
 from spark_sink.store.tables import Decision
 from spark_sink.store.topic.kafka_log import KafkaLog
-from spark_sink.store.topic.log import CommitLogError, OutOfLogError
+from spark_sink.store.topic.log import OutOfLogError
 from spark_sink.store.topic.records import Mark, decoded, encoded
 from spark_sink.store.topic.topic_store import TopicStore
 from tests.spark.test_topic_store import QUERY, SINK, STATE

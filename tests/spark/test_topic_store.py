@@ -10,12 +10,11 @@ import pytest
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import AttemptStatus, Prepared
-from spark_sink.errors import DecisionUnknownError, SinkError, SinkFencedError
+from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkFencedError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
 from spark_sink.store.sink_store import unavailable_means
 from spark_sink.store.tables import Decision
-from spark_sink.store.topic.log import CommitLogError
 from spark_sink.store.topic.records import Mark, NewStore, Snapshot, Update, decoded, encoded
 from spark_sink.store.topic.replica import Replica
 from spark_sink.store.topic.state import StoreState

@@ -30,6 +30,7 @@ FILES: Final = frozenset(
         "tests/apache_kafka/test_spark_repair.py",
         "tests/apache_kafka/test_tiers.py",
         "tests/apache_kafka/test_topic_store.py",
+        "tests/apache_kafka/test_topic_store_rights.py",
         "tests/cli/test_recover.py",
         "tests/conformance/test_databases.py",
         "tests/crash/test_async_sessions_matrix.py",

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 from dualwrite.errors import InvalidRecordError, KafkaError, KafkaTimeoutError
 from dualwrite.partition_log import LogDescription, OffsetOutOfRangeError, PartitionLog
-from spark_sink.errors import SinkError
-from spark_sink.store.topic.log import CommitLogError, OutOfLogError, StoredRecord
+from spark_sink.errors import CommitLogError, SinkError
+from spark_sink.store.topic.log import OutOfLogError, StoredRecord
 from spark_sink.store.topic.replica import missing_store
 
 T = TypeVar("T")

@@ -4,17 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from spark_sink.errors import SinkError
-
-
-class CommitLogError(SinkError):
-    """A call to the log did not succeed. Nothing is known of it: what was to be appended may be there, or may come."""
-
-    def __init__(self, message: str, *, is_away: bool) -> None:
-        """`is_away`: no broker has responded, or not in time."""
-        super().__init__(message)
-        self.is_away = is_away
-
 
 class StoredRecord(NamedTuple):
     """A record of the log. Where two logs have the same leader epoch at an offset, all before it is the same, too."""

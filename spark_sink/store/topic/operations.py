@@ -28,7 +28,7 @@ from spark_sink.attempt.states import (
     before,
 )
 from spark_sink.errors import SinkError, StoreWentBackError
-from spark_sink.handoff import TaskIdentity
+from spark_sink.handoff import BatchName, TaskIdentity
 from spark_sink.options import OnNewCheckpoint
 from spark_sink.store import rules
 from spark_sink.store.tables import (
@@ -129,7 +129,8 @@ def plan(rows: SinkRows, query_id: str | None, policy: OnNewCheckpoint, batch_id
         added = None if rows.exists else _excluding_all([_sink_put(generation=0, query_id=None)])
         return Step(lambda now_ms: _planned(generation, live, in_doubt, now_ms, begins_late=True), added)
     change, left = _begin(rows, query_id, policy)
-    return Step(lambda now_ms: _planned(generation, left, in_doubt, now_ms), change)
+    undecided = rules.first_undecided(query_id, batch_id, rows.newest(query_id))
+    return Step(lambda now_ms: _planned(generation, left, in_doubt, now_ms, undecided=undecided), change)
 
 
 def begin(rows: SinkRows, generation: int | None, query_id: str, policy: OnNewCheckpoint) -> Step[None]:
@@ -178,10 +179,11 @@ def _planned(
     now_ms: int,
     *,
     begins_late: bool = False,
+    undecided: BatchName | None = None,
 ) -> Planned:
     now = moment(now_ms)
     ages = tuple(BatchInDoubt(row, max(0, round((now - row.decided_at).total_seconds() * 1000))) for row in in_doubt)
-    return Planned(generation, rules.claims_of(list(live)), ages if live else (), begins_late)
+    return Planned(generation, rules.claims_of(list(live)), ages if live else (), begins_late, undecided)
 
 
 # ---- WRITE ------------------------------------------------------------------------------------------------------

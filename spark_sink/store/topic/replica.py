@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
 from spark_sink import commands
-from spark_sink.errors import SinkError
-from spark_sink.store.topic.log import CommitLog, CommitLogError, OutOfLogError, StoredRecord
+from spark_sink.errors import CommitLogError, SinkError
+from spark_sink.store.topic.log import CommitLog, OutOfLogError, StoredRecord
 from spark_sink.store.topic.operations import Change
 from spark_sink.store.topic.records import Content, Mark, NewStore, Snapshot, Update, decoded, encoded
 from spark_sink.store.topic.state import StoreState

@@ -65,9 +65,9 @@ class SinkRows:
         """Return the oldest decided batch of the query that is not older than this one."""
         return min((each for each in self._batch_ids(query_id) if each >= batch_id), default=None)
 
-    def newest(self, query_id: str) -> int:
-        """Return the last decided batch of a query that has one."""
-        return max(self._batch_ids(query_id))
+    def newest(self, query_id: str) -> int | None:
+        """Return the last decided batch of a query."""
+        return max(self._batch_ids(query_id), default=None)
 
     def _batch_ids(self, query_id: str) -> list[int]:
         return [row["batch_id"] for row in self._state.rows(BATCH).values() if row["query_id"] == query_id]

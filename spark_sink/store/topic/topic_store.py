@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, NoReturn, TypeVar
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink.attempt.states import AttemptStatus, Claim, Ended, Prepared, Verdict
-from spark_sink.errors import DecisionUnknownError, SinkError, SinkOptionError
+from spark_sink.errors import CommitLogError, DecisionUnknownError, SinkError, SinkOptionError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import NO_SQL, OnNewCheckpoint
 from spark_sink.store.sink_store import Last, Steps
 from spark_sink.store.tables import AttemptRow, BatchRow, BatchStatus, Decided, Decision, Lease, Planned, SinkRow
 from spark_sink.store.topic import operations
-from spark_sink.store.topic.log import CommitLog, CommitLogError
+from spark_sink.store.topic.log import CommitLog
 from spark_sink.store.topic.no_lake import NoLake
 from spark_sink.store.topic.operations import Step
 from spark_sink.store.topic.records import Update
@@ -42,6 +42,9 @@ class TopicStore:
 
     schema: Final = None
     """See `ClaimStore.schema`."""
+
+    medium: Final = "topic"
+    """See `ReachableStore.medium`."""
 
     runs_sql: Final = False
     """See `SinkStore.runs_sql`."""

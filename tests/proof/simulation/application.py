@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
-from dualwrite.errors import BoundExceededError, DualWriteError, RowLockTimeoutError
+from dualwrite.errors import BoundExceededError, ConfigError, DualWriteError, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -67,6 +67,13 @@ class SimulatedBackend:
 
     def begin_life(self) -> None:
         pass
+
+    def assert_groups(self) -> None:
+        raise ConfigError("the simulated database commits no blocks in groups")
+
+    async def begin_group(self, records: RecordBuffer) -> NoReturn:
+        self.assert_groups()
+        raise AssertionError
 
     def leases(self, settings: PoolSettings) -> SimulatedLeases:
         return SimulatedLeases(self.database, settings.new_owner(), settings.lease_ms)
