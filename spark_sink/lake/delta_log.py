@@ -102,8 +102,8 @@ class DeltaLog:
             return error
         return None
 
-    def flush(self, state: LakeState) -> None:
-        """See `TableLog.flush`."""
+    def flush(self, state: LakeState) -> bool:
+        """See `TableLog.flush`. The versions of a log do not change, so it stays in this state."""
         log = Path(self._directory, _LOG)
         try:
             for each in log.iterdir():
@@ -117,6 +117,7 @@ class DeltaLog:
                 "stays owed until it is: the next plan tries it again"
             ) from error
         self._flushed = int(state.version)
+        return True
 
     def file_names(self, state: LakeState) -> set[str]:
         """See `TableLog.file_names`."""

@@ -133,8 +133,11 @@ class IcebergLog:
             return error
         return None
 
-    def flush(self, state: LakeState) -> None:
-        """See `TableLog.flush`: first the files that the pointer leads to, then the pointer, in the catalog."""
+    def flush(self, state: LakeState) -> bool:
+        """See `TableLog.flush`: first the files that the pointer leads to, then the pointer, in the catalog.
+
+        A failover of the catalog's database may have lost the commit that was read.
+        """
         try:
             needed = frozenset(self._metadata_files(state))
             for path in needed - self._flushed:
@@ -146,8 +149,10 @@ class IcebergLog:
                 f"the metadata of {self._place.named} cannot be flushed to disk ({_line(error)}). What was added stays "
                 "owed until it is: the next plan tries it again"
             ) from error
-        self._pointer.read_durably()
+        if self._pointer.read_durably() != state.version:
+            return False
         self._flushed = needed
+        return True
 
     def _metadata_files(self, state: LakeState) -> Iterator[Path]:
         from pyiceberg.io.pyarrow import PyArrowFileIO

@@ -95,7 +95,8 @@ class Publisher:
         for number in range(_TRIES):
             state = self._read_for(batch, place)
             if state.published is not None and state.published >= batch.generation:
-                table.flush(state)
+                if not table.flush(state):
+                    continue
                 self._pause(PausePoint.BEFORE_FORGETTING)
                 self._ledger.published(batch)
                 return

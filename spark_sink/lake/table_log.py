@@ -49,8 +49,11 @@ class TableLog(Protocol):
         also take effect later.
         """
 
-    def flush(self, state: LakeState) -> None:
-        """Make sure that the table as it was read survives a crash of a machine. Raises SinkError."""
+    def flush(self, state: LakeState) -> bool:
+        """Make sure that the table as it was read survives a crash of a machine. Raises SinkError.
+
+        Return False if the table is found in another state: then read it again.
+        """
 
     def file_names(self, state: LakeState) -> set[str]:
         """Return the names of the data files that the table has in this state. Raises SinkError."""

@@ -292,8 +292,8 @@ class UnreliableLog:
             self._log.add(state, generation, files)
         return OSError("no answer")
 
-    def flush(self, state: LakeState) -> None:
-        self._log.flush(state)
+    def flush(self, state: LakeState) -> bool:
+        return self._log.flush(state)
 
     def file_names(self, state: LakeState) -> set[str]:
         return self._log.file_names(state)

@@ -312,6 +312,26 @@ def test_what_cannot_be_flushed_stays_owed(sqlite_world: LakeWorld, monkeypatch:
     sqlite_world.assert_exactly_once([1, 2])
 
 
+def test_a_commit_that_a_failover_of_the_catalog_takes_back_is_made_again(
+    sqlite_world: LakeWorld, sqlite_table: IcebergLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owe(sqlite_world, 0, [1])
+    before = sqlite_table.open().metadata_location
+    taken_back: list[str | None] = []
+    read_durably = TablePointer.read_durably
+
+    def after_failover(self: TablePointer) -> str | None:
+        if not taken_back:
+            taken_back.append(self.read())
+            assert self.move(str(taken_back[0]), before)
+        return read_durably(self)
+
+    monkeypatch.setattr(TablePointer, "read_durably", after_failover)
+    publisher(sqlite_world).publish()
+    assert taken_back != [before]
+    sqlite_world.assert_exactly_once([1])
+
+
 # ---- history ------------------------------------------------------------------------------------------------
 
 
