@@ -9,8 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.small_disk import SmallDisk
 from tests.support.forked_processes import processes
 from tests.support.real_kafkas import Kind, real_kafka
 from tests.support.servers.apache_kafka import PLAIN_LISTENER, ApacheKafka
@@ -42,6 +43,7 @@ class KillablePostgres:
         self._directory = (process / "cwd").readlink()
         self._user = process.stat().st_uid
         self._restarted: subprocess.Popen[bytes] | None = None
+        self._disk: SmallDisk | None = None
 
     def _pid(self) -> int:
         return int((self._data / "postmaster.pid").read_text().splitlines()[0])
@@ -74,6 +76,37 @@ class KillablePostgres:
                 assert time.monotonic() < deadline_s, "Postgres does not come back"
                 time.sleep(0.05)
 
+    def move_to_small_disk(self, spare_bytes: int) -> None:
+        """Put its data on a disk with so many bytes free, from now on."""
+        self.kill()
+        self._disk = SmallDisk(self._data, spare_bytes)
+        self.start_again()
+
+    @property
+    def has_small_disk(self) -> bool:
+        return self._disk is not None
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Leave its small disk no room while the block runs; then it works again, also if that has ended it."""
+        assert self._disk is not None
+        with self._disk.full():
+            yield
+        self._come_back()
+
+    def _come_back(self) -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not self._answers():
+            if self._is_gone():
+                self.start_again()
+            assert time.monotonic() < deadline_s, "Postgres does not come back"
+            time.sleep(0.05)
+
+    def _is_gone(self) -> bool:
+        if self._restarted is not None:
+            return self._restarted.poll() is not None
+        return not Path(f"/proc/{self._pid()}").exists()
+
     def freeze(self) -> None:
         """Stop the postmaster and every process of it, until `thaw`."""
         self._signal_all(signal.SIGSTOP)
@@ -98,6 +131,8 @@ class KillablePostgres:
         if self._restarted is not None and self._restarted.poll() is None:
             self._restarted.send_signal(signal.SIGINT)
             self._restarted.wait(DEADLINE_S)
+        if self._disk is not None:
+            self._disk.unmount()
 
 
 def _children(parent: int) -> list[int]:

@@ -7,11 +7,11 @@
     python -m tests.spark.chaos --seconds 600 --store topic     # no table, and no database: the store is in a topic
 
 A streaming query writes new files to a topic and to a table. Meanwhile a seeded director arms faults at the sink's
-pause points, kills and freezes workers, the JVM, Postgres and the broker, takes all connections of Postgres, restores
-an older checkpoint, and suspends a driver and resumes it beside its successor, on tiers 3 and 4 for longer than the
-broker keeps a transaction, too. The seed also decides whether Postgres confirms commits that are not on its disk, and
-whether an option or the session says where the checkpoint is. A calm phase follows, in which the query must reach the
-end of its input without help. Exit status 1 if a check fails.
+pause points, kills and freezes workers, the JVM, Postgres and the broker, takes all connections of Postgres, fills its
+disk (where file systems may be mounted), restores an older checkpoint, and suspends a driver and resumes it beside its
+successor, on tiers 3 and 4 for longer than the broker keeps a transaction, too. The seed also decides whether Postgres
+confirms commits that are not on its disk, and whether an option or the session says where the checkpoint is. A calm
+phase follows, in which the query must reach the end of its input without help. Exit status 1 if a check fails.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from dualwrite.testing.postgres import PostgresServer
 from spark_sink.pause_points import PausePoint
 from tests.crash.chaos_brokers import broker_of
 from tests.crash.chaos_servers import KillableEmulator, KillableKafka, KillablePostgres
+from tests.crash.small_disk import can_mount
 from tests.spark.chaos_driver import QUERY, Job
 from tests.spark.chaos_stores import SINK_ID, LakeTable, NoTable, Place, SqlTable
 from tests.spark.driver_process import DriverProcess
@@ -59,6 +60,8 @@ NEVER = {"BatchLostError", "StoreWentBackError", "SinkOptionError"}
 BOUNDED_MS = 10_000
 """How long a broker of tier 3 or 4 keeps a transaction."""
 CONNECTIONS = 40
+SPARE_BYTES = 96 << 20
+"""What the disk of Postgres has free, where this process may mount one."""
 REFUSED_WITHIN_S = 60.0
 OVER = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
@@ -253,11 +256,14 @@ class Chaos:
                 self._begin_life()
 
     def _faults_of(self, postgres: KillablePostgres) -> dict[Callable[[], None], float]:
-        return {
+        faults: dict[Callable[[], None], float] = {
             lambda: self._restart_database(postgres): 1,
             lambda: self._freeze_database(postgres): 1,
             lambda: self._take_connections(postgres): 1,
         }
+        if postgres.has_small_disk:
+            faults[lambda: self._fill_disk(postgres)] = 1
+        return faults
 
     def _begin_life(self) -> None:
         self._rows_of_life = self._written + self._chance.randint(*self._plan.rows_of_life)
@@ -348,6 +354,12 @@ class Chaos:
                     held.enter_context(engine.connect())
             time.sleep(self._chance.uniform(*self._plan.frozen_s))
         self.tally.faults["no connection left"] += 1
+
+    def _fill_disk(self, postgres: KillablePostgres) -> None:
+        """Leave Postgres no room for a while: statements fail, and it may end itself."""
+        with postgres.full_disk():
+            time.sleep(self._chance.uniform(*self._plan.frozen_s))
+        self.tally.faults["database disk full"] += 1
 
     def _restart(self, server: KillablePostgres | KillableEmulator | KillableKafka) -> None:
         server.kill()
@@ -454,6 +466,8 @@ def run_chaos(plan: Plan, keep: Path | None = None) -> Tally:
         if plan.table != "none":
             postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))
             stack.callback(postgres.stop)
+            if can_mount():
+                postgres.move_to_small_disk(SPARE_BYTES)
             postgres.allow_connections(CONNECTIONS)
         broker = broker_of(plan.tier, directory, TOPIC, PARTITIONS, real=plan.real)
         stack.callback(broker.stop)
