@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from psycopg.abc import PQGen
+from psycopg.pq.abc import PGresult
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg import transaction as psycopg_transaction
 from dualwrite.recipes.psycopg.connections import settled
+from dualwrite.recipes.psycopg.driver import AnyConnection, answered
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario
@@ -26,18 +29,26 @@ def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[Ps
 
 
 class InterruptedAt:
-    """`settled`, interrupted at its n-th call from now on."""
+    """The two ways to wait for a response, interrupted when the n-th one from now on has arrived."""
 
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._genuine = settled
         self._left = at
-        monkeypatch.setattr(psycopg_transaction, "settled", self)
+        monkeypatch.setattr(psycopg_transaction, "settled", self._settled)
+        monkeypatch.setattr(psycopg_transaction, "answered", self._answered)
 
-    async def __call__(self, value: Any) -> Any:
+    async def _settled(self, value: Any) -> Any:
+        self._count()
+        return await settled(value)
+
+    def _answered(self, connection: AnyConnection, sql: str) -> PQGen[PGresult]:
+        answer = yield from answered(connection, sql)
+        self._count()
+        return answer
+
+    def _count(self) -> None:
         self._left -= 1
         if self._left == 0:
             raise KeyboardInterrupt
-        return await self._genuine(value)
 
     @property
     def struck(self) -> bool:

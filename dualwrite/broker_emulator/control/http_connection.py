@@ -30,6 +30,8 @@ MAX_HEAD_BYTES: Final = 16 << 10
 MAX_BUFFERED_WHILE_BUSY: Final = 64 << 10
 REQUEST_TIMEOUT_S: Final = 10.0
 """How long a client may take to send a request, or to read a response."""
+MAX_DISCARDED_BYTES: Final = 8 << 20
+"""How much of a refused request is read, so that a client which sends all of it before it reads gets the response."""
 IDLE_TIMEOUT_S: Final = 75.0
 """How long a connection may stay open without a request."""
 
@@ -105,6 +107,8 @@ class HttpConnection(asyncio.Protocol):
         self._body = bytearray()
         self._buffered = 0
         """Bytes received while a request was being served."""
+        self._discarded: int | None = None
+        """Bytes of a refused request that were received after the response; None: it was not refused."""
 
     # called by asyncio
 
@@ -133,6 +137,11 @@ class HttpConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._transport is None or self._transport.is_closing():
+            return
+        if self._discarded is not None:
+            self._discarded += len(data)
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.abort()
             return
         if self.work is not None:
             self._buffered += len(data)
@@ -264,8 +273,14 @@ class HttpConnection(asyncio.Protocol):
         """Send the error, if a response can still be sent, and close."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._write(self._error_form(error, {"Connection": "close"}), with_body=True)
-        if self._transport is not None:
-            self._close_after(REQUEST_TIMEOUT_S)  # a client that does not read would keep it open
+        if self._transport is None:
+            return
+        self._close_after(REQUEST_TIMEOUT_S)  # a client that does not read would keep it open
+        if self._http.their_state is h11.SEND_BODY:
+            # To close with data unread would reset the connection, and the client might not get the response.
+            self._discarded = 0
+            self._transport.write_eof()
+        else:
             self._transport.close()
 
     def abort(self) -> None:

@@ -221,6 +221,20 @@ def test_a_body_that_is_too_large_is_not_read(raw: Raw) -> None:
     assert raw.rest().startswith(b"HTTP/1.1 413")
 
 
+def test_a_client_that_sends_all_of_a_large_body_first_gets_the_response(raw: Raw) -> None:
+    raw.send(f"POST /v1/holds HTTP/1.1\r\n{HOST}Content-Length: {2 * MAX_BODY_BYTES}\r\n\r\n")
+    for _ in range(2 * MAX_BODY_BYTES >> 16):
+        raw.send(bytes(1 << 16))
+    assert raw.rest().startswith(b"HTTP/1.1 413")
+
+
+def test_not_more_of_a_refused_body_is_discarded_than_a_limit(raw: Raw) -> None:
+    raw.send(f"POST /v1/holds HTTP/1.1\r\n{HOST}Content-Length: {1 << 40}\r\n\r\n")
+    with pytest.raises(ConnectionError):
+        for _ in range(1 << 10):
+            raw.send(bytes(1 << 20))
+
+
 def test_a_body_without_an_end_is_not_read_to_it(raw: Raw) -> None:
     raw.send(f"POST /v1/holds HTTP/1.1\r\n{HOST}Transfer-Encoding: chunked\r\n\r\n")
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
