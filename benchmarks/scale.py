@@ -164,7 +164,6 @@ class Fleet:
         self.flushes = Flushes(site.flush_s)
         self.partitions = [Partition() for _ in range(site.partitions)]
         self.counted = Counted()
-        self._next_partition = 0
 
     def about(self, seconds: float) -> float:
         """Return a time with this mean, of which a half is certain."""
@@ -197,8 +196,8 @@ class Fleet:
         yield Sleep(self.flushes.wait_s(self.simulation.now_s))
 
     def partition(self) -> Partition:
-        self._next_partition = (self._next_partition + 1) % len(self.partitions)
-        return self.partitions[self._next_partition]
+        """Return the partition of a record, whose key may be any."""
+        return self._chance.choice(self.partitions)
 
     @property
     def rate(self) -> float:
