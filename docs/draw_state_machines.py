@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from dualwrite.broker_emulator.groups.consumer.states import (
     NEXT_GROUP_STATES,
@@ -21,6 +24,8 @@ from dualwrite.recipes.pool.grouping import GROUPS, TURNS, TurnState
 from dualwrite.recipes.pool.grouping import GroupState as GroupOfBlocksState
 
 PAGE = Path(__file__).with_name("state-machines.md")
+
+StateT = TypeVar("StateT", bound=StrEnum)
 
 
 def _camel(name: str) -> str:
@@ -87,35 +92,16 @@ def share_record_diagram() -> str:
     return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(RecordState.AVAILABLE.name)}", *arrows, *ends]) + "\n"
 
 
-def slot_diagram() -> str:
+def table_diagram(table: Mapping[StateT, Collection[StateT]], first: StateT, last: StateT | None = None) -> str:
+    """Draw a table that says which states may follow each."""
     arrows = [
         f"    {_camel(before)} --> {_camel(after)}"
-        for before, following in TRANSITIONS.items()
-        for after in SlotState
+        for before, following in table.items()
+        for after in type(first)
         if after in following
     ]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(SlotState.NEW)}", *arrows]) + "\n"
-
-
-def turn_diagram() -> str:
-    arrows = [
-        f"    {_camel(before)} --> {_camel(after)}"
-        for before, following in TURNS.items()
-        for after in TurnState
-        if after in following
-    ]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(TurnState.WAITING)}", *arrows]) + "\n"
-
-
-def group_of_blocks_diagram() -> str:
-    arrows = [
-        f"    {_camel(before)} --> {_camel(after)}"
-        for before, following in GROUPS.items()
-        for after in GroupOfBlocksState
-        if after in following
-    ]
-    first, last = _camel(GroupOfBlocksState.BEGINS), _camel(GroupOfBlocksState.OVER)
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *arrows, f"    {last} --> [*]"]) + "\n"
+    ends = [] if last is None else [f"    {_camel(last)} --> [*]"]
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {_camel(first)}", *arrows, *ends]) + "\n"
 
 
 def login_diagram() -> str:
@@ -144,12 +130,20 @@ def page() -> str:
         ("A record of a share group", "dualwrite/broker_emulator/share/states.py", share_record_diagram()),
         ("The login of a connection", "dualwrite/broker_emulator/security/login_states.py", login_diagram()),
         ("The producer", "dualwrite/client/transactions/states.py", producer_diagram()),
-        ("A transactional id in a DualWriter", "dualwrite/recipes/core/slot.py", slot_diagram()),
-        ("A block of a pool with group commit", "dualwrite/recipes/pool/grouping.py", turn_diagram()),
+        (
+            "A transactional id in a DualWriter",
+            "dualwrite/recipes/core/slot.py",
+            table_diagram(TRANSITIONS, SlotState.NEW),
+        ),
+        (
+            "A block of a pool with group commit",
+            "dualwrite/recipes/pool/grouping.py",
+            table_diagram(TURNS, TurnState.WAITING),
+        ),
         (
             "A group of blocks that are committed together",
             "dualwrite/recipes/pool/grouping.py",
-            group_of_blocks_diagram(),
+            table_diagram(GROUPS, GroupOfBlocksState.BEGINS, GroupOfBlocksState.OVER),
         ),
     ]
     sections = [f"## {title}\n\nThe table: `{source}`.\n\n```mermaid\n{text}```\n" for title, source, text in parts]

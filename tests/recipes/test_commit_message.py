@@ -130,7 +130,7 @@ def raw(connection: sa.Connection, text: str) -> None:
 def assert_rolled_back(scenario: Scenario, writer: DualWriter, write: Write) -> None:
     """Neither side has event 2, and the writer goes on."""
     assert write.outcome is Outcome.ROLLED_BACK
-    assert writer.state in (SlotState.READY, SlotState.NEW)
+    assert writer.state is SlotState.READY
     scenario.assert_both_sides_agree()
     with writer.transaction() as tx:
         put(tx, scenario, 3)
