@@ -145,6 +145,7 @@ class Sender:
         with self._lock:
             self._manager.fail_fatal(fatal)
             self._accumulator.drop_all(fatal)
+        self.on_no_metadata(tuple(self._topic_waiters), fatal)
 
     def _pump(self) -> None:
         now_ms = self._clock_ms()

@@ -10,6 +10,7 @@ import pytest
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Action, CloseAfter, CloseBefore, DropReply, DropRequest, Error, Fault
 from dualwrite.broker_emulator.pause_points import PausePoint
+from dualwrite.client.sender import Sender
 from dualwrite.errors import (
     AbortableError,
     DeliveryError,
@@ -353,3 +354,17 @@ def _in_the_child(inherited: Producer, bootstrap_servers: str) -> int:
             producer.commit_transaction()
         return 0
     return 1
+
+
+def test_a_bug_ends_the_wait_for_a_topic(
+    make_producer: MakeProducer, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulator.faults.add(Fault(api="Metadata", action=DropRequest(), count=None))
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("oops")
+
+    monkeypatch.setattr(Sender, "_arm_timer", broken)
+    producer = make_producer(None, two_phase_commit=False)
+    with pytest.raises(FatalError, match="a bug in the producer: RuntimeError: oops"):
+        producer.send("orders", "a")

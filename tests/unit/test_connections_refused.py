@@ -23,10 +23,19 @@ class RefusingSecurity:
         raise AuthenticationError("wrong password", error_code=58)
 
 
-class Fixture:
+class BrokenConnector:
     def __init__(self) -> None:
+        self.attempts = 0
+
+    async def connect(self, *_: Any, **__: Any) -> None:
+        self.attempts += 1
+        raise RuntimeError("not a failure of the network")
+
+
+class Fixture:
+    def __init__(self, security: RefusingSecurity | BrokenConnector | None = None) -> None:
         self.now_ms = 1000.0
-        self.security = RefusingSecurity()
+        self.security = security or RefusingSecurity()
         self.changes = 0
         self.connections = ConnectionPool(
             bootstrap=[("h", 1)],
@@ -87,5 +96,18 @@ def test_callers_in_a_row_keep_to_the_back_off() -> None:
             fixture.connections.retry_refused()
             await fixture.ask()
         assert fixture.security.attempts == 1
+
+    asyncio.run(run())
+
+
+def test_a_bug_in_an_attempt_ends_the_attempt() -> None:
+    async def run() -> None:
+        fixture = Fixture(BrokenConnector())
+        assert await fixture.ask() is NodeState.CONNECTING
+        assert await fixture.ask() is NodeState.FAILED
+        assert fixture.connections.failing_since_ms == fixture.now_ms
+        fixture.now_ms += 1000
+        assert await fixture.ask() is NodeState.CONNECTING
+        assert fixture.security.attempts == 2
 
     asyncio.run(run())

@@ -231,6 +231,9 @@ class ConnectionPool:
         except (OSError, ValueError, OverflowError) as error:  # the last two: an invalid host or port
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
             self._note(f"cannot connect to {node}: {reason}")
+        except Exception as error:  # without a record of the end, the node would be "connecting" for ever
+            _log.exception("a bug while connecting to %s; it is tried again", node)
+            self._note(f"a bug while connecting to {node}: {type(error).__name__}: {error}")
         del node.connecting[owner]
         if connection is None or connection.lost:
             self._attempt_failed(node, reached=refused or connection is not None)
