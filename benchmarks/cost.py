@@ -30,7 +30,10 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 
-STYLES = [DUAL, POOL, GROUPED, f"psycopg: {POOL}", f"psycopg: {GROUPED}", f"asyncio: {POOL}", f"asyncio: {GROUPED}"]
+STYLES = [
+    DUAL,
+    *(f"{style}{way}" for style in ("", "AsyncSession: ", "psycopg: ", "asyncio: ") for way in (POOL, GROUPED)),
+]
 _WARM_UP = 20
 _COUNTED = 200
 

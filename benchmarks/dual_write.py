@@ -121,7 +121,7 @@ def _compared(recipe: Recipe) -> str:
 
 
 def comparisons() -> Iterator[Recipe]:
-    """Yield each dual write with the ways of its own style, then those of psycopg with SQLAlchemy's."""
+    """Yield each dual write with the ways of its own style, then the other styles' with SQLAlchemy's in threads."""
     yield from RECIPES
     for recipe in RECIPES:
         if recipe.outbox != OUTBOX:

@@ -1,8 +1,8 @@
 """Write one row and one record in each way: `python -m benchmarks.dual_write_ways WAY ...` prints one JSON object.
 
-Runs in a process of its own, whose workers are threads, or tasks of one event loop, as in a service. There are three
-styles: SQLAlchemy's Session in threads, psycopg in threads, and psycopg with asyncio. All ways of a style send the same
-INSERT.
+Runs in a process of its own, whose workers are threads, or tasks of one event loop, as in a service. There are four
+styles: SQLAlchemy's Session in threads, its AsyncSession in one event loop, psycopg in threads, and psycopg with
+asyncio. All ways of a style send the same INSERT.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unittest.mock import patch
 import uvloop
 from sqlalchemy.orm import Session
 
-from benchmarks import psycopg_ways
+from benchmarks import psycopg_ways, sqlalchemy_async_ways
 from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threads
 from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
@@ -51,7 +51,7 @@ class Recipe:
 
 
 def _styled(style: str, *duals: str) -> list[Recipe]:
-    kafka = KAFKA if style == "psycopg" else f"{style}: {KAFKA}"
+    kafka = KAFKA if style == "psycopg" else f"asyncio: {KAFKA}"
     return [Recipe(f"{style}: {dual}", f"{style}: {DATABASE}", kafka, f"{style}: {OUTBOX}") for dual in duals]
 
 
@@ -59,6 +59,7 @@ RECIPES = [
     *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED, GROUPED, GROUPED_DECIDED)),
     *_styled("psycopg", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
     *_styled("asyncio", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
+    *_styled("AsyncSession", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
 ]
 
 
@@ -200,6 +201,12 @@ BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {DECIDED}": psycopg_ways.async_dual_write("database"),
     f"asyncio: {GROUPED}": psycopg_ways.async_dual_write("kafka", group_commit=GroupCommit()),
     f"asyncio: {GROUPED_DECIDED}": psycopg_ways.async_dual_write("database", group_commit=GroupCommit()),
+    f"AsyncSession: {DATABASE}": sqlalchemy_async_ways.database_alone,
+    f"AsyncSession: {OUTBOX}": sqlalchemy_async_ways.with_outbox,
+    f"AsyncSession: {POOL}": sqlalchemy_async_ways.dual_write("kafka"),
+    f"AsyncSession: {DECIDED}": sqlalchemy_async_ways.dual_write("database"),
+    f"AsyncSession: {GROUPED}": sqlalchemy_async_ways.dual_write("kafka", group_commit=GroupCommit()),
+    f"AsyncSession: {GROUPED_DECIDED}": sqlalchemy_async_ways.dual_write("database", group_commit=GroupCommit()),
 }
 WAYS = [*BY_THREADS, *BY_TASKS]
 
@@ -261,6 +268,7 @@ async def _in_a_loop(way: AsyncWay, work: Work) -> Done:
     done = await measure_tasks(lambda _, worker: way(work, worker), work.job)
     if work.pool is not None:
         await work.pool.close()
+    await work.async_engine.dispose()
     return done
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from functools import cached_property
 from itertools import count
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from benchmarks.clients import Job
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
@@ -56,6 +58,11 @@ class Work:
         self.body = b"x" * job.record_bytes
         self.ended_s: dict[str, float] = {}
         self.pool: Any = None
+
+    @cached_property
+    def async_engine(self) -> AsyncEngine:
+        """The same database for tasks, all of one loop."""
+        return create_async_engine(self.engine.url, pool_size=self.job.producers)
 
     def keys(self, worker: str) -> Callable[[], str]:
         """Return a function that names the next write of `worker`."""
