@@ -51,7 +51,7 @@ const RECORD_TABLE = {
     { label: "Key", cell: (record) => (record.marker ? [] : content(record.key)) },
     { label: "Value", cell: (record) => (record.marker ? [] : content(record.value)) },
     { label: "Headers", cell: (record) => record.headers.map(({ key, value }) => element("span", {}, text(`${key}: `, "value"), ...content(value))), attributes: linesCell },
-    { label: "Transaction", cell: recordTransaction },
+    { label: "Transaction", minor: true, cell: recordTransaction },
     { label: "Producer", minor: true, number: true, cell: (record) => (record.producer_id === null ? [] : [text(record.producer_id, "mono")]) },
     { label: "Time", minor: true, cell: (record) => [text(time(record.timestamp_ms), "quiet")] },
   ],
