@@ -71,29 +71,38 @@ class DualwriteBrokerContainer(DockerContainer):
         self.with_command(list(self._arguments))
         super().start()
         try:
+            control = self.control
             self.get_wrapped_container().put_archive("/tmp", _archive(f"PLAINTEXT://{self.get_bootstrap_server()}"))
-            self._await_service()
+            self._await_service(control)
         except BaseException:
             self.stop()
             raise
         return self
 
-    def _await_service(self) -> None:
+    def _await_service(self, control: ControlClient) -> None:
         deadline = time.monotonic() + self._start_timeout_s
         while True:
+            has_ended = self._has_ended()
             try:
-                self.control.request("GET", "/v1/health")
+                control.request("GET", "/v1/health")
             except ControlClientError as error:
+                if has_ended:
+                    raise BrokerContainerError(f"the broker ended before it served. {self._said()}") from error
                 if time.monotonic() > deadline:
-                    raise BrokerContainerError(self._said(error)) from error
+                    waited = f"the broker did not serve within {self._start_timeout_s:g} s ({error})"
+                    raise BrokerContainerError(f"{waited}. {self._said()}") from error
                 time.sleep(_STEP_S)
             else:
                 return
 
-    def _said(self, error: ControlClientError) -> str:
+    def _has_ended(self) -> bool:
+        container = self.get_wrapped_container()
+        container.reload()
+        return bool(container.status == "exited")
+
+    def _said(self) -> str:
         output, errors = self.get_logs()
-        log = (output + errors).decode(errors="replace").strip() or "nothing"
-        return f"the broker did not serve within {self._start_timeout_s:g} s ({error}). Its log has: {log}"
+        return f"Its log has: {(output + errors).decode(errors='replace').strip() or 'nothing'}"
 
     def get_bootstrap_server(self) -> str:
         """Return the address for `bootstrap.servers`, as this machine reaches it."""
