@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
+from dualwrite.broker_emulator.cluster.clearing import clear
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.cluster.node import Node
 from dualwrite.broker_emulator.cluster.operations import Operations
@@ -22,7 +23,7 @@ from dualwrite.broker_emulator.cluster.timers import ConfiguredTimers
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.faults import Faults
-from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot
+from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSnapshot, snapshot
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
 from dualwrite.broker_emulator.log.record_batch import Record
 from dualwrite.broker_emulator.log.visible_records import visible_records
@@ -402,6 +403,16 @@ class Emulator:
             self.call_in_loop, self.call_in_loop(lambda: self.operations.hold_replication(topic, partition))
         )
 
+    def reset(self) -> None:
+        """Return to a cluster without records, faults and held points, while its clients stay connected.
+
+        Every node runs again. Open transactions are aborted, and whoever left them open is fenced; the records of all
+        topics are deleted, as DeleteRecords does; groups without members are deleted. Topics, transactional ids and
+        groups with members stay, because clients may still use them. Raises TimeoutError if a transaction does not end.
+        """
+        self.faults.clear()
+        self._await(clear(self.cluster, self._start_node))
+
     # clients
 
     def disconnect_clients(self, *, client_id: str | None = None) -> int:
@@ -481,38 +492,24 @@ class Emulator:
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
         """Return the present state of a partition. Raises KeyError for an unknown one."""
-        return self.call_in_loop(lambda: self._snapshot(topic, partition))
+        return self.call_in_loop(lambda: snapshot(self.operations.partition(topic, partition)))
 
     def records(self, topic: str, partition: int | None = None, *, read_committed: bool = True) -> list[Record]:
         """Return the records of a topic, or of one partition, as a consumer gets them: values, keys, headers, offsets.
 
         They are ordered by partition and offset, up to the last stable offset, or without `read_committed` up to the
-        high watermark. Raises KeyError for an unknown topic or partition, UnsupportedCompressionError if the package
-        cramjam is needed and not installed.
+        high watermark. A topic that was never used has none. Raises KeyError for a partition that a topic does not
+        have, UnsupportedCompressionError if the package cramjam is needed and not installed.
         """
-        if partition is None:
-            partitions = self.call_in_loop(lambda: len(self.operations.topic(topic).partitions))
-            return [record for each in range(partitions) for record in self._records(topic, each, read_committed)]
-        return list(self._records(topic, partition, read_committed))
+        logs = self.call_in_loop(lambda: self._read(topic, partition))
+        return [record for log in logs for record in _visible(log, read_committed=read_committed)]
 
-    def _records(self, topic: str, partition: int, read_committed: bool) -> Iterator[Record]:
-        log = self.log(topic, partition)
-        end_offset = log.last_stable_offset if read_committed else log.high_watermark
-        return visible_records(log.batches, end_offset=end_offset, read_committed=read_committed)
-
-    def _snapshot(self, topic: str, index: int) -> LogSnapshot:
-        partition = self.operations.partition(topic, index)
-        log = partition.log
-        return LogSnapshot(
-            log.log_start_offset,
-            log.log_end_offset,
-            log.high_watermark,
-            log.last_stable_offset,
-            log.leader_epoch,
-            partition.leader_id,
-            log.producers(),
-            list(log.batches()),
-        )
+    def _read(self, topic: str, partition: int | None) -> list[LogSnapshot]:
+        if topic not in self.cluster.topics:
+            return []
+        if partition is not None:
+            return [snapshot(self.operations.partition(topic, partition))]
+        return [snapshot(each) for each in self.operations.topic(topic).partitions]
 
     # threads
 
@@ -537,6 +534,13 @@ class Emulator:
 
         self._running_loop.call_soon_threadsafe(run)
         return outcome.result(_CALL_TIMEOUT_S)
+
+
+def _visible(log: LogSnapshot, *, read_committed: bool) -> Iterator[Record]:
+    end_offset = log.last_stable_offset if read_committed else log.high_watermark
+    return visible_records(
+        log.batches, start_offset=log.log_start_offset, end_offset=end_offset, read_committed=read_committed
+    )
 
 
 def _address(name: str, text: str) -> tuple[str, int]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dualwrite.broker_emulator.cluster.topics import Partition
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.log.results import ProducerDescription
 from dualwrite.broker_emulator.pause_points import Hold
@@ -22,6 +23,21 @@ class LogSnapshot(NamedTuple):
     leader_id: int
     producers: list[ProducerDescription]
     batches: list[bytes]
+
+
+def snapshot(partition: Partition) -> LogSnapshot:
+    """Return the present state of a partition. Call it in the emulator's loop."""
+    log = partition.log
+    return LogSnapshot(
+        log.log_start_offset,
+        log.log_end_offset,
+        log.high_watermark,
+        log.last_stable_offset,
+        log.leader_epoch,
+        partition.leader_id,
+        log.producers(),
+        list(log.batches()),
+    )
 
 
 class HeldPoint:

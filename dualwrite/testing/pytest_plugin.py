@@ -12,18 +12,22 @@ Installing `dualwrite[pytest]` activates it. It imports nothing until a test req
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 if TYPE_CHECKING:
+    from dualwrite.broker_emulator.clock import VirtualClock
     from dualwrite.broker_emulator.emulator import Emulator
     from dualwrite.broker_emulator.faults import Faults
     from dualwrite.testing.crashes import Crashes
     from dualwrite.testing.emulator_clock import EmulatorClock
 
 MARKER: Final = "kafka_emulator"
+_SHOW_INTERNALS: Final = "dualwrite_show_internals"
+_OF_SESSION: Final = "kafka_emulator_session"
 
 _MARKER_LINE: Final = (
     "kafka_emulator(nodes=, topics=, config=, data_dir=, ...): the arguments of Emulator(...) for this test's brokers; "
@@ -33,6 +37,19 @@ _MARKER_LINE: Final = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER_LINE)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(_SHOW_INTERNALS, "show dualwrite's own frames in tracebacks too", type="bool", default=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    if call.excinfo is None or item.config.getini(_SHOW_INTERNALS) or item.config.getoption("fulltrace"):
+        return
+    from dualwrite.testing.tracebacks import hide_internals
+
+    hide_internals(call.excinfo)
 
 
 @pytest.fixture
@@ -51,6 +68,53 @@ def kafka_emulator_cluster(request: pytest.FixtureRequest) -> Iterator[Emulator]
     """Start three brokers for this test alone, or as many as `@pytest.mark.kafka_emulator(nodes=5)` says."""
     with _new_emulator(request, nodes=3) as emulator:
         yield emulator
+
+
+@pytest.fixture(scope="session")
+def kafka_session_settings() -> dict[str, Any]:
+    """Override this to configure the session's broker: the arguments of Emulator(...), as the marker takes them."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka_session_broker(
+    kafka_session_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Emulator]:
+    """Start one broker for all tests of this process, for services that a session starts once.
+
+    With pytest-xdist each worker has one. Tests themselves request `kafka_emulator_session`.
+    """
+    settings = _with_broker_config({"nodes": 1, **kafka_session_settings}, "kafka_session_settings")
+    if settings.get("data_dir") is True:
+        settings["data_dir"] = tmp_path_factory.mktemp("kafka") / "session"
+    with _make(settings, "kafka_session_settings") as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def kafka_emulator_session(request: pytest.FixtureRequest, kafka_session_broker: Emulator) -> Iterator[Emulator]:
+    """Give the session's broker, reset before and after the test: no records, faults, holds or idle groups of others.
+
+    Topics, connections and groups with members stay. A transaction that the test leaves open is aborted.
+    """
+    if next(request.node.iter_markers(MARKER), None) is not None:
+        raise pytest.UsageError(
+            f"@pytest.mark.{MARKER} of {request.node.nodeid}: the broker of the session is configured once, by the "
+            "fixture kafka_session_settings; use kafka_emulator for a broker of this test's own"
+        )
+    kafka_session_broker.reset()
+    yield kafka_session_broker
+    kafka_session_broker.reset()
+
+
+@pytest.fixture
+def kafka_name() -> Callable[[str], str]:
+    """Make names that no other test has, of topics, groups and transactional ids: `kafka_name("orders")`.
+
+    Isolates tests that share a broker which cannot be reset between them, because they run at the same time.
+    """
+    suffix = uuid.uuid4().hex[:12]
+    return lambda name: f"{name}-{suffix}"
 
 
 @pytest.fixture
@@ -85,27 +149,28 @@ def kafka_crashes(request: pytest.FixtureRequest) -> Crashes:
 
 def _brokers(request: pytest.FixtureRequest) -> Emulator:
     """Return the brokers of the test's fixture; without one, start a single broker."""
-    name = "kafka_emulator_cluster" if "kafka_emulator_cluster" in request.fixturenames else "kafka_emulator"
+    names = ("kafka_emulator_cluster", _OF_SESSION)
+    name = next((name for name in names if name in request.fixturenames), "kafka_emulator")
     brokers: Emulator = request.getfixturevalue(name)
     return brokers
 
 
 def _new_emulator(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
-    try:
-        from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
-        from dualwrite.broker_emulator.emulator import Emulator
-        from dualwrite.broker_emulator.suggestions import did_you_mean
-    except ImportError as error:
-        raise pytest.UsageError(
-            f"the broker emulator lacks a package ({error}): install dualwrite[pytest], which includes it"
-        ) from error
-    settings: dict[str, Any] = {"nodes": nodes, **_marker_settings(request)}
+    where = f"@pytest.mark.{MARKER} of {request.node.nodeid}"
+    settings: dict[str, Any] = {"nodes": nodes, **_with_broker_config(_marker_settings(request), where)}
+    if settings.get("data_dir") is True:
+        settings["data_dir"] = request.getfixturevalue("tmp_path") / "kafka"
     if "kafka_clock" in request.fixturenames:
-        # It starts at the real time, because clients take record timestamps from the real clock.
-        settings.setdefault("clock", VirtualClock(SystemClock().now_ms()))
+        settings.setdefault("clock", _standing_clock())
     if "kafka_schema_registry" in request.fixturenames:
         settings.setdefault("schema_registry", "127.0.0.1:0")
-    where = f"@pytest.mark.{MARKER} of {request.node.nodeid}"
+    return _make(settings, where)
+
+
+def _make(settings: dict[str, Any], where: str) -> Emulator:
+    from dualwrite.broker_emulator.emulator import Emulator
+    from dualwrite.broker_emulator.suggestions import did_you_mean
+
     known = inspect.signature(Emulator).parameters
     for name in settings.keys() - known.keys():
         hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
@@ -116,20 +181,34 @@ def _new_emulator(request: pytest.FixtureRequest, *, nodes: int) -> Emulator:
         raise pytest.UsageError(f"{where}: {error}") from error
 
 
+def _standing_clock() -> VirtualClock:
+    """Return a clock that starts at the real time, because clients take record timestamps from the real clock."""
+    from dualwrite.broker_emulator.clock import SystemClock, VirtualClock
+
+    return VirtualClock(SystemClock().now_ms())
+
+
 def _marker_settings(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Return the settings of the test's markers; the closest marker wins."""
-    from dualwrite.broker_emulator.config import BrokerConfig
-
     settings: dict[str, Any] = {}
     for marker in reversed(list(request.node.iter_markers(MARKER))):
         if marker.args:
             raise pytest.UsageError(f"@pytest.mark.{MARKER} of {request.node.nodeid} takes keyword arguments only")
         settings |= marker.kwargs
-    try:
-        if isinstance(settings.get("config"), dict):
-            settings["config"] = BrokerConfig.from_properties(settings["config"])
-    except ValueError as error:
-        raise pytest.UsageError(f"@pytest.mark.{MARKER} of {request.node.nodeid}: {error}") from error
-    if settings.get("data_dir") is True:
-        settings["data_dir"] = request.getfixturevalue("tmp_path") / "kafka"
     return settings
+
+
+def _with_broker_config(settings: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return the settings with a BrokerConfig where they have a dict of Kafka's names."""
+    try:
+        from dualwrite.broker_emulator.config import BrokerConfig
+    except ImportError as error:
+        raise pytest.UsageError(
+            f"the broker emulator lacks a package ({error}): install dualwrite[pytest], which includes it"
+        ) from error
+    if not isinstance(settings.get("config"), dict):
+        return dict(settings)
+    try:
+        return {**settings, "config": BrokerConfig.from_properties(settings["config"])}
+    except ValueError as error:
+        raise pytest.UsageError(f"{where}: {error}") from error

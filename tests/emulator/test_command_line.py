@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dualwrite.broker_emulator.process.command_line import main
+from tests.support.conditions import until
 
 MODULE = (sys.executable, "-m", "dualwrite.broker_emulator")
 EXTRA = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
@@ -100,3 +101,35 @@ def test_a_missing_extra_is_named(tmp_path: Path) -> None:
     done = run(sys.executable, "-c", "import dualwrite.broker_emulator", python_path=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {EXTRA} (No module named 'kio')"
+
+
+_STARTS_A_BROKER = """
+import subprocess, sys
+broker = subprocess.Popen(
+    [sys.executable, "-m", "dualwrite.broker_emulator", "--stop-with-stdin"],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+)
+print(broker.stdout.readline(), end="", flush=True)
+broker.wait()
+"""
+
+
+def test_a_broker_can_end_with_the_process_that_started_it() -> None:
+    """Even if that is killed, and so cannot stop anything."""
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, "-c", _STARTS_A_BROKER], stdout=subprocess.PIPE, text=True, cwd=root
+    ) as suite:
+        assert suite.stdout is not None
+        host, _, port = suite.stdout.readline().strip().rpartition(":")
+        socket.create_connection((host, int(port)), timeout=20).close()
+        suite.kill()
+    until(lambda: not _is_served(host, int(port)), timeout_s=60)
+
+
+def _is_served(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=20).close()
+    except ConnectionError:
+        return False
+    return True

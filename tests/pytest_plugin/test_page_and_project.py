@@ -23,6 +23,7 @@ def test_the_tests_on_the_page_pass(pytester: pytest.Pytester) -> None:
 def test_the_page_names_every_fixture() -> None:
     plugin = (ROOT / "dualwrite" / "testing" / "pytest_plugin.py").read_text()
     fixtures = re.findall(r"@pytest\.fixture\ndef (\w+)", plugin)
+    assert set(re.findall(r'scope="session"\)\ndef (\w+)', plugin)) <= set(re.findall(r"\w+", PAGE.read_text()))
     rows = re.findall(r"^\| `(kafka_\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert rows == fixtures
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer
@@ -70,12 +69,21 @@ def test_what_is_not_replicated_is_not_shown(emulator: Emulator) -> None:
     assert len(emulator.records("t", read_committed=False)) == 1
 
 
-def test_a_topic_that_is_not_there(emulator: Emulator) -> None:
+def test_an_untouched_topic_is_empty_and_a_missing_partition_an_error(emulator: Emulator) -> None:
     emulator.create_topic("t")
-    calls: tuple[Callable[[], object], ...] = (lambda: emulator.records("u"), lambda: emulator.records("t", 1))
-    for call in calls:
-        with pytest.raises(KeyError):
-            call()
+    assert emulator.records("u") == emulator.records("u", 3) == emulator.records("t") == []
+    with pytest.raises(KeyError, match="t has no partition 1"):
+        emulator.records("t", 1)
+
+
+def test_deleted_records_are_not_shown(emulator: Emulator) -> None:
+    emulator.create_topic("t")
+    producer = producer_of(emulator, **{"linger.ms": 50})
+    for number in range(3):
+        producer.produce("t", f"{number}")
+    assert producer.flush(30) == 0
+    emulator.call_in_loop(lambda: emulator.operations.partition("t", 0).log.delete_records(2))
+    assert [record.value for record in emulator.records("t")] == [b"2"]  # of the same batch
 
 
 def test_without_the_codec_it_is_said_what_is_missing(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dualwrite.broker_emulator.log.record_batch import (
     HEADER_BYTES,
     CorruptRecordError,
+    EndTxnMarker,
     Record,
     UnsupportedCompressionError,
     iter_records,
@@ -27,24 +28,54 @@ _XERIAL_HEADER_BYTES: Final = 16
 """The magic and two version numbers. Java's snappy library frames its blocks so, each preceded by its length."""
 
 
-def visible_records(batches: Sequence[bytes], *, end_offset: int, read_committed: bool) -> Iterator[Record]:
+class LoggedRecord(NamedTuple):
+    """A record or marker, with what became of its transaction."""
+
+    record: Record
+    producer_id: int
+    is_transactional: bool
+    is_committed: bool | None
+    """None: the transaction is open, or there is none."""
+    marker: EndTxnMarker | None
+
+
+def visible_records(
+    batches: Sequence[bytes], *, start_offset: int = 0, end_offset: int, read_committed: bool
+) -> Iterator[Record]:
     """Yield the records below `end_offset`: the high watermark, or with `read_committed` the last stable offset.
 
-    `batches` must reach to the end of the log, because the marker of a transaction may come after `end_offset`.
-    Raises UnsupportedCompressionError if the codec of a batch is not installed.
+    `batches` must reach to the end of the log, because the marker of a transaction may come after `end_offset`; they
+    may begin before `start_offset`, whose batch may have records that were deleted. Raises UnsupportedCompressionError
+    if the codec of a batch is not installed.
     """
-    aborted = _aborted(batches) if read_committed else set()
+    committed = _outcomes(batches) if read_committed else {}
     for index, batch in enumerate(batches):
-        if index in aborted or parse_header(batch).is_control:
+        if committed.get(index) is False or parse_header(batch).is_control:
             continue
         for record in iter_records(uncompressed(batch)):
-            if record.offset < end_offset:
+            if start_offset <= record.offset < end_offset:
                 yield record
 
 
-def _aborted(batches: Sequence[bytes]) -> set[int]:
-    """Return the indexes of the batches whose transaction was aborted."""
-    aborted: set[int] = set()
+def logged_records(
+    batches: Sequence[bytes], *, start_offset: int, end_offset: int, read_committed: bool, with_markers: bool
+) -> Iterator[LoggedRecord]:
+    """Yield what `visible_records` yields with the fate of its transaction, and with `with_markers` the markers."""
+    committed = _outcomes(batches)
+    for index, batch in enumerate(batches):
+        header = parse_header(batch)
+        is_committed = committed.get(index)
+        if (read_committed and is_committed is False) or (header.is_control and not with_markers):
+            continue
+        for record in iter_records(uncompressed(batch)):
+            if start_offset <= record.offset < end_offset:
+                marker = parse_end_txn_marker(record) if header.is_control else None
+                yield LoggedRecord(record, header.producer_id, header.is_transactional, is_committed, marker)
+
+
+def _outcomes(batches: Sequence[bytes]) -> dict[int, bool]:
+    """Return, by the indexes of their batches, which ended transactions were committed."""
+    outcomes: dict[int, bool] = {}
     open_batches: dict[int, list[int]] = {}
     for index, batch in enumerate(batches):
         header = parse_header(batch)
@@ -55,9 +86,9 @@ def _aborted(batches: Sequence[bytes]) -> set[int]:
             continue
         ended = open_batches.pop(header.producer_id, [])
         marker = parse_end_txn_marker(next(iter_records(batch)))
-        if marker is not None and not marker.commit:
-            aborted.update(ended)
-    return aborted
+        if marker is not None:
+            outcomes.update(dict.fromkeys(ended, marker.commit))
+    return outcomes
 
 
 def uncompressed(batch: bytes) -> bytes:

@@ -2,8 +2,8 @@
 
 Once it serves, it prints the bootstrap address alone on the first line, and on the next ones, with --control, the URL
 of the control endpoints and, with --schema-registry, that of the registry. It logs to standard error, and stops at
-SIGINT or SIGTERM with exit status 0. If it cannot start, it prints one line to standard error; the exit status is then
-1 for the data directory, 2 for everything else.
+SIGINT or SIGTERM, and with --stop-with-stdin at the end of standard input, with exit status 0. If it cannot start, it
+prints one line to standard error; the exit status is then 1 for the data directory, 2 for everything else.
 
 It reports its state to the service manager that started it, if that asks for notifications (sd_notify(3)).
 """
@@ -53,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualwrite.broker_emulator") -> int:
-    """Serve until SIGINT or SIGTERM. `prog`: the name of the command in messages."""
+    """Serve until SIGINT or SIGTERM, or the end of standard input. `prog`: the name of the command in messages."""
     parser = _parser(prog)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
+    if options.stop_with_stdin:
+        threading.Thread(target=_await_end_of_input, args=(stopped,), name="standard-input", daemon=True).start()
     try:
         _start(emulator, parser, f"argument --listen: {options.listen[0]}" if options.listen else "listeners")
         try:
@@ -76,6 +78,13 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualw
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _await_end_of_input(stopped: threading.Event) -> None:
+    """Read standard input until whoever started this process closes it, or ends in whatever way."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    stopped.set()
 
 
 def _emulator(options: argparse.Namespace, parser: _Parser) -> Emulator:
@@ -184,6 +193,12 @@ def _parser(prog: str) -> _Parser:
         default="system",
         help="source of the broker's time; a virtual clock stands still until it is advanced through --control "
         "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--stop-with-stdin",
+        action="store_true",
+        help="stop when standard input ends, so that the broker ends with the process that started it, even if that is "
+        "killed",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="store everything in this directory (default: in memory)")
     parser.add_argument(

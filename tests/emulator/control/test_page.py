@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka import Producer as ConfluentProducer
 from selenium.webdriver.common.keys import Keys
 
 from dualwrite.broker_emulator.clock import VirtualClock
@@ -15,6 +17,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.emulator.control.client import Client
 from tests.emulator.control.conftest import Transaction
 from tests.support.browser import Browser
 from tests.support.conditions import until
@@ -135,6 +138,222 @@ def test_hostile_names_are_shown_as_text(browser: Browser, controlled: Emulator)
     transaction.producer.close()
 
 
+def go_to(browser: Browser, controlled: Emulator, page: str) -> None:
+    browser.driver.get("about:blank")
+    browser.driver.get(f"{controlled.control_url}/#{page}")
+    until(lambda: browser.texts("#connection") == ["live"] and browser.texts("#detail-title") != [])
+
+
+def facts(browser: Browser) -> dict[str, str]:
+    found: dict[str, str] = browser.run(
+        "return Object.fromEntries([...document.querySelectorAll('.facts > div')]"
+        ".map((each) => [...each.children].map((part) => part.innerText)))"
+    )
+    return found
+
+
+def test_each_thing_has_a_page_and_the_back_button_works(browser: Browser, controlled: Emulator) -> None:
+    controlled.reset()
+    name = "with / and ? and ü"
+    transaction = Transaction(controlled, name, two_phase_commit=True)
+    transaction.send("orders")
+    until(lambda: shown(browser, "transactions", name))
+    browser.find("section[aria-labelledby=transactions] tbody a").click()
+    until(lambda: browser.texts("#detail-title") == [f"Transaction {name}"])
+    until(lambda: facts(browser).get("Timeout") == "never")
+    assert browser.run("return document.title") == f"Transaction {name} · Broker emulator"
+    assert "Ongoing" in facts(browser)["State"]
+    assert "2PC: no timeout" in facts(browser)["State"]
+    assert browser.focused == "detail-title"
+    assert browser.texts("#overview section") == []
+    browser.find("#detail a[href='#/topics/orders']").click()
+    until(lambda: browser.texts("#detail-title") == ["Topic orders"])
+    until(lambda: shown(browser, "detail-partitions", "orders-0", "1 offset", name))
+    browser.driver.back()
+    until(lambda: browser.texts("#detail-title") == [f"Transaction {name}"])
+    browser.driver.back()
+    until(lambda: browser.texts("#detail-title") == [] and shown(browser, "transactions", name))
+    assert browser.run("return document.title") == "Broker emulator"
+    go_to(browser, controlled, "/nodes/1")
+    until(lambda: shown(browser, "detail-nodes", "1", "running"))
+    assert shown(browser, "detail-partitions", "orders-1")
+    browser.find("#back a").click()
+    until(lambda: shown(browser, "nodes", "1", "running"))
+    transaction.commit()
+    transaction.producer.close()
+
+
+def test_the_page_of_a_group(browser: Browser, controlled: Emulator) -> None:
+    controlled.reset()
+    transaction = Transaction(controlled, "for-the-group")
+    transaction.send("orders")
+    transaction.commit()
+    settings = {"bootstrap.servers": controlled.bootstrap_servers, "group.id": "billing", "enable.auto.commit": False}
+    consumer = Consumer({**settings, "auto.offset.reset": "earliest", "client.id": "reader"})
+    consumer.subscribe(["orders"])
+    until(lambda: consumer.poll(0.05) is not None)
+    (committed,) = [each for each in consumer.commit(asynchronous=False) or [] if each.partition == 0]
+    go_to(browser, controlled, "/groups/billing")
+    until(lambda: shown(browser, "detail-members", "reader", "orders 0-1"))
+    assert shown(browser, "detail-offsets", f"orders-0 {committed.offset}")
+    assert facts(browser)["State"] == "Stable"
+    consumer.close()
+    until(lambda: facts(browser)["State"] == "Empty")
+    transaction.producer.close()
+
+
+def test_a_page_of_what_is_gone_says_so(browser: Browser, controlled: Emulator) -> None:
+    controlled.create_topic("brief")
+    go_to(browser, controlled, "/topics/brief")
+    until(lambda: shown(browser, "detail-partitions", "brief-0"))
+    Client(controlled.control_url).delete("/v1/topics/brief")
+    until(lambda: browser.texts("article > .empty") != [])
+    assert "there is no topic 'brief'" in browser.texts("article > .empty")[0]
+    browser.driver.get(f"{controlled.control_url}/#/topics/%FF")  # not a name: the overview
+    until(lambda: shown(browser, "nodes", "0"))
+    assert all("404" in complaint for complaint in browser.complaints)
+
+
+def test_records_of_both_isolations_with_their_markers(browser: Browser, controlled: Emulator) -> None:
+    controlled.reset()
+    ended = [Transaction(controlled, "committed"), Transaction(controlled, "aborted"), Transaction(controlled, "open")]
+    for transaction in ended:
+        transaction.producer.send("orders", value=transaction.transactional_id.encode(), key=b"\xff", partition=1)
+        transaction.producer.flush()
+    ended[0].commit()
+    ended[1].producer.abort_transaction()
+    first = controlled.records("orders", 1, read_committed=False)[0].offset
+    go_to(browser, controlled, "/topics/orders")
+    until(lambda: len(rows(browser, "detail-records")) == 1)
+    assert shown(browser, "detail-records", f"1 : {first}", "1 byte", "ff", "committed")
+    select(browser, "isolation", "read_uncommitted")
+    until(lambda: len(rows(browser, "detail-records")) == 5)
+    for texts in (
+        ("committed", "committed"),
+        ("aborted", "aborted"),
+        ("open", "open"),
+        ("commit marker",),
+        ("abort marker",),
+    ):
+        assert shown(browser, "detail-records", *texts)
+    browser.find("[name=markers]").click()
+    until(lambda: len(rows(browser, "detail-records")) == 3)
+    select(browser, "partition", "0")
+    until(lambda: rows(browser, "detail-records") == [])
+    select(browser, "partition", "1")
+    offset = browser.find("[name=offset]")
+    offset.send_keys(str(first + 2), Keys.TAB)
+    until(lambda: [row.split()[:3] for row in rows(browser, "detail-records")] == [["1", ":", str(first + 2)]])
+    browser.driver.refresh()  # the URL has what was chosen
+    until(lambda: len(rows(browser, "detail-records")) == 1 and shown(browser, "detail-records", "open"))
+    ended[2].commit()
+    until(lambda: shown(browser, "detail-records", "committed"))  # without a word
+    for transaction in ended:
+        transaction.producer.close()
+
+
+def select(browser: Browser, name: str, value: str) -> None:
+    script = "const it = document.querySelector(`[name=${arguments[0]}]`); it.value = arguments[1];"
+    browser.run(f"{script} it.dispatchEvent(new Event('change', {{bubbles: true}}))", name, value)
+
+
+def test_hostile_records_are_shown_as_text(browser: Browser, controlled: Emulator) -> None:
+    controlled.reset()
+    producer = ConfluentProducer({"bootstrap.servers": controlled.bootstrap_servers})
+    producer.produce("orders", HOSTILE, HOSTILE, partition=0, headers={HOSTILE: HOSTILE.encode()})
+    assert producer.flush(30) == 0
+    go_to(browser, controlled, "/topics/orders")
+    until(lambda: shown(browser, "detail-records", HOSTILE))
+    assert rows(browser, "detail-records")[0].count("<img src=x") == 4  # key, value, name and value of the header
+    assert browser.run("return document.querySelectorAll('main img, main script, main b').length") == 0
+    hostile = quote(f"{HOSTILE} unknown", safe="")
+    go_to(browser, controlled, f"/transactions/{hostile}")  # a link that somebody has sent
+    until(lambda: browser.texts("article > .empty") != [])
+    assert HOSTILE in browser.texts("#detail-title")[0]
+    assert browser.run("return document.querySelectorAll('main img, main script, main b').length") == 0
+    assert browser.run("return document.title").startswith("Transaction <img")
+    assert all("404" in complaint for complaint in browser.complaints)
+
+
+def test_a_fault_is_added_and_a_pause_point_held_and_released_by_forms(browser: Browser, controlled: Emulator) -> None:
+    browser.find("section[aria-labelledby=faults] summary").click()
+    until(lambda: browser.texts("[name=api]") != [])
+    api = browser.find("[name=api]")
+    select(browser, "action", "Error")
+    api.send_keys("EndTxn")
+    browser.find(".adding [name=code]").send_keys("51")
+    browser.find("section[aria-labelledby=faults] details details summary").click()
+    browser.find(".adding [name=transactional_id]").send_keys("only-this")
+    api.send_keys(Keys.ENTER)
+    until(lambda: shown(browser, "faults", "Error", "code=51", "api=EndTxn", "transactional_id=only-this", "count=1"))
+    (fault,) = controlled.faults.live
+    assert (fault.fault.api, fault.fault.transactional_id) == ("EndTxn", "only-this")
+    api.clear()
+    api.send_keys("EndTx", Keys.ENTER)
+    until(lambda: any("did you mean 'EndTxn'" in text for text in browser.texts("[role=alert]")))
+    assert any("400" in complaint for complaint in browser.complaints)
+    browser.find("section[aria-labelledby=faults] td button").click()
+    until(lambda: rows(browser, "faults") == [])
+
+    browser.find("section[aria-labelledby=holds] summary").click()
+    until(lambda: browser.texts("section[aria-labelledby=holds] select") != [])
+    browser.find("section[aria-labelledby=holds] .adding button").click()
+    until(lambda: shown(browser, "holds", "before-marker", "everything"))
+    browser.find("section[aria-labelledby=holds] td button").click()
+    until(lambda: rows(browser, "holds") == [])
+
+    transaction = Transaction(controlled, "held-on-its-page")
+    transaction.send("orders")
+    go_to(browser, controlled, "/transactions/held-on-its-page")
+    browser.find("article summary").click()
+    until(lambda: browser.texts("article select") != [])
+    browser.find("article .adding button").click()
+    until(lambda: shown(browser, "detail-holds", "before-marker", "transactional_id=held-on-its-page"))
+    transaction.commit()
+    until(lambda: "PrepareCommit" in facts(browser)["State"])
+    assert shown(browser, "detail-marked", "orders-0", "not written")
+    browser.find("article td button").click()
+    until(lambda: "CompleteCommit" in facts(browser)["State"])
+    transaction.producer.close()
+
+
+def test_what_is_typed_survives_refreshing(browser: Browser, controlled: Emulator) -> None:
+    browser.find("section[aria-labelledby=faults] summary").click()
+    until(lambda: browser.texts("[name=api]") != [])
+    browser.find("[name=api]").send_keys("1p?Fet")  # none of these is a key of the page here
+    controlled.faults.add(Fault(api="Fetch", client_id="refreshed"))
+    until(lambda: shown(browser, "faults", "refreshed"))
+    assert browser.run("return document.querySelector('[name=api]').value") == "1p?Fet"
+    assert browser.texts("#connection") == ["live"]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")])
+def test_every_page_is_readable(browser: Browser, controlled: Emulator, width: int, scheme: str) -> None:
+    transaction = Transaction(controlled, "a-transactional-id-that-is-rather-long-" * 3)
+    transaction.producer.send("orders", value=b"a value without any spaces ".replace(b" ", b"-") * 20, partition=0)
+    transaction.producer.flush()
+    browser.show(width=width, scheme=scheme)
+    for page, number in (("overview", 0), ("topics", 1), ("transactions", 2), ("nodes", 3)):
+        names = {
+            "topics": "orders?isolation=read_uncommitted",
+            "transactions": transaction.transactional_id,
+            "nodes": "0",
+        }
+        if page == "overview":
+            browser.run("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+            until(lambda: len(browser.texts(".adding select")) >= 2)
+        else:
+            go_to(browser, controlled, f"/{page}/{names[page]}")
+            until(lambda: browser.texts("article tbody tr") != [])
+        assert browser.run(TOO_WIDE) == [], page
+        assert browser.run("return document.documentElement.scrollWidth") <= width, page
+        assert browser.run(CONTRASTS) == [], page
+        browser.screenshot(SCREENSHOTS / f"{number}-{page}-{width}-{scheme}.png")
+        browser.show(width=width, scheme=scheme)
+    transaction.commit()
+    transaction.producer.close()
+
+
 def test_refreshing_keeps_focus_selection_and_scroll(browser: Browser, controlled: Emulator) -> None:
     for number in range(12):
         controlled.faults.add(Fault(api="Fetch", client_id=f"client-{number}"))
@@ -243,6 +462,10 @@ def test_it_is_readable_everywhere(browser: Browser, controlled: Emulator, name:
     transaction.producer.close()
 
 
+TOO_WIDE = """
+return [...document.querySelectorAll('body *')].filter((each) => !each.closest('thead, .skip')
+  && each.getBoundingClientRect().right > document.documentElement.clientWidth + 1).map((each) => each.outerHTML);
+"""
 CONTRASTS = """
 function channels(color) { return (color.match(/[\\d.]+/g) || []).map(Number); }
 function luminance([r, g, b]) {

@@ -16,6 +16,7 @@ from dualwrite.broker_emulator.control.endpoints import (
     nodes,
     overview,
     partitions,
+    records,
     topics,
     transactions,
 )
@@ -34,6 +35,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *nodes.ENDPOINTS,
     *topics.ENDPOINTS,
     *partitions.ENDPOINTS,
+    *records.ENDPOINTS,
     *leadership.ENDPOINTS,
     *transactions.ENDPOINTS,
     *groups.ENDPOINTS,

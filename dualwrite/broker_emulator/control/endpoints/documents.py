@@ -23,34 +23,27 @@ async def metrics(controlled: ControlledEmulator) -> Content:
     return Content(CONTENT_TYPE, text.encode())
 
 
-_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page.css": ("page.css", "text/css; charset=utf-8"),
-    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
-}
+_SCRIPTS: Final = ("page.js", "details.js", "elements.js", "forms.js", "requests.js", "sections.js", "tables.js")
+_HTML: Final = "text/html; charset=utf-8"
+_CSS: Final = "text/css; charset=utf-8"
+_JAVASCRIPT: Final = "text/javascript; charset=utf-8"
 
 
 @cache
-def _content(path: str) -> Content:
-    name, content_type = _FILES[path]
+def _content(name: str, content_type: str) -> Content:
     return Content(content_type, files("dualwrite.broker_emulator.control").joinpath("page", name).read_bytes())
 
 
-async def index(controlled: ControlledEmulator) -> Content:
-    return _content("/")
+def _file(path: str, name: str, content_type: str, summary: str) -> Endpoint:
+    async def serve(controlled: ControlledEmulator) -> Content:
+        return _content(name, content_type)
 
-
-async def style(controlled: ControlledEmulator) -> Content:
-    return _content("/page.css")
-
-
-async def script(controlled: ControlledEmulator) -> Content:
-    return _content("/page.js")
+    return Endpoint("GET", path, serve, summary, content_type=content_type.partition(";")[0])
 
 
 ENDPOINTS = (
     Endpoint("GET", "/metrics", metrics, "Metrics in Prometheus' text format", content_type="text/plain"),
-    Endpoint("GET", "/", index, "The HTML page", content_type="text/html"),
-    Endpoint("GET", "/page.css", style, "The page's style sheet", content_type="text/css"),
-    Endpoint("GET", "/page.js", script, "The page's script", content_type="text/javascript"),
+    _file("/", "index.html", _HTML, "The HTML page"),
+    _file("/page.css", "page.css", _CSS, "The page's style sheet"),
+    *(_file(f"/{name}", name, _JAVASCRIPT, "A script of the page") for name in _SCRIPTS),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Annotated, Literal
 
+from dualwrite.broker_emulator.cluster.clearing import clear
 from dualwrite.broker_emulator.control.endpoint import ControlledEmulator, Endpoint
 from dualwrite.broker_emulator.control.endpoints import (
     clock,
@@ -15,6 +17,7 @@ from dualwrite.broker_emulator.control.endpoints import (
     partitions,
     transactions,
 )
+from dualwrite.broker_emulator.control.errors import conflict
 from dualwrite.broker_emulator.control.shapes import Limit
 from dualwrite.broker_emulator.profiles import Profile
 
@@ -81,7 +84,24 @@ async def show_state(controlled: ControlledEmulator, query: StateQuery) -> State
     )
 
 
+async def reset(controlled: ControlledEmulator) -> Health:
+    for handle in controlled.known_faults.all():
+        controlled.known_faults.remove(handle)
+    try:
+        await clear(controlled.cluster, controlled.start_node)
+    except TimeoutError as error:
+        raise conflict(str(error)) from None
+    return health_view(controlled)
+
+
 ENDPOINTS = (
     Endpoint("GET", "/v1/health", show_health, "Whether the emulator is serving"),
+    Endpoint(
+        "POST",
+        "/v1/reset",
+        reset,
+        "Remove faults, holds, records and idle groups, start every node, and abort open transactions",
+        (HTTPStatus.CONFLICT,),
+    ),
     Endpoint("GET", "/v1/state", show_state, "The whole state at one moment"),
 )
