@@ -66,8 +66,8 @@ def _of_alias(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
     if level in _KEEPS_A_SNAPSHOT:
         yield Warning(
             f"The database {alias!r} runs its transactions under {level.replace('_', ' ')}, whose snapshot may be "
-            "older than the state row that a dual write locks: its COMMIT then raises a serialization failure, with both "
-            "sides unchanged.",
+            "older than the state row that a dual write locks: its COMMIT then raises a serialization failure, with "
+            "both sides unchanged.",
             hint="Repeat such a request, or use READ COMMITTED with select_for_update().",
             id="dualwrite.W002",
         )

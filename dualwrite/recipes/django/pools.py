@@ -87,9 +87,10 @@ def connections_like(wrapper: BaseDatabaseWrapper) -> Callable[[], psycopg.Conne
         parameters = like.get_connection_params()  # anew each time: a password may be valid for minutes only
         for of_django in ("cursor_factory", "context"):
             parameters.pop(of_django, None)
-        connection: psycopg.Connection[Any] = psycopg.connect(**(parameters | {"autocommit": True}))
+        connection: psycopg.Connection[Any] = psycopg.connect(**parameters)
         if role:
             connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
+            connection.commit()
         return connection
 
     return connect

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from django.db.backends.base.base import (
-    BaseDatabaseWrapper,
-    debug_transaction,  # type: ignore[attr-defined]  # the stubs lack it
-)
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import debug_transaction
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.decisions import Outcome

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser
+from dataclasses import fields
 from typing import Any, Final
 
 import sqlalchemy as sa
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from dualwrite.config import AdminConfig
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.django.pools import connections_like, new_pool, schema_of
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
@@ -16,6 +18,9 @@ from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS, Found, Recove
 
 _LEFT: Final = 1
 """The exit code of `dualwrite recover` too, if something is left to do."""
+
+_OF_CONNECTIONS: Final = {each.name for each in fields(AdminConfig)}
+"""The settings of a producer that recovery has too; it sends records again as they are."""
 
 
 class Command(BaseCommand):
@@ -64,7 +69,7 @@ class Command(BaseCommand):
 def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min_age: float) -> RecoveryReport:
     pool = new_pool(connection)
     try:
-        prefix, kafka = pool.prefix, pool.settings.connection
+        prefix, given = pool.prefix, pool.producer_settings
     finally:
         pool.close()
     engine = sa.create_engine("postgresql+psycopg://", creator=connections_like(connection), poolclass=sa.NullPool)
@@ -73,7 +78,7 @@ def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min
         prefix="" if everything else f"{prefix}-",
         min_age_ms=int(min_age * 1000),
         schema=schema_of(connection),
-        **kafka,
+        **{name: value for name, value in given.items() if name.replace(".", "_") in _OF_CONNECTIONS},
     ) as service:
         return service.recover() if apply else service.plan()
 
