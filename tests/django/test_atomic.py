@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import django
 import psycopg
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -428,7 +429,13 @@ def test_autocommit_off(shop: Shop) -> None:
     assert shop.written() == ["1", "2"]
 
 
-@pytest.mark.parametrize("options", [{"OPTIONS": {"pool": {"min_size": 1, "max_size": 2}}}, {"CONN_MAX_AGE": 600}])
+_POOLED = pytest.param(
+    {"OPTIONS": {"pool": {"min_size": 1, "max_size": 2}}},
+    marks=pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1"),
+)
+
+
+@pytest.mark.parametrize("options", [_POOLED, {"CONN_MAX_AGE": 600}])
 def test_connections_that_are_kept(postgres: PostgresDatabase, emulator: Emulator, options: dict[str, Any]) -> None:
     """A connection that Django gives back to its pool is as it was."""
     with shop_on(postgres, emulator, **options) as shop:

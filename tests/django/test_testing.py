@@ -22,7 +22,7 @@ class GivenUpError(Exception):
 
 
 @contextmanager
-def test_case(shop: Shop) -> Iterator[None]:
+def a_test_case(shop: Shop) -> Iterator[None]:
     """Do what `TestCase` does around a test."""
     atomic: Any = transaction.atomic(using=shop.alias)
     atomic._from_testcase = True
@@ -36,7 +36,7 @@ def values(records: list[Any]) -> list[bytes]:
 
 
 def test_in_a_test_case_records_share_the_fate_of_their_savepoints(shop: Shop) -> None:
-    with test_case(shop):
+    with a_test_case(shop):
         with shop.atomic():
             shop.put(1)
         with captured_records(shop.alias) as records:
@@ -57,7 +57,7 @@ def test_in_a_test_case_records_share_the_fate_of_their_savepoints(shop: Shop) -
 
 
 def test_in_a_test_case_a_savepoint_may_undo_all_that_was_sent(shop: Shop) -> None:
-    with test_case(shop):
+    with a_test_case(shop):
         with captured_records(shop.alias) as records:
             with pytest.raises(GivenUpError), shop.atomic():
                 shop.put(1)
@@ -68,7 +68,7 @@ def test_in_a_test_case_a_savepoint_may_undo_all_that_was_sent(shop: Shop) -> No
 
 
 def test_in_a_test_case_a_block_that_could_not_commit_is_an_error(shop: Shop) -> None:
-    with test_case(shop), pytest.raises(TransactionDoomedError), captured_records(shop.alias), shop.atomic():
+    with a_test_case(shop), pytest.raises(TransactionDoomedError), captured_records(shop.alias), shop.atomic():
         with pytest.raises(InvalidRecordError):
             send("", "x", using=shop.alias)
 
