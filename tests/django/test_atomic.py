@@ -31,8 +31,10 @@ from dualwrite.recipes.django.pools import pool_of
 from tests.crash.scenario import AtPoint
 from tests.django.project import Shop, shop_on
 from tests.recipes.pools import drop_idle_connections
+from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.topics import read_topic
 
 
 class GivenUpError(Exception):
@@ -132,10 +134,10 @@ def test_an_integrity_error_in_an_inner_block(shop: Shop) -> None:
 def test_savepoints_of_the_application(shop: Shop) -> None:
     with shop.atomic():
         shop.put(1)
-        savepoint = transaction.savepoint(using=shop.alias)
+        savepoint = connections[shop.alias].savepoint()
         shop.put(2)
         transaction.savepoint_rollback(savepoint, using=shop.alias)
-        kept = transaction.savepoint(using=shop.alias)
+        kept = connections[shop.alias].savepoint()
         shop.put(3)
         transaction.savepoint_commit(kept, using=shop.alias)
         execute(shop, "SAVEPOINT literal")
@@ -265,6 +267,17 @@ def test_a_connection_that_is_closed_inside(shop: Shop, of_driver: bool) -> None
     else:
         write_and_close()
     assert shop.written() == []
+    with shop.atomic():
+        shop.put(2)
+    assert shop.written() == ["2"]
+
+
+def test_an_interruption_right_after_the_dual_write_has_begun(shop: Shop) -> None:
+    """As by a signal before the connection has noted it: closing the connection rolls back."""
+    with pytest.raises(GivenUpError), shop.atomic():
+        shop.put(1)
+        connections[shop.alias]._dual_write = None  # type: ignore[attr-defined]
+        raise GivenUpError
     with shop.atomic():
         shop.put(2)
     assert shop.written() == ["2"]
@@ -540,6 +553,22 @@ def test_while_kafka_is_away_the_block_is_undone(postgres: PostgresDatabase) -> 
         with shop.atomic():
             shop.insert(3)
         assert event_bodies(postgres) == ["1", "3"]
+
+
+def test_while_kafka_is_away_records_may_be_stored(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    """The database has decided then, so callbacks run; the pool publishes when Kafka is back."""
+    ran: list[int] = []
+    settings = {"when_kafka_is_away": "store", "unreachable_timeout_ms": 100}
+    with shop_on(postgres, emulator, dualwrite=settings) as shop:
+        with shop.atomic():
+            shop.put(1)
+        with kafka_away(emulator), shop.atomic():
+            write = shop.put(2)
+            shop.on_commit(lambda: ran.append(2))
+        assert write.outcome is Outcome.STORED
+        assert ran == [2]
+        until(lambda: len(read_topic(emulator.bootstrap_servers, shop.topic)) == 2)
+        assert shop.written() == ["1", "2"]
 
 
 def test_a_middleware_that_swallows_the_error_changes_nothing(shop: Shop) -> None:

@@ -60,3 +60,5 @@ def test_the_page(postgres_server: PostgresServer, emulator: Emulator, tmp_path:
     engine_of_page = sa.create_engine(url, poolclass=sa.NullPool)
     with engine_of_page.connect() as connection:
         assert connection.execute(sa.text("SELECT * FROM orders")).all() == [(7, "lamp")]
+        leases = connection.execute(sa.text("SELECT prefix, slot, owner FROM kafka_transaction_lease")).all()
+        assert leases == [("django-default", 0, None)]  # given back at the end of the process

@@ -37,6 +37,7 @@ FILES: Final = frozenset(
         "tests/crash/test_awaited_matrix.py",
         "tests/crash/test_cancellation.py",
         "tests/crash/test_consume_kills.py",
+        "tests/crash/test_django_kills.py",
         "tests/crash/test_django_matrix.py",
         "tests/crash/test_interruptions.py",
         "tests/crash/test_key_value_matrix.py",

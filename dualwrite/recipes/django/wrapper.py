@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import debug_transaction
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.django.capturing import capture_of
 from dualwrite.recipes.django.pools import pool_of
@@ -106,7 +106,12 @@ class DualWriteWrapper(_Wrapper):
 
     def _rollback(self) -> None:
         self._drop_dual_write()
-        super()._rollback()
+        try:
+            super()._rollback()
+        except (
+            TransactionEndedInsideError
+        ):  # an interruption struck between the begin of a dual write and its note here
+            self.close()
 
     def _close(self) -> None:
         self._drop_dual_write()
