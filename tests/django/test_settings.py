@@ -11,12 +11,14 @@ import sqlalchemy as sa
 from django.conf import settings
 from django.core.checks import run_checks
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import connections, transaction
 from psycopg import IsolationLevel
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.django import send
 from dualwrite.recipes.django.pools import close_pools, pool_of
-from tests.django.project import Shop, shop_on
+from dualwrite.testing.postgres import PostgresServer
+from tests.django.project import Shop, add_alias, drop_alias, shop_on
 from tests.support.databases import PostgresDatabase, unique
 
 
@@ -103,6 +105,23 @@ def test_other_databases_get_no_tables(postgres: PostgresDatabase, shop: Shop) -
     assert tables(postgres) == set()
     connections["plain"].close()
     del connections.settings["plain"], connections["plain"]
+
+
+def test_a_test_database_is_dropped_although_the_pool_has_connections_to_it(
+    postgres_server: PostgresServer, emulator: Emulator
+) -> None:
+    name = unique("test").replace("-", "_")
+    given = {"bootstrap_servers": emulator.bootstrap_servers}
+    add_alias("tested", postgres_server.create_database(name), given)
+    emulator.create_topic("tested")
+    with transaction.atomic(using="tested"):
+        send("tested", "x", using="tested")
+    connections["tested"].close()
+    connections["tested"].creation._destroy_test_db(name, verbosity=0)  # type: ignore[attr-defined]
+    engine = sa.create_engine(postgres_server.url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        assert name not in connection.scalars(sa.text("SELECT datname FROM pg_database")).all()
+    drop_alias("tested")
 
 
 def test_the_command_finds_nothing_open(shop: Shop) -> None:

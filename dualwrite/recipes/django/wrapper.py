@@ -108,10 +108,8 @@ class DualWriteWrapper(_Wrapper):
         self._drop_dual_write()
         try:
             super()._rollback()
-        except (
-            TransactionEndedInsideError
-        ):  # an interruption struck between the begin of a dual write and its note here
-            self.close()
+        except TransactionEndedInsideError:
+            self.close()  # an interruption struck after a dual write began, and before it was noted here
 
     def _close(self) -> None:
         self._drop_dual_write()
