@@ -136,9 +136,11 @@ def test_savepoints_of_the_application(shop: Shop) -> None:
         shop.put(1)
         savepoint = connections[shop.alias].savepoint()
         shop.put(2)
+        assert savepoint is not None
         transaction.savepoint_rollback(savepoint, using=shop.alias)
         kept = connections[shop.alias].savepoint()
         shop.put(3)
+        assert kept is not None
         transaction.savepoint_commit(kept, using=shop.alias)
         execute(shop, "SAVEPOINT literal")
         shop.put(4)
