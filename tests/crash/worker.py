@@ -31,9 +31,7 @@ def main(options: list[str]) -> None:
     parser.add_argument("--psycopg", choices=["blocking", "awaited"], help="with a writer that has no SQLAlchemy")
     parser.add_argument("--sessions", type=Way, metavar="WAY", help="with sessions that are committed in this way")
     parser.add_argument("--django", action="store_true", help="in transaction.atomic() of Django")
-    parser.add_argument(
-        "--ready", action="store_true", help="not before it has written 0 (blocking psycopg, Django)"
-    )
+    parser.add_argument("--ready", action="store_true", help="not before it has written 0 (blocking psycopg, Django)")
     arguments = parser.parse_args(options)
     point = PausePoint(arguments.point)
     kill = AtPoint(point, lambda: os.kill(os.getpid(), signal.SIGKILL), armed=not arguments.ready)
