@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.awaited import make_awaited_writer, write_awaited_events
+from tests.crash.django_scenario import add_django_alias, write_django_events
 from tests.crash.of_sessions import Way, write_events_of_session
 from tests.crash.psycopg_scenario import (
     make_awaited_psycopg_writer,
@@ -29,11 +30,14 @@ def main(options: list[str]) -> None:
     parser.add_argument("--awaited", metavar="DRIVER", help="with AsyncDualWriter and this driver")
     parser.add_argument("--psycopg", choices=["blocking", "awaited"], help="with a writer that has no SQLAlchemy")
     parser.add_argument("--sessions", type=Way, metavar="WAY", help="with sessions that are committed in this way")
-    parser.add_argument("--ready", action="store_true", help="not before it has written 0 (with --psycopg blocking)")
+    parser.add_argument("--django", action="store_true", help="in transaction.atomic() of Django")
+    parser.add_argument("--ready", action="store_true", help="not before it has written 0 (blocking psycopg, Django)")
     arguments = parser.parse_args(options)
     point = PausePoint(arguments.point)
     kill = AtPoint(point, lambda: os.kill(os.getpid(), signal.SIGKILL), armed=not arguments.ready)
-    if arguments.psycopg == "blocking":
+    if arguments.django:
+        seen = _write_django(arguments, kill)
+    elif arguments.psycopg == "blocking":
         seen = _write_psycopg(arguments, kill)
     elif arguments.psycopg == "awaited":
         seen = asyncio.run(_write_awaited_psycopg(arguments, kill))
@@ -50,6 +54,15 @@ def _write(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
     if arguments.sessions:
         return write_events_of_session(engine, writer, arguments.topic, 1, arguments.sessions)
     return write_events(writer, arguments.topic, number=1)
+
+
+def _write_django(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
+    url = sa.make_url(arguments.database_url)
+    add_django_alias("shop", url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    if arguments.ready:
+        write_django_events("shop", arguments.topic, number=0)
+        pause.arm()
+    return write_django_events("shop", arguments.topic, number=1)
 
 
 async def _write_awaited(arguments: argparse.Namespace, pause: AtPoint) -> Seen:

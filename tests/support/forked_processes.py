@@ -15,6 +15,7 @@ _PRELOADED: Final = [
     "tests.cli.dying",
     "tests.crash.worker",
     "tests.crash.consuming_worker",
+    "tests.crash.django_worker",
     "tests.crash.pool_worker",
     "tests.crash.rival_worker",
     "aiokafka",

@@ -1,0 +1,29 @@
+"""Which transactions belong to a test, so that their records are kept for it instead of published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from dualwrite.recipes.core.buffer import BufferedRecord
+
+
+class Capture(NamedTuple):
+    """What becomes of the records of a transaction that are not published."""
+
+    keep: Callable[[Iterable[BufferedRecord]], object] | None
+    """Called with them when the database has committed; None if it never does."""
+
+
+captured: Final[dict[str, list[list[BufferedRecord]]]] = {}
+"""By alias, the lists of the `captured_records()` that are open, for all threads: a live server has its own."""
+
+
+def capture_of(connection: BaseDatabaseWrapper) -> Capture | None:
+    """Return the capture of a transaction that sends its first record now; None if its records are published."""
+    if any(getattr(atomic, "_from_testcase", False) for atomic in connection.atomic_blocks):
+        return Capture(None)
+    lists = captured.get(connection.alias)
+    return Capture(lists[-1].extend) if lists else None

@@ -1,0 +1,73 @@
+"""`manage.py check`: the settings, each mistake as a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Warning
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.django.pools import SETTING, new_pool, settings_of
+from dualwrite.recipes.django.wrapper import DualWriteWrapper
+
+_ENGINE: Final = "dualwrite.recipes.django.postgresql"
+_KEEPS_A_SNAPSHOT: Final = ("REPEATABLE READ", "REPEATABLE_READ", "SERIALIZABLE")
+
+
+def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
+    """Return what is wrong with DUALWRITE. Connects to nothing."""
+    return list(_messages())
+
+
+def _messages() -> Iterator[CheckMessage]:
+    of_all = getattr(settings, SETTING, {})
+    if not isinstance(of_all, Mapping):
+        yield Error(f"{SETTING} is a dict of dicts, by the aliases of DATABASES, not {of_all!r}.", id="dualwrite.E001")
+        return
+    for alias in of_all:
+        if alias in connections.settings:
+            yield from _of_alias(connections[alias])
+        else:
+            yield Error(
+                f"{SETTING} has an entry for {alias!r}, which is no database.",
+                hint=f"The aliases of DATABASES are {', '.join(map(repr, connections.settings))}.",
+                id="dualwrite.E002",
+            )
+    for alias in connections.settings:
+        if alias not in of_all and isinstance(connections[alias], DualWriteWrapper):
+            yield Warning(
+                f"The database {alias!r} has an ENGINE with dual writes, and {SETTING} has no entry for it: send() "
+                "raises ConfigError there.",
+                hint=f'Add "{alias}": {{"bootstrap_servers": ...}} to {SETTING}, or use Django\'s own ENGINE.',
+                id="dualwrite.W001",
+            )
+
+
+def _of_alias(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
+    alias = connection.alias
+    if not isinstance(connection, DualWriteWrapper):
+        yield Error(
+            f"{SETTING} has an entry for {alias!r}, whose ENGINE {connection.settings_dict['ENGINE']!r} knows nothing "
+            "of dual writes.",
+            hint=f"Set its ENGINE to {_ENGINE!r}.",
+            id="dualwrite.E003",
+        )
+        return
+    try:
+        settings_of(alias)
+        new_pool(connection).close()
+    except ConfigError as error:
+        yield Error(f"{SETTING}[{alias!r}] cannot be used: {error}", id="dualwrite.E004")
+    level = getattr(connection.settings_dict["OPTIONS"].get("isolation_level"), "name", None)
+    if level in _KEEPS_A_SNAPSHOT:
+        yield Warning(
+            f"The database {alias!r} runs its transactions under {level.replace('_', ' ')}, whose snapshot may be "
+            "older than the state row that a dual write locks: its COMMIT then raises a serialization failure, with "
+            "both sides unchanged.",
+            hint="Repeat such a request, or use READ COMMITTED with select_for_update().",
+            id="dualwrite.W002",
+        )

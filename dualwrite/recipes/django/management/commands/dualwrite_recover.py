@@ -1,0 +1,91 @@
+"""`manage.py dualwrite_recover`: complete what crashed processes left open, as `dualwrite recover` does."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from dataclasses import fields
+from typing import Any, Final
+
+import sqlalchemy as sa
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from dualwrite.config import AdminConfig
+from dualwrite.errors import DualWriteError
+from dualwrite.recipes.django.pools import connections_like, new_pool, schema_of
+from dualwrite.recipes.django.wrapper import DualWriteWrapper
+from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS, Found, RecoveryReport, RecoveryService
+
+_LEFT: Final = 1
+"""The exit code of `dualwrite recover` too, if something is left to do."""
+
+_OF_CONNECTIONS: Final = {each.name for each in fields(AdminConfig)}
+"""The settings of a producer that recovery has too; it sends records again as they are."""
+
+
+class Command(BaseCommand):
+    """Complete what crashed processes left open."""
+
+    help = (
+        "Commit or abort the Kafka transactions that crashed processes left open, as the database has decided. "
+        "Without --apply it only reports what it would do. It may run at any time, repeatedly, and several times at "
+        "once; ids in use are left alone."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add the options."""
+        parser.add_argument("--database", default=DEFAULT_DB_ALIAS, help="the alias of the database; default: default")
+        parser.add_argument("--all", action="store_true", help="all ids of the database, not only those of its prefix")
+        parser.add_argument("--apply", action="store_true", help="resolve what is found")
+        parser.add_argument(
+            "--min-age",
+            type=float,
+            default=DEFAULT_MIN_AGE_MS / 1000,
+            metavar="SECONDS",
+            help="leave a transaction to its owner until it has been open for so long; default: %(default)s",
+        )
+
+    def handle(self, *arguments: Any, **options: Any) -> None:
+        """Run one round."""
+        alias = options["database"]
+        connection = connections[alias] if alias in connections.settings else None
+        if not isinstance(connection, DualWriteWrapper):
+            raise CommandError(f"{alias!r} is no database with the ENGINE of dual writes", returncode=2)
+        try:
+            report = _recover(connection, everything=options["all"], apply=options["apply"], min_age=options["min_age"])
+        except (DualWriteError, sa.exc.SQLAlchemyError) as error:
+            raise CommandError(f"nothing more was recovered: {error}", returncode=2) from error
+        for found in report.found:
+            self.stdout.write(_line(found))
+        for each in report.unseen:
+            self.stdout.write(f"not checked: {each}")
+        left = sum(found.is_left for found in report.found)
+        self.stdout.write(f"{len(report.found)} found, {left} left, {report.settled} settled")
+        if not report.is_clean:
+            how = "see `dualwrite recover` in docs/cli.md" if report.applied else "--apply resolves what can be"
+            raise CommandError(f"something is left open: {how}", returncode=_LEFT)
+
+
+def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min_age: float) -> RecoveryReport:
+    pool = new_pool(connection)
+    try:
+        prefix, given = pool.prefix, pool.producer_settings
+    finally:
+        pool.close()
+    engine = sa.create_engine("postgresql+psycopg://", creator=connections_like(connection), poolclass=sa.NullPool)
+    with RecoveryService(
+        engine,
+        prefix="" if everything else f"{prefix}-",
+        min_age_ms=int(min_age * 1000),
+        schema=schema_of(connection),
+        **{name: value for name, value in given.items() if name.replace(".", "_") in _OF_CONNECTIONS},
+    ) as service:
+        return service.recover() if apply else service.plan()
+
+
+def _line(found: Found) -> str:
+    parts = [found.transactional_id, found.action, "done" if found.changed else "not done"]
+    parts += [f"row {found.row or 'empty'}", f"Kafka {found.state}"]
+    if found.error:
+        parts.append(" ".join(found.error.split()))
+    return ": ".join(map(str, parts[:2])) + " (" + ", ".join(map(str, parts[2:])) + ")"

@@ -1,0 +1,135 @@
+"""The pools of transactional ids of this process: one for each database with settings in DUALWRITE."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import psycopg
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+
+_log = logging.getLogger(__name__)
+
+SETTING: Final = "DUALWRITE"
+
+_NOT_FOR_DJANGO: Final = {
+    "group_commit": "each transaction of Django has a connection of its own, and a group shares one",
+    "transactional_id": "a pool makes its ids from `prefix`",
+}
+
+_CLOSE_WITHIN_S: Final = 5.0
+"""How long the end of a process waits for transactions that are being committed in other threads."""
+
+_Key = tuple[str, Any, Any, Any]
+
+_pools: dict[_Key, PsycopgDualWriterPool] = {}
+_making = threading.Lock()
+
+
+def pool_of(wrapper: BaseDatabaseWrapper) -> PsycopgDualWriterPool:
+    """Return the pool for a connection's database, which all threads share. Raises ConfigError.
+
+    In a forked child it is a separate one, as every pool is.
+    """
+    key = _key_of(wrapper)
+    pool = _pools.get(key)
+    if pool is None:
+        with _making:
+            pool = _pools.get(key)
+            if pool is None:
+                pool = _pools[key] = new_pool(wrapper)
+    return pool
+
+
+def new_pool(wrapper: BaseDatabaseWrapper) -> PsycopgDualWriterPool:
+    """Make a pool by the settings of a connection's alias; it connects to nothing yet. Raises ConfigError."""
+    given = settings_of(wrapper.alias)
+    for name, why in _NOT_FOR_DJANGO.items():
+        if name in given:
+            raise ConfigError(f"{SETTING}[{wrapper.alias!r}] has {name}, which cannot be set here: {why}")
+    return PsycopgDualWriterPool(connections_like(wrapper), **({"prefix": f"django-{wrapper.alias}"} | given))
+
+
+def settings_of(alias: str) -> dict[str, Any]:
+    """Return what DUALWRITE has for an alias. Raises ConfigError if it has nothing, or something else than a dict."""
+    of_all = getattr(settings, SETTING, {})
+    if not isinstance(of_all, Mapping) or not isinstance(of_all.get(alias, {}), Mapping):
+        raise ConfigError(f"{SETTING} is a dict of dicts, by the aliases of DATABASES, not {of_all!r}")
+    if alias not in of_all:
+        raise ConfigError(
+            f"{SETTING} has no entry for the database {alias!r}, so nothing is published with its transactions: add "
+            f'"{alias}": {{"bootstrap_servers": ...}}'
+        )
+    return dict(of_all[alias])
+
+
+def schema_of(wrapper: BaseDatabaseWrapper) -> str | None:
+    """Return the schema of the tables of dual writes; None if unqualified names lead to them."""
+    of_all = getattr(settings, SETTING, {})
+    return settings_of(wrapper.alias).get("schema") if wrapper.alias in of_all else None
+
+
+def connections_like(wrapper: BaseDatabaseWrapper) -> Callable[[], psycopg.Connection[Any]]:
+    """Return a function that connects as `wrapper` does, with psycopg's own cursors and types, outside of any pool."""
+    like: Any = wrapper.copy()
+    role = like.settings_dict["OPTIONS"].get("assume_role")
+
+    def connect() -> psycopg.Connection[Any]:
+        parameters = like.get_connection_params()  # anew each time: a password may be valid for minutes only
+        for of_django in ("cursor_factory", "context"):
+            parameters.pop(of_django, None)
+        connection: psycopg.Connection[Any] = psycopg.connect(**parameters)
+        if role:
+            connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
+            connection.commit()
+        return connection
+
+    return connect
+
+
+def close_pools(alias: str | None = None) -> None:
+    """Close the pools, of all aliases or of one; the next transaction with records makes a new one."""
+    with _making:
+        closing = [_pools.pop(key) for key in list(_pools) if alias in (None, key[0])]
+    for pool in closing:
+        pool.close(_CLOSE_WITHIN_S)
+
+
+def _key_of(wrapper: BaseDatabaseWrapper) -> _Key:
+    """Return what tells databases of one alias apart: a test runner changes NAME."""
+    of_wrapper = wrapper.settings_dict
+    return wrapper.alias, of_wrapper["NAME"], of_wrapper["HOST"], of_wrapper["PORT"]
+
+
+def _close_at_exit() -> None:
+    try:
+        close_pools()
+    except Exception:
+        _log.warning(
+            "a pool of transactional ids was not closed in order; its leases expire by themselves", exc_info=True
+        )
+
+
+def _on_setting(*, setting: str, **_: Any) -> None:
+    if setting == SETTING:
+        close_pools()
+
+
+def _unlock_in_child() -> None:
+    global _making
+    _making = threading.Lock()  # a thread that the child does not have may hold the old one
+
+
+atexit.register(_close_at_exit)
+setting_changed.connect(_on_setting, dispatch_uid="dualwrite.recipes.django")
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock_in_child)

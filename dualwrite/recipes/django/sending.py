@@ -1,0 +1,59 @@
+"""What applications call inside `transaction.atomic()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.utils.asyncio import async_unsafe
+
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.django.wrapper import DualWriteWrapper
+
+
+def send(
+    topic: str,
+    value: Any = None,
+    key: Any = None,
+    headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
+    partition: int | None = None,
+    timestamp_ms: int | None = None,
+    *,
+    using: str | None = None,
+) -> BufferedRecord:
+    """Publish one record with the current transaction of a database; the arguments are those of `Producer.send`.
+
+    It is kept until the outermost `transaction.atomic()` ends, sent right before the database commits, and visible only
+    if the database commits. An inner `atomic()` that is rolled back drops the records that were sent in it.
+
+    `using` is the database's alias, as everywhere in Django.
+
+    Raises InvalidRecordError or TransactionTooLargeError, which doom the transaction (or the savepoint) even if they
+    are swallowed, and what `current_dual_write` raises.
+    """
+    return current_dual_write(using).send(topic, value, key, headers, partition, timestamp_ms)
+
+
+@async_unsafe("A dual write blocks: call the function with transaction.atomic() through sync_to_async().")
+def current_dual_write(using: str | None = None) -> DualWrite:
+    """Return the dual write of the current transaction of a database; it begins with the first call.
+
+    Use it for `send_offsets` and `outcome`.
+
+    Raises IllegalStateError outside of a transaction, ConfigError if the alias is not set up for dual writes, Django's
+    TransactionManagementError in a transaction that must be rolled back, and Django's database errors.
+    """
+    alias = DEFAULT_DB_ALIAS if using is None else using
+    connection = connections[alias]
+    if not isinstance(connection, DualWriteWrapper):
+        raise ConfigError(_OTHER_ENGINE.format(alias=alias, engine=connection.settings_dict["ENGINE"]))
+    return connection.current_dual_write()
+
+
+_OTHER_ENGINE: Final = (
+    "the database {alias!r} has the ENGINE {engine!r}, which knows nothing of dual writes, so the record was not "
+    "accepted: set its ENGINE to 'dualwrite.recipes.django.postgresql', or name another database with using="
+)

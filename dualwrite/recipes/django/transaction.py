@@ -1,0 +1,147 @@
+"""The dual write of one transaction of a Django connection.
+
+It runs on the psycopg connection that Django has, as a block of `PsycopgDualWriterPool` runs on a connection of its
+caller, but Django says when it ends: `wrapper.py` calls `decide` where Django would send COMMIT, and `drop` where it
+would send ROLLBACK.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import psycopg
+
+from dualwrite.errors import DualWriteError, IllegalStateError
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
+from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
+from dualwrite.recipes.psycopg.transaction import Pin, PsycopgTransaction
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+
+_log = logging.getLogger(__name__)
+
+Captured = Callable[[Iterable[BufferedRecord]], object]
+"""Called with the records of a committed transaction instead of publishing them."""
+
+
+class DjangoDualWrite(DualWrite):
+    """The dual write of one database transaction, from its first record on."""
+
+    def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
+        super().__init__(transaction, records)
+        self._transaction = transaction
+        self._process_id = os.getpid()
+
+    @property
+    def belongs_to_the_parent(self) -> bool:
+        """Whether this is a forked child, which shares the socket of the transaction."""
+        return os.getpid() != self._process_id
+
+    @property
+    def was_undone(self) -> bool:
+        """Whether a savepoint from before the first record was rolled back, and everything with it.
+
+        The mark of the transaction is gone too, so a later record needs a new dual write. What dooms the transaction in
+        spite of such a rollback, such as a COMMIT of its own that was refused, stays with this one.
+        """
+        records = self.progress.records
+        if records or not records.rolled_back_beyond:
+            return False
+        try:
+            self._transaction.assert_intact()
+        except DualWriteError:
+            return False
+        return True
+
+    @property
+    def entries(self) -> list[BufferedRecord]:
+        """The records so far, without those that were rolled back."""
+        return [entry for entry in self.progress.records if isinstance(entry, BufferedRecord)]
+
+    def decide(self) -> None:
+        """Commit both sides, because Django commits. On an error both are rolled back, or the outcome is unknown."""
+        if self.belongs_to_the_parent:
+            raise IllegalStateError(_OF_THE_PARENT)
+        write = self.progress
+        try:
+            self._commit()
+        except BaseException as error:
+            if write.outcome is None and not write.database.commit_was_sent:
+                blocking.run(roll_back_database(write))
+            self.tell(error)
+            raise
+        finally:
+            self._leave()
+
+    def _commit(self) -> None:
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Drop the records, because the transaction is rolled back; the connection is Django's again."""
+        records = self.progress.records
+        if records:
+            _log.debug("%d records are dropped, because their database transaction is rolled back", len(records))
+        records.close()
+        self.progress.outcome = Outcome.ROLLED_BACK
+        if self.belongs_to_the_parent:
+            self._leave()
+        else:
+            self._transaction.let_go()
+
+    def _leave(self) -> None:
+        self.progress.records.close()
+        blocking.run(self._transaction.close())
+
+
+class PublishedWrite(DjangoDualWrite):
+    """A dual write under a transactional id of the process's pool."""
+
+    def __init__(self, connection: psycopg.Connection[Any], pool: PsycopgDualWriterPool) -> None:
+        records, database = pool.new_records(), pool.backend.database
+        assert isinstance(database, PsycopgDatabase)
+        super().__init__(blocking.run(database.transaction(connection, records)), records)
+        self._slots = pool.slots
+
+    def _commit(self) -> None:
+        write = self.progress
+        blocking.run(self._slots.commit_in_turn(write) if write.records else _commit_alone(self))
+
+
+class CapturedWrite(DjangoDualWrite):
+    """A transaction of a test, whose records are kept for it instead of published; Kafka is not needed."""
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], records: RecordBuffer, captured: Captured | None = None
+    ) -> None:
+        """Begin; `captured` is told of the records, or is None in a transaction that the test never commits."""
+        transaction = PsycopgTransaction(connection, records, None, Pin())
+        super().__init__(transaction, records)
+        self._captured = captured
+        blocking.run(transaction.begin())
+
+    def _commit(self) -> None:
+        if self._captured is None:
+            raise IllegalStateError(_OF_A_TEST)
+        blocking.run(_commit_alone(self))
+        self._captured(self.entries)
+
+
+async def _commit_alone(write: DjangoDualWrite) -> None:
+    """Commit the database without Kafka."""
+    await flush_block(write.progress)
+    await commit_database_alone(write.progress)
+
+
+_OF_THE_PARENT: Final = (
+    "this database transaction belongs to the process that forked; nothing was written here: let the parent end it, "
+    "and use a new connection in the child"
+)
+_OF_A_TEST: Final = (
+    "records were sent in the transaction around a TestCase, and that transaction is being committed, which would lose "
+    "them; neither side was changed: use TransactionTestCase for code that commits"
+)

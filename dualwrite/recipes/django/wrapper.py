@@ -1,0 +1,131 @@
+"""What a Django database backend needs so that the COMMIT of a transaction with records is a dual write.
+
+Django ends transactions in three methods of its `DatabaseWrapper`, and in no others: `_commit`, `_rollback` and
+`_close`. By `_commit` every statement and savepoint of the block is over, and no `on_commit` callback has run; the rest
+of `transaction.atomic()` behaves as Django documents it. Savepoints are followed on the psycopg connection itself
+(`recipes/psycopg/connection_guard.py`), so that a literal `ROLLBACK TO` counts too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.utils import debug_transaction
+
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.django.capturing import capture_of
+from dualwrite.recipes.django.pools import pool_of
+from dualwrite.recipes.django.transaction import CapturedWrite, DjangoDualWrite, PublishedWrite
+
+_DECIDED: Final = (Outcome.COMMITTED, Outcome.STORED)
+
+
+if TYPE_CHECKING:
+
+    class _Wrapper(BaseDatabaseWrapper):
+        """What the stubs of Django lack."""
+
+        closed_in_transaction: bool
+
+        def _commit(self) -> None: ...
+        def _rollback(self) -> None: ...
+        def _close(self) -> None: ...
+else:
+    _Wrapper = BaseDatabaseWrapper
+
+
+class DualWriteWrapper(_Wrapper):
+    """A mixin for a `DatabaseWrapper` on psycopg 3; it comes first among the bases."""
+
+    _dual_write: DjangoDualWrite | None = None
+
+    def current_dual_write(self) -> DjangoDualWrite:
+        """Return the dual write of the current transaction; begin it if there is none yet."""
+        self.validate_thread_sharing()
+        if self.get_autocommit():
+            raise IllegalStateError(_NO_TRANSACTION)
+        self.validate_no_broken_transaction()
+        write = self.open_dual_write
+        if write is None:
+            write = self._dual_write = self._begin_dual_write()
+        if write.belongs_to_the_parent:
+            raise IllegalStateError(_OF_THE_PARENT)
+        return write
+
+    def _begin_dual_write(self) -> DjangoDualWrite:
+        pool = pool_of(self)
+        capture = capture_of(self)
+        with self.wrap_database_errors:
+            if capture is not None:
+                return CapturedWrite(self.connection, pool.new_records(), capture.keep)
+            return PublishedWrite(self.connection, pool)
+
+    @property
+    def open_dual_write(self) -> DjangoDualWrite | None:
+        """The dual write of the current transaction; None if it has sent nothing, or has undone all that it sent."""
+        if self._dual_write is not None and self._dual_write.was_undone:
+            self._drop_dual_write()
+        return self._dual_write
+
+    def _drop_dual_write(self) -> None:
+        write, self._dual_write = self._dual_write, None
+        if write is not None:
+            write.drop()
+            if write.belongs_to_the_parent:
+                self._leave_connection()
+
+    def _commit(self) -> None:
+        write = self.open_dual_write
+        if write is None:
+            super()._commit()
+            return
+        self._dual_write = None
+        try:
+            with debug_transaction(self, "COMMIT"), self.wrap_database_errors:
+                write.decide()
+        finally:
+            self._after_commit(write)
+
+    def _after_commit(self, write: DjangoDualWrite) -> None:
+        """Run `on_commit` callbacks if, and only if, the dual write is decided, even if an error is on its way."""
+        if write.outcome in _DECIDED:
+            self.run_commit_hooks_on_set_autocommit_on = True
+        else:
+            self.run_on_commit = []
+        if write.belongs_to_the_parent:
+            self._leave_connection()
+        elif self.connection.closed:
+            hooks, self.run_on_commit = self.run_on_commit, []
+            self.close()
+            # `atomic()` would connect again at once, and an error there would hide the outcome.
+            self.closed_in_transaction = True
+            self.run_on_commit = hooks
+            self.run_and_clear_commit_hooks()
+
+    def _rollback(self) -> None:
+        self._drop_dual_write()
+        try:
+            super()._rollback()
+        except TransactionEndedInsideError:
+            self.close()  # an interruption struck after a dual write began, and before it was noted here
+
+    def _close(self) -> None:
+        self._drop_dual_write()
+        super()._close()
+
+    def _leave_connection(self) -> None:
+        """Give a connection up whose socket belongs to the process that forked, and send nothing on it."""
+        self.connection = None
+        self.closed_in_transaction = True
+
+
+_NO_TRANSACTION: Final = (
+    "send() was called outside of a transaction, so no COMMIT would decide about the record, and it was not accepted: "
+    "call it inside `with transaction.atomic()`, or set ATOMIC_REQUESTS"
+)
+_OF_THE_PARENT: Final = (
+    "this database transaction belongs to the process that forked, so the record was not accepted: close the "
+    "connection in the child, and begin a transaction there"
+)

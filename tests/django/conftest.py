@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.testing.postgres import PostgresServer
+from tests.django.project import Shop, shop_on
+from tests.support.databases import PostgresDatabase
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def shop(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Shop]:
+    with shop_on(postgres, emulator) as made:
+        yield made

@@ -1,0 +1,119 @@
+"""Django inside the tests' process, set up once; each test adds databases of its own, as aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import django
+import sqlalchemy as sa
+from django.conf import settings
+from django.db import connections, transaction
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.pause_points import PauseHook
+from tests.support.databases import Database, event_bodies, unique
+from tests.support.topics import read_topic
+
+INSERT = "INSERT INTO events (id, event_key, body) VALUES (%s, 'k', %s)"
+
+QUIET_LEASE_MS = 600_000
+"""So long that no heartbeat, sweep or expiry happens during a test that does not ask for it."""
+
+
+def set_up() -> None:
+    """Configure Django in this process; harmless when repeated."""
+    if not settings.configured:
+        settings.configure(
+            DATABASES={}, DUALWRITE={}, INSTALLED_APPS=["dualwrite.recipes.django"], LOGGING_CONFIG=None, USE_TZ=True
+        )
+        django.setup()
+
+
+def settings_of(url: sa.URL, **more: Any) -> dict[str, Any]:
+    """Return the entry of DATABASES for a database."""
+    options = dict(url.query) | more.pop("OPTIONS", {})
+    host = options.pop("host", None) or url.host or ""
+    named = {"NAME": url.database, "USER": url.username, "PASSWORD": url.password, "HOST": host, "PORT": url.port or ""}
+    engine = "dualwrite.recipes.django.postgresql"
+    return {"ENGINE": engine, "OPTIONS": options, **named, **more}
+
+
+def add_alias(alias: str, url: sa.URL, dualwrite: dict[str, Any], **more: Any) -> None:
+    """Add a database to the settings."""
+    set_up()
+    databases = connections.settings
+    databases[alias] = settings_of(url, **more)
+    connections.configure_settings({"default": {}, **databases})
+    settings.DUALWRITE[alias] = dualwrite
+
+
+def drop_alias(alias: str) -> None:
+    """Take a database out of the settings, and close what this thread and the pool have open."""
+    from dualwrite.recipes.django.pools import close_pools
+
+    connections[alias].close()
+    del connections[alias]
+    close_pools(alias)
+    del connections.settings[alias], settings.DUALWRITE[alias]
+
+
+@dataclass
+class Shop:
+    """One database, one topic, and what writes to both."""
+
+    database: Database
+    emulator: Emulator
+    alias: str
+    topic: str = field(default_factory=lambda: unique("topic"))
+
+    def put(self, number: int) -> DualWrite:
+        """Write a row and a record in the current transaction."""
+        from dualwrite.recipes.django import current_dual_write, send
+
+        self.insert(number)
+        send(self.topic, str(number), "k", using=self.alias)
+        return current_dual_write(self.alias)
+
+    def insert(self, number: int) -> None:
+        with connections[self.alias].cursor() as cursor:
+            cursor.execute(INSERT, (number, str(number)))
+
+    def atomic(self, **options: Any) -> Any:
+        return transaction.atomic(using=self.alias, **options)
+
+    def on_commit(self, function: Callable[[], object]) -> None:
+        transaction.on_commit(function, using=self.alias)
+
+    def written(self) -> list[str]:
+        """Return what is in the table and in the topic. Fails if they differ."""
+        in_table = event_bodies(self.database)
+        in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
+        assert sorted(in_table) == sorted(in_topic)
+        return sorted(in_table)
+
+
+@contextmanager
+def shop_on(
+    database: Database, emulator: Emulator, *, through_proxy: bool = True, pause: PauseHook | None = None, **more: Any
+) -> Iterator[Shop]:
+    """Yield a shop under an alias of its own. `more` goes to DATABASES, in `dualwrite` to DUALWRITE."""
+    alias = unique("shop").replace("-", "_")
+    given = {
+        "bootstrap_servers": emulator.bootstrap_servers,
+        "lease_ms": QUIET_LEASE_MS,
+        "lock_timeout_ms": 10_000,
+        "max_block_ms": 20_000,
+        "pause": pause,
+        **more.pop("dualwrite", {}),
+    }
+    add_alias(alias, database.engine.url if through_proxy else database.url, given, **more)
+    shop = Shop(database, emulator, alias)
+    emulator.create_topic(shop.topic)
+    try:
+        yield shop
+    finally:
+        drop_alias(alias)

@@ -1,0 +1,597 @@
+"""`transaction.atomic()` as a dual write: savepoints, callbacks, errors, and what an application may do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import django
+import psycopg
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, IntegrityError, OperationalError, connections, transaction
+from django.db.transaction import TransactionManagementError
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import (
+    ConfigError,
+    IllegalStateError,
+    InvalidRecordError,
+    KafkaUnreachableError,
+    OutcomeUnknown,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.django import current_dual_write, send
+from dualwrite.recipes.django.pools import pool_of
+from tests.crash.scenario import AtPoint
+from tests.django.project import Shop, shop_on
+from tests.recipes.pools import drop_idle_connections
+from tests.recipes.test_stored_blocks import kafka_away
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.topics import read_topic
+
+
+class GivenUpError(Exception):
+    """Ends a block of the tests."""
+
+
+def execute(shop: Shop, sql: str) -> None:
+    with connections[shop.alias].cursor() as cursor:
+        cursor.execute(sql)
+
+
+def test_both_sides_are_changed_by_one_block(shop: Shop) -> None:
+    with shop.atomic():
+        write = shop.put(1)
+        assert event_bodies(shop.database) == []
+    assert write.outcome is Outcome.COMMITTED
+    assert write.transactional_id == f"django-{shop.alias}-0"
+    assert shop.written() == ["1"]
+
+
+def test_a_record_knows_its_offset_after_the_block(shop: Shop) -> None:
+    with shop.atomic():
+        record = send(shop.topic, "first", using=shop.alias)
+    assert record.metadata.offset == 0
+
+
+def test_an_exception_undoes_both(shop: Shop) -> None:
+    with pytest.raises(GivenUpError), shop.atomic():
+        write = shop.put(1)
+        raise GivenUpError
+    assert write.outcome is Outcome.ROLLED_BACK
+    with shop.atomic():
+        shop.put(2)
+    assert shop.written() == ["2"]
+
+
+def test_a_block_without_records_costs_nothing(shop: Shop) -> None:
+    with shop.atomic():
+        shop.insert(1)
+    assert event_bodies(shop.database) == ["1"]
+    with shop.atomic():
+        assert "_dualwrite_watch" not in vars(connections[shop.alias].connection)
+    assert shop.emulator.transactions() == []
+
+
+def test_outside_of_a_block_a_record_is_refused(shop: Shop) -> None:
+    with pytest.raises(IllegalStateError, match=r"with transaction.atomic\(\)"):
+        send(shop.topic, "x", using=shop.alias)
+    with shop.atomic():
+        shop.put(1)
+    with pytest.raises(IllegalStateError, match="outside of a transaction"):
+        send(shop.topic, "x", using=shop.alias)
+    assert shop.written() == ["1"]
+
+
+# ---- savepoints ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first_sends_outside", [True, False])
+def test_an_inner_block_that_fails_drops_its_records(shop: Shop, first_sends_outside: bool) -> None:
+    """Where nothing was sent outside, the dual write itself began inside, and is undone with the savepoint."""
+    with shop.atomic():
+        if first_sends_outside:
+            shop.put(1)
+        with pytest.raises(GivenUpError), shop.atomic():
+            shop.put(2)
+            with shop.atomic():
+                shop.put(3)
+            raise GivenUpError
+        with shop.atomic():
+            shop.put(4)
+        if not first_sends_outside:
+            shop.put(5)
+    assert shop.written() == (["1", "4"] if first_sends_outside else ["4", "5"])
+
+
+def test_only_inner_blocks_that_fail_leave_an_ordinary_transaction(shop: Shop) -> None:
+    with shop.atomic():
+        shop.insert(1)
+        with pytest.raises(GivenUpError), shop.atomic():
+            shop.put(2)
+            raise GivenUpError
+    assert event_bodies(shop.database) == ["1"]
+    assert shop.emulator.transactions() == []
+
+
+def test_an_integrity_error_in_an_inner_block(shop: Shop) -> None:
+    with shop.atomic():
+        shop.put(1)
+        with pytest.raises(IntegrityError), shop.atomic():
+            shop.put(2)
+            shop.insert(1)
+        shop.put(3)
+    assert shop.written() == ["1", "3"]
+
+
+def test_savepoints_of_the_application(shop: Shop) -> None:
+    with shop.atomic():
+        shop.put(1)
+        savepoint = connections[shop.alias].savepoint()
+        shop.put(2)
+        assert savepoint is not None
+        transaction.savepoint_rollback(savepoint, using=shop.alias)
+        kept = connections[shop.alias].savepoint()
+        shop.put(3)
+        assert kept is not None
+        transaction.savepoint_commit(kept, using=shop.alias)
+        execute(shop, "SAVEPOINT literal")
+        shop.put(4)
+        execute(shop, "ROLLBACK TO literal")
+    assert shop.written() == ["1", "3"]
+
+
+def test_a_handle_from_before_the_savepoint_that_was_undone_loses_nothing_silently(shop: Shop) -> None:
+    with pytest.raises(TransactionEndedInsideError), shop.atomic():
+        with pytest.raises(GivenUpError), shop.atomic():
+            handle = shop.put(1)
+            raise GivenUpError
+        handle.send(shop.topic, "2")
+    assert shop.written() == []
+
+
+# ---- errors that are swallowed --------------------------------------------------------------------------------------
+
+
+def test_a_statement_error_that_is_swallowed_dooms_the_block(shop: Shop) -> None:
+    callbacks: list[str] = []
+    with pytest.raises(TransactionDoomedError), shop.atomic():
+        shop.put(1)
+        shop.on_commit(lambda: callbacks.append("ran"))
+        with pytest.raises(IntegrityError):
+            shop.insert(1)
+    with shop.atomic():
+        shop.put(2)
+    assert callbacks == []
+    assert shop.written() == ["2"]
+
+
+def test_a_refused_record_that_is_swallowed_dooms_the_block(shop: Shop) -> None:
+    with pytest.raises(TransactionDoomedError), shop.atomic():
+        shop.put(1)
+        with pytest.raises(InvalidRecordError):
+            send("", "x", using=shop.alias)
+    assert shop.written() == []
+
+
+def test_a_refused_record_in_an_inner_block_that_fails_is_forgiven(shop: Shop) -> None:
+    with shop.atomic():
+        shop.put(1)
+        with pytest.raises(InvalidRecordError), shop.atomic():
+            send("", "x", using=shop.alias)
+    assert shop.written() == ["1"]
+
+
+def test_needs_rollback_is_djangos(shop: Shop) -> None:
+    with shop.atomic():
+        shop.put(1)
+        with pytest.raises(GivenUpError), shop.atomic(savepoint=False):
+            raise GivenUpError
+        with pytest.raises(TransactionManagementError):
+            send(shop.topic, "x", using=shop.alias)
+    assert shop.written() == []
+    with shop.atomic():
+        shop.put(2)
+        transaction.set_rollback(True, using=shop.alias)
+    assert shop.written() == []
+
+
+# ---- what is done past Django ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "ROLLBACK; BEGIN"])
+def test_a_literal_end_is_refused_and_dooms(shop: Shop, sql: str) -> None:
+    with pytest.raises(TransactionDoomedError), shop.atomic():
+        shop.put(1)
+        with pytest.raises(TransactionEndedInsideError):
+            execute(shop, sql)
+    assert shop.written() == []
+
+
+def test_a_literal_end_in_an_inner_block_dooms_the_outer_one(shop: Shop) -> None:
+    with pytest.raises(TransactionDoomedError), shop.atomic():
+        with pytest.raises(TransactionEndedInsideError), shop.atomic():
+            shop.put(1)
+            execute(shop, "COMMIT")
+        shop.insert(2)
+    assert shop.written() == []
+
+
+@pytest.mark.parametrize("method", ["commit", "rollback"])
+def test_the_end_is_not_the_drivers_to_call(shop: Shop, method: str) -> None:
+    with pytest.raises(TransactionDoomedError), shop.atomic():
+        shop.put(1)
+        with pytest.raises(TransactionEndedInsideError):
+            getattr(connections[shop.alias].connection, method)()
+    assert shop.written() == []
+
+
+def test_an_end_past_the_driver_too_is_found_by_the_mark(shop: Shop) -> None:
+    """What the COMMIT has made permanent stays, without its record, and the error says so."""
+    with pytest.raises(TransactionEndedInsideError), shop.atomic():
+        shop.put(1)
+        connections[shop.alias].connection.pgconn.exec_(b"ROLLBACK; BEGIN")
+        shop.insert(2)
+    assert shop.written() == []
+
+
+def test_djangos_own_ends_are_refused_inside(shop: Shop) -> None:
+    with shop.atomic():
+        shop.put(1)
+        for end in (transaction.commit, transaction.rollback):
+            with pytest.raises(TransactionManagementError):
+                end(using=shop.alias)
+        with pytest.raises(TransactionManagementError):
+            transaction.set_autocommit(True, using=shop.alias)
+    assert shop.written() == ["1"]
+
+
+@pytest.mark.parametrize("of_driver", [False, True])
+def test_a_connection_that_is_closed_inside(shop: Shop, of_driver: bool) -> None:
+    """Django ends such a block without an error, and the database rolls back; closed past Django, it is an error."""
+
+    def write_and_close() -> None:
+        with shop.atomic():
+            shop.put(1)
+            connection = connections[shop.alias]
+            (connection.connection if of_driver else connection).close()
+
+    if of_driver:
+        with pytest.raises(TransactionEndedInsideError):
+            write_and_close()
+    else:
+        write_and_close()
+    assert shop.written() == []
+    with shop.atomic():
+        shop.put(2)
+    assert shop.written() == ["2"]
+
+
+def test_an_interruption_right_after_the_dual_write_has_begun(shop: Shop) -> None:
+    """As by a signal before the connection has noted it: closing the connection rolls back."""
+    with pytest.raises(GivenUpError), shop.atomic():
+        shop.put(1)
+        connections[shop.alias]._dual_write = None  # type: ignore[attr-defined]
+        raise GivenUpError
+    with shop.atomic():
+        shop.put(2)
+    assert shop.written() == ["2"]
+
+
+# ---- callbacks -------------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_run_after_the_decision(shop: Shop) -> None:
+    seen: list[list[str]] = []
+    with shop.atomic():
+        shop.put(1)
+        shop.on_commit(lambda: seen.append(shop.written()))
+        with pytest.raises(GivenUpError), shop.atomic():
+            shop.on_commit(lambda: seen.append(["of a rolled back savepoint"]))
+            raise GivenUpError
+        assert seen == []
+    assert seen == [["1"]]
+
+
+def test_a_callback_may_make_a_dual_write(shop: Shop) -> None:
+    def follow() -> None:
+        with shop.atomic():
+            shop.put(2)
+
+    with shop.atomic():
+        shop.put(1)
+        shop.on_commit(follow)
+    assert shop.written() == ["1", "2"]
+
+
+def test_callbacks_of_a_block_that_could_not_commit_never_run(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    ran: list[int] = []
+    strike = AtPoint(PausePoint.AFTER_PREPARE, postgres.cut)
+    with shop_on(postgres, emulator, pause=strike) as shop:
+        with pytest.raises(OperationalError), shop.atomic():
+            shop.put(1)
+            shop.on_commit(lambda: ran.append(1))
+        assert ran == []
+        with shop.atomic():
+            shop.put(2)
+            shop.on_commit(lambda: ran.append(2))
+        assert ran == [2]
+        assert shop.written() == ["2"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_commit_is_looked_up(postgres: PostgresDatabase, emulator: Emulator, applied: bool) -> None:
+    """Callbacks run if it was carried out, although the connection is gone."""
+    ran: list[int] = []
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: postgres.lose_commit(applied=applied))
+    with shop_on(postgres, emulator, pause=lose) as shop:
+
+        def write() -> None:
+            with shop.atomic():
+                shop.put(1)
+                shop.on_commit(lambda: ran.append(1))
+
+        if applied:
+            write()
+        else:
+            with pytest.raises(DatabaseError):
+                write()
+        assert shop.written() == ["1"] * applied
+        assert ran == [1] * applied
+        with shop.atomic():
+            shop.put(2)
+        assert shop.written() == ["1"] * applied + ["2"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_outcome_that_is_unknown_stays_the_error(
+    postgres: PostgresDatabase, emulator: Emulator, applied: bool
+) -> None:
+    """`atomic()` would connect again, and the error of that would hide the outcome."""
+    ran: list[int] = []
+
+    def lose_commit_and_database() -> None:
+        drop_idle_connections(pool_of(connections[shop.alias]))
+        postgres.lose_commit(applied=applied)
+        postgres.refuse_new_connections()
+
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    with shop_on(postgres, emulator, pause=lose, dualwrite={"resolve_timeout_ms": 200}) as shop:
+        with pytest.raises(OutcomeUnknown), shop.atomic():
+            write = shop.put(1)
+            shop.on_commit(lambda: ran.append(1))
+        assert ran == []
+        postgres.come_back()
+        until(lambda: write.outcome is not None)
+        assert write.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+        assert shop.written() == ["1"] * applied
+        with shop.atomic():
+            shop.put(2)
+        assert ran == []
+        assert shop.written() == ["1"] * applied + ["2"]
+
+
+def test_an_interruption_after_the_decision_runs_the_callbacks(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    ran: list[int] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with shop_on(postgres, emulator, pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, interrupt)) as shop:
+        with pytest.raises(KeyboardInterrupt) as raised, shop.atomic():
+            shop.put(1)
+            shop.on_commit(lambda: ran.append(1))
+        assert "is committed anyway" in " ".join(raised.value.__notes__)
+        assert ran == [1]
+        until(lambda: shop.written() == ["1"])
+
+
+def test_an_interruption_before_the_decision_undoes_both(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    """As by the time limit of a worker, which raises SystemExit or an error of its own anywhere."""
+
+    def interrupt() -> None:
+        raise SystemExit
+
+    with shop_on(postgres, emulator, pause=AtPoint(PausePoint.AFTER_PREPARE, interrupt)) as shop:
+        with pytest.raises(SystemExit), shop.atomic():
+            shop.put(1)
+        with shop.atomic():
+            shop.put(2)
+        assert shop.written() == ["2"]
+
+
+def test_a_deferred_constraint_fails_as_djangos_error(shop: Shop) -> None:
+    execute(shop, "CREATE TABLE parts (id int PRIMARY KEY, event int REFERENCES events DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(IntegrityError), shop.atomic():
+        shop.put(1)
+        execute(shop, "INSERT INTO parts VALUES (1, 99)")
+    with shop.atomic():
+        shop.put(2)
+    assert shop.written() == ["2"]
+
+
+# ---- modes -----------------------------------------------------------------------------------------------------------
+
+
+def test_durable_blocks(shop: Shop) -> None:
+    with shop.atomic(durable=True):
+        shop.put(1)
+    with pytest.raises(RuntimeError), shop.atomic(), shop.atomic(durable=True):
+        pass
+    assert shop.written() == ["1"]
+
+
+def test_autocommit_off(shop: Shop) -> None:
+    """The application ends its transactions itself; an atomic block is a savepoint."""
+    transaction.set_autocommit(False, using=shop.alias)
+    shop.put(1)
+    with shop.atomic():
+        shop.put(2)
+    with pytest.raises(DatabaseError):
+        transaction.set_autocommit(True, using=shop.alias)
+    transaction.commit(using=shop.alias)
+    assert shop.written() == ["1", "2"]
+    shop.put(3)
+    transaction.rollback(using=shop.alias)
+    transaction.set_autocommit(True, using=shop.alias)
+    assert shop.written() == ["1", "2"]
+
+
+_POOLED = pytest.param(
+    {"OPTIONS": {"pool": {"min_size": 1, "max_size": 2}}},
+    marks=pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1"),
+)
+
+
+@pytest.mark.parametrize("options", [_POOLED, {"CONN_MAX_AGE": 600}])
+def test_connections_that_are_kept(postgres: PostgresDatabase, emulator: Emulator, options: dict[str, Any]) -> None:
+    """A connection that Django gives back to its pool is as it was."""
+    with shop_on(postgres, emulator, **options) as shop:
+        for number in range(4):
+            with shop.atomic():
+                shop.put(number)
+            connections[shop.alias].close_if_unusable_or_obsolete()
+            if "OPTIONS" in options:
+                connections[shop.alias].close()
+        with shop.atomic():
+            shop.put(9)
+            connections[shop.alias].close()  # in the block: the pool must get a connection without its watch
+        with shop.atomic():
+            shop.put(4)
+        assert shop.written() == ["0", "1", "2", "3", "4"]
+        if "OPTIONS" in options:
+            connections[shop.alias].close_pool()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("binding", [True, False])
+def test_cursors_of_both_kinds_and_iterators(postgres: PostgresDatabase, emulator: Emulator, binding: bool) -> None:
+    with shop_on(postgres, emulator, OPTIONS={"server_side_binding": binding}) as shop:
+        with shop.atomic():
+            shop.put(1)
+            with connections[shop.alias].chunked_cursor() as cursor:
+                cursor.execute("SELECT body FROM events FOR UPDATE")
+                assert cursor.fetchall() == [("1",)]
+            with connections[shop.alias].cursor() as cursor:
+                cursor.executemany("UPDATE events SET event_key = %s WHERE id = %s", [("k", 1), ("k", 2)])
+        assert shop.written() == ["1"]
+
+
+def test_two_databases_decide_apart(postgres: PostgresDatabase, shop: Shop, emulator: Emulator) -> None:
+    with shop_on(postgres, emulator) as other:
+        with other.atomic():
+            with pytest.raises(GivenUpError), shop.atomic():
+                shop.put(1)
+                other.put(2)
+                raise GivenUpError
+        assert event_bodies(postgres) == ["2"]
+
+
+def test_an_alias_without_settings_and_a_database_without_dual_writes(shop: Shop) -> None:
+    from django.conf import settings
+
+    held = settings.DUALWRITE.pop(shop.alias)
+    with pytest.raises(ConfigError, match="has no entry"), shop.atomic():
+        send(shop.topic, "x", using=shop.alias)
+    settings.DUALWRITE[shop.alias] = held
+    connections.settings["plain"] = {**connections.settings[shop.alias], "ENGINE": "django.db.backends.postgresql"}
+    with pytest.raises(ConfigError, match="knows nothing of dual writes"):
+        send(shop.topic, "x", using="plain")
+    del connections.settings["plain"], connections["plain"]
+
+
+def test_in_an_event_loop(shop: Shop) -> None:
+    from asgiref.sync import sync_to_async
+
+    def place() -> None:
+        with shop.atomic():
+            shop.put(1)
+        connections[shop.alias].close()
+
+    async def view() -> None:
+        with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
+            send(shop.topic, "x", using=shop.alias)
+        await asyncio.gather(sync_to_async(place)())
+
+    asyncio.run(view())
+    assert shop.written() == ["1"]
+
+
+def test_threads_share_a_pool_of_ids(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    with shop_on(postgres, emulator, dualwrite={"max_writers": 4}) as shop:
+        together = threading.Barrier(4)
+
+        def request(number: int) -> None:
+            try:
+                for block in range(5):
+                    with shop.atomic():
+                        shop.put(number * 10 + block)
+                        if not block:
+                            together.wait(60)
+            finally:
+                connections[shop.alias].close()
+
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(request, range(4)))
+        pool = pool_of(connections[shop.alias])
+        assert shop.written() == sorted(str(number * 10 + block) for number in range(4) for block in range(5))
+        assert pool.status.moved_total == 0
+        assert pool.status.leased_total <= 4
+
+
+def test_while_kafka_is_away_the_block_is_undone(postgres: PostgresDatabase) -> None:
+    with Emulator() as broker, shop_on(postgres, broker) as shop:
+        with shop.atomic():
+            shop.put(1)
+        broker.stop()
+        with pytest.raises(KafkaUnreachableError), shop.atomic():
+            shop.put(2)
+        with shop.atomic():
+            shop.insert(3)
+        assert event_bodies(postgres) == ["1", "3"]
+
+
+def test_while_kafka_is_away_records_may_be_stored(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    """The database has decided then, so callbacks run; the pool publishes when Kafka is back."""
+    ran: list[int] = []
+    settings = {"when_kafka_is_away": "store", "unreachable_timeout_ms": 100}
+    with shop_on(postgres, emulator, dualwrite=settings) as shop:
+        with shop.atomic():
+            shop.put(1)
+        with kafka_away(emulator), shop.atomic():
+            write = shop.put(2)
+            shop.on_commit(lambda: ran.append(2))
+        assert write.outcome is Outcome.STORED
+        assert ran == [2]
+        until(lambda: len(read_topic(emulator.bootstrap_servers, shop.topic)) == 2)
+        assert shop.written() == ["1", "2"]
+
+
+def test_a_middleware_that_swallows_the_error_changes_nothing(shop: Shop) -> None:
+    """As with ATOMIC_REQUESTS: the block is around the view, so the error has ended it before a middleware sees it."""
+
+    def view() -> None:
+        with shop.atomic():
+            shop.put(1)
+            raise GivenUpError
+
+    try:
+        view()
+    except GivenUpError:
+        pass
+    assert shop.written() == []
+
+
+def test_the_handle_of_a_transaction_is_one(shop: Shop) -> None:
+    with shop.atomic():
+        first = current_dual_write(shop.alias)
+        with shop.atomic():
+            assert current_dual_write(shop.alias) is first
+    assert isinstance(connections[shop.alias].connection, psycopg.Connection)
+    assert "_dualwrite_watch" not in vars(connections[shop.alias].connection)

@@ -1,0 +1,121 @@
+"""What applications' tests see: `captured_records()` in a TestCase, and where the database commits."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+
+from dualwrite.errors import ConfigError, IllegalStateError, InvalidRecordError, TransactionDoomedError
+from dualwrite.recipes.django import send
+from dualwrite.recipes.django.testing import captured_records
+from tests.django.project import Shop
+from tests.support.databases import event_bodies
+
+
+class GivenUpError(Exception):
+    """Ends a block of the tests."""
+
+
+@contextmanager
+def a_test_case(shop: Shop) -> Iterator[None]:
+    """Do what `TestCase` does around a test."""
+    atomic: Any = transaction.atomic(using=shop.alias)
+    atomic._from_testcase = True
+    with atomic:
+        yield
+        transaction.set_rollback(True, using=shop.alias)
+
+
+def values(records: list[Any]) -> list[bytes]:
+    return [record.value for record in records]
+
+
+def test_in_a_test_case_records_share_the_fate_of_their_savepoints(shop: Shop) -> None:
+    with a_test_case(shop):
+        with shop.atomic():
+            shop.put(1)
+        with captured_records(shop.alias) as records:
+            with shop.atomic():
+                shop.put(2)
+                with pytest.raises(GivenUpError), shop.atomic():
+                    shop.put(3)
+                    raise GivenUpError
+            with captured_records(shop.alias) as inner, shop.atomic(durable=True):
+                shop.put(4)
+        assert values(records) == [b"2", b"4"]
+        assert values(inner) == [b"4"]
+        with captured_records(shop.alias) as none:
+            pass
+        assert none == []
+    assert shop.written() == []
+    assert shop.emulator.transactions() == []
+
+
+def test_in_a_test_case_a_savepoint_may_undo_all_that_was_sent(shop: Shop) -> None:
+    with a_test_case(shop):
+        with captured_records(shop.alias) as records:
+            with pytest.raises(GivenUpError), shop.atomic():
+                shop.put(1)
+                raise GivenUpError
+            with shop.atomic():
+                shop.put(2)
+        assert values(records) == [b"2"]
+
+
+def test_in_a_test_case_a_block_that_could_not_commit_is_an_error(shop: Shop) -> None:
+    with a_test_case(shop), pytest.raises(TransactionDoomedError), captured_records(shop.alias), shop.atomic():
+        with pytest.raises(InvalidRecordError):
+            send("", "x", using=shop.alias)
+
+
+def test_where_the_database_commits_it_commits_alone(shop: Shop) -> None:
+    with captured_records(shop.alias) as records:
+        with shop.atomic():
+            shop.put(1)
+        with pytest.raises(GivenUpError), shop.atomic():
+            shop.put(2)
+            raise GivenUpError
+    assert values(records) == [b"1"]
+    assert event_bodies(shop.database) == ["1"]
+    assert shop.emulator.transactions() == []
+
+
+def test_records_of_other_threads_are_captured_too(shop: Shop) -> None:
+    def request() -> None:
+        with shop.atomic():
+            shop.put(1)
+        connections[shop.alias].close()
+
+    with captured_records(shop.alias) as records:
+        thread = threading.Thread(target=request)
+        thread.start()
+        thread.join()
+    assert values(records) == [b"1"]
+
+
+def test_outside_of_it_dual_writes_are_real(shop: Shop) -> None:
+    with captured_records(shop.alias):
+        pass
+    with shop.atomic():
+        shop.put(1)
+    assert shop.written() == ["1"]
+
+
+def test_the_transaction_of_a_test_case_is_not_committed_without_its_records(shop: Shop) -> None:
+    atomic: Any = transaction.atomic(using=shop.alias)
+    atomic._from_testcase = True
+    with pytest.raises(IllegalStateError, match="TransactionTestCase"), atomic:
+        shop.put(1)
+    assert shop.written() == []
+
+
+def test_a_database_without_dual_writes(shop: Shop) -> None:
+    connections.settings["plain"] = {**connections.settings[shop.alias], "ENGINE": "django.db.backends.postgresql"}
+    with pytest.raises(ConfigError, match="without dual writes"), captured_records("plain"):
+        pass
+    del connections.settings["plain"], connections["plain"]
