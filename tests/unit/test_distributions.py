@@ -35,7 +35,7 @@ def pyproject(folder: Path) -> dict[str, Any]:
 def packages(folder: Path) -> list[str]:
     """Return the packages that setuptools puts into the wheel of a project."""
     find = pyproject(folder)["tool"]["setuptools"]["packages"]["find"]
-    return find_namespace_packages(str(folder), find.get("exclude", ()), find["include"])
+    return list(find_namespace_packages(str(folder), find.get("exclude", ()), find["include"]))
 
 
 def test_each_module_is_in_one_distribution(staged: dict[str, Path]) -> None:
