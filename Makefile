@@ -61,7 +61,7 @@ bench: $(READY)
 
 dist: $(READY)
 	rm -rf build dist
-	$(BIN)/python -m build
+	$(BIN)/python .ci/distributions.py
 	$(BIN)/python -m twine check --strict dist/*
 
 # A virtual environment in $(@D) with what $(REQUIRED) names.

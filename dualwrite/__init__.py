@@ -7,7 +7,12 @@ The public names are imported when they are first used, so that importing an err
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any, Final
+
+# The emulator and the testing tools are distributions of their own, which may be installed in another directory: in
+# that of the user, in a virtual environment over the system's packages, or where each distribution has its own.
+__path__ = extend_path(__path__, __name__)
 
 if TYPE_CHECKING:
     from dualwrite.admin import (

@@ -16,6 +16,8 @@ def command(arguments: tuple[str, ...]) -> None:
     try:
         from dualwrite.broker_emulator.process.tuning import start_lean
     except ModuleNotFoundError as error:
+        if (error.name or "").startswith("dualwrite."):
+            raise click.ClickException("the broker is not installed: pip install 'dualwrite[emulator]'") from None
         raise click.ClickException(str(error)) from None
     start_lean()
     from dualwrite.broker_emulator.process.command_line import main

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import uuid
@@ -122,6 +123,8 @@ def command(
 
     Exit code: 0 both sides agree; 1 an anomaly was found; 2 wrong usage, or it could not run.
     """
+    if not hasattr(signal, "SIGSTOP"):
+        raise CannotRunError("this operating system cannot freeze processes; run it on Linux or macOS, on any machine")
     run = uuid.uuid4().hex[:8]
     tier = _tier(access, prefix_of(run))
     with database(database_url) as engine:

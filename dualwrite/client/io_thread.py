@@ -15,18 +15,17 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
-_new_event_loop: Callable[[], asyncio.AbstractEventLoop]
-try:
-    import uvloop
-
-    _new_event_loop = uvloop.new_event_loop
-except ImportError:
-    _new_event_loop = asyncio.new_event_loop
-
-
 ResultT = TypeVar("ResultT")
 
 _log = logging.getLogger(__name__)
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 class IoThread:

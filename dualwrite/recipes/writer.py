@@ -20,7 +20,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
@@ -168,6 +167,8 @@ class OneId:
         kafka = KafkaSettings(transactional_id, producer_settings)
         self._transactional_id = kafka.transactional_id
         self.producer_settings: Final = kafka.producer
+        from dualwrite.client.wire.cluster import ClusterSettings
+
         self._cluster = ClusterSettings.of(kafka.config)
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
         self._policy = store_policy(

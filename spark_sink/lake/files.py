@@ -27,7 +27,12 @@ def flush_file(path: Path) -> None:
 
 
 def flush_directory(directory: Path) -> None:
-    """Make the names in a directory survive a crash of the machine."""
+    """Make the names in a directory survive a crash of the machine. Raises SinkError where that is impossible."""
+    if not hasattr(os, "O_DIRECTORY"):
+        raise SinkError(
+            f"{directory} cannot be flushed to disk on this operating system, so a crash of the machine could "
+            "lose data files of decided batches; nothing was decided. Run the driver and its tasks on Linux or macOS"
+        )
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

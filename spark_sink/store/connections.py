@@ -256,6 +256,8 @@ def _has_news(entry: ConnectionPoolEntry) -> bool:
         return True  # the driver has closed it
     if fileno is None:
         return False
+    if not hasattr(select, "poll"):  # Windows, whose select() has no limit on the number of a socket
+        return bool(select.select([fileno], [], [], 0)[0])
     poll = select.poll()
     poll.register(fileno, select.POLLIN)
     return bool(poll.poll(0))

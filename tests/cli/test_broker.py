@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -29,3 +31,11 @@ def test_it_serves_until_it_is_told_to_stop() -> None:
 )
 def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
     assert_one_line(ended(process("broker", *arguments)), 2, said)
+
+
+def test_an_install_without_it_says_how_to_get_it() -> None:
+    absent = "import sys; sys.modules['dualwrite.broker_emulator'] = None; sys.argv = ['dualwrite', 'broker']"
+    code = f"{absent}; from dualwrite.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == "dualwrite: the broker is not installed: pip install 'dualwrite[emulator]'\n"
+    assert done.returncode == 1

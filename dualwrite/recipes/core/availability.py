@@ -14,13 +14,14 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from dualwrite.client.wire.cluster import ClusterSettings
-from dualwrite.client.wire.reachability import wait_until_reachable
 from dualwrite.errors import KafkaUnreachableError
 from dualwrite.recipes.core.kafka_watch import KafkaWatch
 from dualwrite.recipes.core.telemetry import forget_availability, observe_availability
+
+if TYPE_CHECKING:
+    from dualwrite.client.wire.cluster import ClusterSettings
 
 _log = logging.getLogger(__name__)
 
@@ -130,6 +131,8 @@ class Availability:
 
 async def _until_present(found: weakref.ref[Availability], cluster: ClusterSettings) -> None:
     """Wait for Kafka, as long as there is a writer that is interested."""
+    from dualwrite.client.wire.reachability import wait_until_reachable
+
     await wait_until_reachable(cluster, lambda: found() is not None)
     availability = found()
     if availability is not None:

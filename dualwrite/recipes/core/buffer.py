@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
-from dualwrite.client.records.record_future import BaseRecordFuture
 from dualwrite.client.records.send_arguments import (
     Serializers,
     check_topic,
@@ -22,6 +21,9 @@ from dualwrite.client.records.send_arguments import (
 )
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
+
+if TYPE_CHECKING:
+    from dualwrite.client.records.record_future import BaseRecordFuture
 
 DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
 """A producer's default buffer size, so that one flush can take all."""

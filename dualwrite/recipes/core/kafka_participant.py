@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from dualwrite.async_producer import AsyncProducer
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.log.batches import StoredRecord
-from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
+
+if TYPE_CHECKING:
+    from dualwrite.async_producer import AsyncProducer
+    from dualwrite.client.log.batches import StoredRecord
+    from dualwrite.client.log.transaction_end import TransactionEnd
+    from dualwrite.producer import Producer
 
 
 class KafkaParticipant(Protocol):
@@ -118,6 +120,8 @@ class BlockingKafkaParticipant:
         self._producer: Producer | None = None
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
+        from dualwrite.producer import Producer
+
         await self.give_up()
         producer = self._producer = Producer(**self._settings, transactional_id=kafka_id)
         producer.init_transactions(keep_prepared_txn=True)
@@ -226,6 +230,8 @@ class AsyncKafkaParticipant:
         self._producer: AsyncProducer | None = None
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
+        from dualwrite.async_producer import AsyncProducer
+
         await self.give_up()
         producer = self._producer = AsyncProducer(**self._settings, transactional_id=kafka_id)
         await producer.init_transactions(keep_prepared_txn=True)
@@ -342,6 +348,8 @@ class BlockingTopicLookUp:
     """`TopicLookUp` with the producer for threads."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        from dualwrite.producer import Producer
+
         self._producer = Producer(**settings)
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
@@ -355,6 +363,8 @@ class AsyncTopicLookUp:
     """`TopicLookUp` with the producer for asyncio."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
+        from dualwrite.async_producer import AsyncProducer
+
         self._producer = AsyncProducer(**settings)
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:

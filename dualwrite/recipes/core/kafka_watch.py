@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
 
-from dualwrite.async_producer import run_in_background
 from dualwrite.client.io_thread import process_generation
 
 Steps = Coroutine[Any, Any, None]
@@ -41,6 +40,8 @@ class IoThreadWatch:
         return running is not None and not running.done() and self._generation == process_generation()
 
     def start(self, steps: Steps) -> None:
+        from dualwrite.async_producer import run_in_background
+
         self.stop()
         self._generation = process_generation()
         self._running = run_in_background(steps)

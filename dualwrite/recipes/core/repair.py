@@ -16,10 +16,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dualwrite.client.log.batches import StoredRecord
-from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
     AuthorizationError,
@@ -39,6 +37,10 @@ from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
 from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.telemetry import TornEnd, count_unproven
+
+if TYPE_CHECKING:
+    from dualwrite.client.log.batches import StoredRecord
+    from dualwrite.client.log.transaction_end import TransactionEnd
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
-from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
@@ -84,6 +83,8 @@ class PoolSettings:
         self._pause = pause
         self.producer_settings = producer_settings
         kafka = self._kafka(transactional_id_of(prefix, 0))
+        from dualwrite.client.wire.cluster import ClusterSettings
+
         self._cluster = ClusterSettings.of(kafka.config)
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
         self.policy: Final = store_policy(

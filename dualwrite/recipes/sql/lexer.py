@@ -8,6 +8,7 @@ each value of the setting, and the caller compares the results.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final, NamedTuple
 
 _SPACE: Final = r"[\s\ufeff]+"  # ASCII whitespace; SQLite skips a byte order mark too
@@ -33,7 +34,8 @@ _OTHER_WORD: Final = r"[\w$\x80-\U0010ffff]+"
 class Reading(NamedTuple):
     """The lexical rules of one database under one setting."""
 
-    token: re.Pattern[str]
+    token: str
+    """The pattern of a token. It is compiled when a text is first read: that takes longer than to load this module."""
     comments_nest: bool = False
     comment_may_stay_open: bool = False
 
@@ -54,8 +56,9 @@ def cut(text: str, reading: Reading) -> Cut:
     statements: list[list[str]] = [[]]
     is_conditional = False
     position = 0
+    next_token = _compiled(reading.token).match
     while position < len(text):
-        token = reading.token.match(text, position)
+        token = next_token(text, position)
         assert token is not None, "the last alternative is any character"
         position = token.end()
         match token.lastgroup:
@@ -102,8 +105,13 @@ def _end_of_comment(text: str, position: int, reading: Reading) -> int:
 _COMMENT_MARK: Final = re.compile(r"/\*|\*/")
 
 
-def _reading(*alternatives: str) -> re.Pattern[str]:
-    return re.compile("|".join(alternatives), re.ASCII | re.DOTALL)
+@cache
+def _compiled(token: str) -> re.Pattern[str]:
+    return re.compile(token, re.ASCII | re.DOTALL)
+
+
+def _reading(*alternatives: str) -> str:
+    return "|".join(alternatives)
 
 
 def _postgres(string: str) -> Reading:
