@@ -40,6 +40,7 @@ FILES: Final = frozenset(
         "tests/crash/test_django_kills.py",
         "tests/crash/test_django_matrix.py",
         "tests/crash/test_interruptions.py",
+        "tests/crash/test_key_order.py",
         "tests/crash/test_key_value_matrix.py",
         "tests/crash/test_pool_async.py",
         "tests/crash/test_pool_chaos.py",
