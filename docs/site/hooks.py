@@ -65,7 +65,7 @@ def _to_site(folder: Path, here: Path) -> Any:
         name = target.relative_to(_ROOT).as_posix() if target.is_relative_to(_ROOT) else ""
         site = _ABOVE.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else None)
         if site is None:
-            return f"](index.md)" if not name else f"]({'../' * (len(here.parts) - 1)}index.md#the-parts)"
+            return "](index.md)" if not name else f"]({'../' * (len(here.parts) - 1)}index.md#the-parts)"
         return f"]({'../' * (len(here.parts) - 1)}{site}{found['anchor'] or ''})"
 
     return replaced
