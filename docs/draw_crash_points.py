@@ -86,7 +86,8 @@ def picture() -> str:
     body = [line for number, row in enumerate(ROWS) for line in _drawn(row, _middle(number))]
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom}" width="{_WIDTH}" height="{bottom}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {bottom}" '
+            f'width="{_WIDTH}" height="{bottom}" '
             'role="img" aria-label="The two commits of a dual write, and what follows a crash at each point">',
             f"<style>{_STYLE}</style>",
             f'<rect class="paper" width="{_WIDTH}" height="{bottom}"/>',

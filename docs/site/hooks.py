@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _REFERENCE: Final = {
 }
 """The pages of the reference: of what modules the public names are on it."""
 _EMULATOR: Final = ("dualwrite.broker_emulator.emulator.Emulator", "dualwrite.broker_emulator.handles")
-_LINK: Final = re.compile(r"\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
+_LINK: Final = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
 _FENCED: Final = re.compile(r"(```.*?```)", re.DOTALL)
 
 
@@ -59,13 +59,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return "".join(part if part.startswith("```") else _LINK.sub(_to_site(folder, here), part) for part in parts)
 
 
-def _to_site(folder: Path, here: Path) -> Any:
+def _to_site(folder: Path, here: Path) -> Callable[[re.Match[str]], str]:
     def replaced(found: re.Match[str]) -> str:
         target = (folder / found["target"]).resolve()
         name = target.relative_to(_ROOT).as_posix() if target.is_relative_to(_ROOT) else ""
         site = _ABOVE.get(name) or (name.removeprefix("docs/") if name.startswith("docs/") else None)
         if site is None:
-            return "](index.md)" if not name else f"]({'../' * (len(here.parts) - 1)}index.md#the-parts)"
-        return f"]({'../' * (len(here.parts) - 1)}{site}{found['anchor'] or ''})"
+            return f"{found['text']} (`{name}`)"
+        return f"[{found['text']}]({'../' * (len(here.parts) - 1)}{site}{found['anchor'] or ''})"
 
     return replaced

@@ -126,7 +126,7 @@ def _print(checks: list[Check], guarantees: list[Guarantee]) -> None:
             meaning = meaning_of("Verdict", check.verdict)
             print_labelled(check.verdict, f"{check.where}, {check.what}: {check.remedy}", meaning)
     for guarantee in guarantees:
-        click.echo(f"guarantee: {guarantee.sentence}")
+        print_labelled("guarantee", guarantee.sentence, None)
 
 
 def _worst(checks: list[Check]) -> Verdict:

@@ -92,8 +92,11 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_labelled(label: str, sentence: str, meaning: Meaning | None) -> None:
-    """Print `label: sentence`, with the label in the colour of what it means."""
-    click.echo(f"{coloured(label, meaning)}: {sentence}")
+    """Print `label: sentence`, with the label in the colour of what it means, and without breaking words."""
+    first, *others = wrapped(f"{label}: {sentence}", console().width)
+    click.echo(f"{coloured(label, meaning)}{first.removeprefix(label)}")
+    for line in others:
+        click.echo(line)
 
 
 def columns_that_fit(

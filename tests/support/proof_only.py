@@ -19,6 +19,7 @@ FOLDERS: Final = ("tests/interop/", "tests/pgbouncer/")
 
 FILES: Final = frozenset(
     {
+        "tests/test_site.py",
         "tests/admin/test_apache_nodes.py",
         "tests/apache_kafka/test_late_requests.py",
         "tests/apache_kafka/test_log_reading.py",
