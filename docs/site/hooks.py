@@ -69,3 +69,9 @@ def _to_site(folder: Path, here: Path) -> Callable[[re.Match[str]], str]:
         return f"[{found['text']}]({'../' * (len(here.parts) - 1)}{site}{found['anchor'] or ''})"
 
     return replaced
+
+
+def on_post_build(config: Any) -> None:
+    """Write the index of the search as a script, too, for which the theme asks where the site is read as files."""
+    search = Path(config.site_dir) / "search"
+    search.joinpath("search_index.js").write_text(f"var __index = {search.joinpath('search_index.json').read_text()}")
