@@ -13,7 +13,7 @@ OLDEST_SPARK := 4.2.0
 VENV_OLDEST_SPARK := $(VENV)-spark-floor
 TESTS_OLDEST_SPARK := $(addprefix tests/spark/test_,batch.py foreach_batch.py source.py datasource.py)
 
-.PHONY: demo demo-spark test proof test-spark-floor interop fuzz differential lint bench dist clean
+.PHONY: demo demo-spark test proof test-spark-floor interop fuzz differential lint docs bench dist clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
@@ -51,6 +51,11 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a site, in build/site; a link that leads nowhere is an error.
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict --config-file docs/site/mkdocs.yml --site-dir "$(CURDIR)/build/site"
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import runpy
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +35,7 @@ from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
 
 ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -49,6 +53,13 @@ def test_the_table_of_profiles_is_that_of_the_code() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_no_line_is_longer_than_a_screen() -> None:
+    """Rows of tables are left out: Markdown has no way to continue them on another line."""
+    reflow = runpy.run_path(str(DOCS / "reflow.py"))
+    too_long = {str(page.relative_to(ROOT)): reflow["too_long"](page.read_text()) for page in PAGES}
+    assert {page: lines for page, lines in too_long.items() if lines} == {}, "run: python docs/reflow.py"
 
 
 def examples(page: Path) -> list[str]:
@@ -210,12 +221,66 @@ def test_the_page_of_the_pool_writes_and_recovers(
     database.close()
 
 
+def test_the_tutorial_dies_on_both_sides_of_the_decision(emulator: Emulator, tmp_path: Path) -> None:
+    (code,) = examples(DOCS / "tutorial.md")
+    (tmp_path / "shop.py").write_text(code.replace("127.0.0.1:9092", emulator.bootstrap_servers))
+
+    def shop(die: str = "") -> tuple[int, str]:
+        words = [sys.executable, "shop.py"]
+        environment = os.environ | {"DIE": die, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+        return done.returncode, done.stdout
+
+    def orders() -> list[int]:
+        with sa.create_engine(f"sqlite:///{tmp_path / 'shop.db'}").connect() as connection:
+            return list(connection.scalars(sa.text("SELECT id FROM orders ORDER BY id")))
+
+    assert shop() == (0, "order 1\n")
+    assert shop("before-database-commit") == (137, "")
+    assert orders() == [1]
+    assert shop("after-database-commit") == (137, "")
+    assert orders() == [1, 2]
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
+    assert shop() == (0, "order 3\n")
+    assert read_topic(emulator.bootstrap_servers, "orders") == [(str(order), "lamp") for order in (1, 2, 3)]
+
+
+def test_the_page_of_the_order_sends_the_version_of_a_row(
+    run: Run, emulator: Emulator, postgres_server: PostgresServer
+) -> None:
+    database = PostgresDatabase(postgres_server)
+    with database.engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE accounts (owner text PRIMARY KEY, version integer, sum integer)"))
+        connection.execute(sa.text("INSERT INTO accounts VALUES ('anna', 0, 0)"))
+    (code,) = examples(DOCS / "order.md")
+    url = database.url.render_as_string(hide_password=False)
+    named = run(code.replace("postgresql+psycopg://localhost/shop", url))
+    with named["pool"]:
+        named["deposit"]("anna", 5)
+        named["deposit"]("anna", 7)
+    assert read_topic(emulator.bootstrap_servers, "accounts") == [("anna", "1: 5"), ("anna", "2: 7")]
+    database.close()
+
+
+@pytest.mark.parametrize("number", range(len(examples(DOCS / "reading.md"))))
+def test_readers_of_each_client_skip_what_was_aborted(run: Run, emulator: Emulator, number: int) -> None:
+    emulator.create_topic("orders")
+    with Producer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="t") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("orders", key="1", value="aborted")
+        producer.abort_transaction()
+        with producer.transaction():
+            producer.send("orders", key="1", value="lamp")
+    record = run(examples(DOCS / "reading.md")[number])["record"]
+    assert (record.value() if callable(record.value) else record.value) == b"lamp"
+
+
 def test_the_page_of_the_pool_names_everything_in_its_status() -> None:
     named = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("pool.md", "`pool.status`")))
     assert named == [field.name for field in fields(PoolStatus)]
 
 
-DOCS = ROOT / "docs"
 RUN_AS_THEY_ARE = [
     (page, number)
     for page in ("producer.md", "guarantees.md", "coming-from.md")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from dualwrite.cli.connection import database, database_option, schema_option
+from dualwrite.cli.groups import Command
 from dualwrite.recipes.recovery.adoption import Adoption, adopt
 
 
-@click.command("adopt", short_help="Declare that a database was moved, or copied.")
+@click.command("adopt", cls=Command, short_help="Declare that a database was moved, or copied.")
 @database_option(required=True)
 @schema_option
 @click.option("--moved", is_flag=True, help="The original is gone for good: keep its transactional ids.")

@@ -79,8 +79,9 @@ def _with_kafka(command: Callable[..., None], *, required: bool) -> Callable[...
         click.option(
             "--timeout-ms",
             type=click.IntRange(min=1),
-            show_default=f"{DEFAULT_TIMEOUT_MS}, {DEFAULT_REACH_MS} for the first one",
-            help="How long one request to Kafka may take, including retries.",
+            metavar="MS",
+            help="How long one request to Kafka may take, including retries: by default "
+            f"{DEFAULT_TIMEOUT_MS}, and {DEFAULT_REACH_MS} until a broker has responded.",
         ),
         click.option(
             "--command-config",
@@ -92,7 +93,7 @@ def _with_kafka(command: Callable[..., None], *, required: bool) -> Callable[...
             required=required,
             envvar=SERVERS_VARIABLE,
             show_envvar=True,
-            metavar="HOST:PORT[,...]",
+            metavar="HOST:PORT,...",
             help="Brokers to connect to first." if required else "Brokers to connect to first, for kafka:///topic.",
         ),
     ):

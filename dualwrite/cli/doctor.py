@@ -10,6 +10,7 @@ import click
 from sqlalchemy.exc import SQLAlchemyError
 
 from dualwrite.admin import PROBED_ID
+from dualwrite.cli.colours import coloured, meaning_of
 from dualwrite.cli.connection import (
     KafkaAccess,
     database,
@@ -21,7 +22,8 @@ from dualwrite.cli.doctor_checks import Check, Verdict, failure
 from dualwrite.cli.doctor_database import database_checks
 from dualwrite.cli.doctor_kafka import cluster_checks, topic_check
 from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
-from dualwrite.cli.output import counted, print_json, print_table
+from dualwrite.cli.groups import Command
+from dualwrite.cli.output import counted, print_json, print_labelled, print_table
 from dualwrite.errors import DualWriteError
 from dualwrite.guarantee import Guarantee
 
@@ -34,19 +36,21 @@ _CONCLUSIONS: Final = {
 _NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be reached"
 
 
-@click.command("doctor", short_help="Check whether dual writes work with this cluster and this database.")
+@click.command("doctor", cls=Command, short_help="Check whether dual writes work with this cluster and this database.")
 @kafka_options
 @database_option(required=False)
 @click.option(
     "--transactional-id",
     default=PROBED_ID,
     show_default=True,
+    metavar="ID",
     help="Test with this id whether two-phase commit is allowed; with ACLs, give an id that you use.",
 )
 @click.option(
     "--topic",
     "topics",
     multiple=True,
+    metavar="NAME",
     help="Check whether what a broker aborts in this topic can be published again; may be repeated.",
 )
 @click.option(
@@ -82,7 +86,8 @@ def command(
         print_json(_document(checks, guarantees))
     else:
         _print(checks, guarantees)
-        click.echo(_CONCLUSIONS[_worst(checks)] if reached else _NOT_KNOWN)
+        worst = _worst(checks)
+        click.echo(coloured(_CONCLUSIONS[worst], meaning_of("Verdict", worst)) if reached else _NOT_KNOWN)
         if database_url is None:
             click.echo("no database was checked: give --database to check one")
     ctx.exit(UNUSABLE if not reached else LEFT if _worst(checks) is Verdict.FAIL else 0)
@@ -118,9 +123,10 @@ def _print(checks: list[Check], guarantees: list[Guarantee]) -> None:
     print_table(_HEADERS, [(check.verdict, check.where, check.what, check.found) for check in checks])
     for check in checks:
         if check.remedy is not None:
-            click.echo(f"{check.verdict}: {check.where}, {check.what}: {check.remedy}")
+            meaning = meaning_of("Verdict", check.verdict)
+            print_labelled(check.verdict, f"{check.where}, {check.what}: {check.remedy}", meaning)
     for guarantee in guarantees:
-        click.echo(f"guarantee: {guarantee.sentence}")
+        print_labelled("guarantee", guarantee.sentence, None)
 
 
 def _worst(checks: list[Check]) -> Verdict:

@@ -9,6 +9,8 @@ from typing import Any, Final
 import click
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
 
+from dualwrite.cli.colours import Meaning, coloured
+from dualwrite.cli.groups import Group
 from dualwrite.errors import (
     AdminError,
     DualWriteError,
@@ -21,11 +23,14 @@ LEFT: Final = 1
 """The exit code of a command that worked, but something is left, wrong, or was refused."""
 UNUSABLE: Final = 2
 """The exit code of wrong usage, or of a cluster or database that cannot be reached."""
+INTERRUPTED: Final = 130
+"""The exit code after Ctrl-C, as a shell reports it."""
 
+_NAME: Final = "dualwrite"
 _REFUSED: Final = (AdminError, IncompleteAnswerError)
 
 
-class OneLineGroup(click.Group):
+class OneLineGroup(Group):
     """A command group that prints an error as one line; `--help` shows the usage."""
 
     def main(
@@ -37,19 +42,19 @@ class OneLineGroup(click.Group):
         **extra: Any,
     ) -> Any:
         try:
-            code = super().main(args, "dualwrite", complete_var, standalone_mode=False, **extra)
+            code = super().main(args, _NAME, complete_var, standalone_mode=False, **extra)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
             code = UNUSABLE
         except click.UsageError as error:
-            path = error.ctx.command_path if error.ctx is not None else "dualwrite"
-            code = _report(f"{path}: {error.format_message()} ({path} --help)", UNUSABLE)
+            path = error.ctx.command_path if error.ctx is not None else _NAME
+            code = _report(path, f"{error.format_message()} ({path} --help)", UNUSABLE)
         except click.ClickException as error:
-            code = _report(f"dualwrite: {error.format_message()}", error.exit_code)
+            code = _report(_NAME, error.format_message(), error.exit_code)
         except click.Abort:
-            code = _report("dualwrite: interrupted", 130)
+            code = _report(_NAME, "interrupted", INTERRUPTED)
         except (DualWriteError, SQLAlchemyError, ModuleNotFoundError) as error:
-            code = _report(f"dualwrite: {sentence(error)}", exit_code(error))
+            code = _report(_NAME, sentence(error), exit_code(error))
         except BrokenPipeError:
             sys.stderr.close()  # nothing reads the output any more: prevent the error of the interpreter's last flush
             code = LEFT
@@ -86,6 +91,6 @@ _REMEDIES: Final[tuple[tuple[type[Exception], str], ...]] = (
 )
 
 
-def _report(line: str, code: int) -> int:
-    click.echo(line, err=True)
+def _report(path: str, what: str, code: int) -> int:
+    click.echo(f"{coloured(f'{path}:', Meaning.ERROR, sys.stderr)} {what}", err=True)
     return code

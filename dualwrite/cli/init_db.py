@@ -12,6 +12,7 @@ from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateTable
 
 from dualwrite.cli.connection import database, database_option, schema_option
+from dualwrite.cli.groups import Command
 from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
 from dualwrite.recipes.sql.pinned_tables import checked_schema
 from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table, kafka_transaction_redo
@@ -37,7 +38,7 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 """The table with the positions of consumer groups, for `OffsetsInDatabase`."""
 
 
-@click.command("init-db", short_help="Create the tables of dual writes.")
+@click.command("init-db", cls=Command, short_help="Create the tables of dual writes.")
 @database_option(required=False)
 @schema_option
 @click.option("--sql", is_flag=True, help="Print the DDL instead of running it; connects to nothing.")

@@ -3,60 +3,100 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import click
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
+
+from dualwrite.cli.colours import Meaning, coloured, has_colours, meaning_of
 
 _WIDE: Final = 10_000  # output for another program is not wrapped
 _LEAST_LAST: Final = 20
 """How narrow the last column may become; only its texts are readable when wrapped."""
 _GAP: Final = 2
+_HEADING: Final = "bold"
+_WORDS: Final = re.compile(r"(\s*)([^\s,]*,+|[^\s,]+)")
+"""A word, or a member of a list without spaces, with the space before it."""
 
 
 def console() -> Console:
     """Return a console for standard output: as wide as the terminal, or without wrapping if it is no terminal."""
-    is_terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, width=None if is_terminal else _WIDE, highlight=False, markup=False, emoji=False)
+    return Console(
+        file=sys.stdout,
+        width=None if sys.stdout.isatty() else _WIDE,
+        color_system="auto" if has_colours() else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """Return a table in which, if `width` allows it, only the last column is wrapped. Texts are not interpreted."""
-    made = Table(box=None, pad_edge=False, show_edge=False)
-    whole = _least_width(headers, rows) <= width
-    for header in headers:
-        made.add_column(header, overflow="fold", no_wrap=whole and header != headers[-1])
-    for row in rows:
-        made.add_row(*row)
-    return made
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[Text]:
+    """Return the lines of a table, in which only the last column is wrapped, at words. Texts are not interpreted.
+
+    If `width` does not allow that, return a block of lines per row instead: a broken id could not be copied into the
+    next command.
+    """
+    if _least_width(headers, rows) > width:
+        return [line for row in rows for line in (*_block(headers, row, width), Text())]
+    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
+    widths[-1] = width - sum(widths[:-1]) - _GAP * len(widths[:-1])
+    head = _row(headers, widths, [_HEADING] * len(headers))
+    body = (_row(row, widths, [meaning_of(*each) or "" for each in zip(headers, row, strict=True)]) for row in rows)
+    return [*head, *(line for lines in body for line in lines)]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], styles: Sequence[str]) -> Iterator[Text]:
+    """Yield the lines of a row: the first one has all cells, the next ones the rest of the last cell."""
+    indent = sum(widths[:-1]) + _GAP * len(widths[:-1])
+    first, *others = wrapped(cells[-1], widths[-1])
+    line = Text()
+    for cell, width, style in zip(cells[:-1], widths, styles, strict=False):
+        line.append(cell, style).append(" " * (width - len(cell) + _GAP))
+    line.append(first, styles[-1])
+    line.rstrip()
+    yield line
+    for other in others:
+        yield Text(" " * indent).append(other, styles[-1])
+
+
+def _block(headers: Sequence[str], cells: Sequence[str], width: int) -> Iterator[Text]:
+    """Yield the lines of a row in which each cell has lines of its own."""
+    indent = max(map(len, headers)) + _GAP
+    for header, cell in zip(headers, cells, strict=True):
+        yield from _row((header, cell), (indent - _GAP, width - indent), (_HEADING, meaning_of(header, cell) or ""))
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the lines of a text, broken at spaces and behind commas; a word that is too long is not broken."""
+    lines = [""]
+    for space, word in _WORDS.findall(text):
+        if lines[-1] and len(lines[-1] + space + word) > width:
+            lines.append(word)
+        else:
+            lines[-1] += space + word
+    return lines
 
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table, without trailing spaces.
-
-    If the terminal is too narrow, print a block of lines per row instead: a wrapped id could not be copied into the
-    next command.
-    """
-    cells = [tuple(map(str, row)) for row in rows]
+    """Print a table as wide as the terminal, without trailing spaces."""
     out = console()
-    if _least_width(headers, cells) > out.width:
-        _print_blocks(headers, cells)
-        return
     with out.capture() as captured:
-        out.print(table(headers, cells, out.width))
-    for line in captured.get().splitlines():
-        click.echo(line.rstrip())
+        for line in table(headers, [tuple(map(str, row)) for row in rows], out.width):
+            out.print(line, soft_wrap=True)
+    click.echo(captured.get(), nl=False)
 
 
-def _print_blocks(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    width = max(map(len, headers)) + _GAP
-    for row in rows:
-        for header, cell in zip(headers, row, strict=True):
-            click.echo(f"{header:{width}}{cell}".rstrip())
-        click.echo()
+def print_labelled(label: str, sentence: str, meaning: Meaning | None) -> None:
+    """Print `label: sentence`, with the label in the colour of what it means, and without breaking words."""
+    first, *others = wrapped(f"{label}: {sentence}", console().width)
+    click.echo(f"{coloured(label, meaning)}{first.removeprefix(label)}")
+    for line in others:
+        click.echo(line)
 
 
 def columns_that_fit(
@@ -77,9 +117,11 @@ def only(chosen: Collection[str], headers: Sequence[str], rows: Iterable[Sequenc
 
 
 def _least_width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    """Return the width of a table in which only the last column is wrapped."""
-    *whole, last = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    return sum(whole) + _GAP * len(whole) + min(last, _LEAST_LAST)
+    """Return the width of a table in which only the last column is wrapped, and no word of it."""
+    *whole, last = zip(headers, *rows, strict=True)
+    longest_word = max(len(word) for cell in last for _, word in _WORDS.findall(cell) or [("", "")])
+    least = max(min(max(map(len, last)), _LEAST_LAST), longest_word)
+    return sum(max(map(len, column)) for column in whole) + _GAP * len(whole) + least
 
 
 def print_json(value: Any) -> None:

@@ -13,9 +13,11 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
+from dualwrite.cli.colours import Meaning, meaning_of
 from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
 from dualwrite.cli.failures import LEFT
-from dualwrite.cli.output import duration, print_json, print_table
+from dualwrite.cli.groups import Command
+from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.taken_out import block_names, document_of, print_each, take_out_each
 from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR
@@ -60,12 +62,14 @@ _HEADERS: Final = (
 )
 
 
-@click.command("recover", short_help="Complete the transactions that crashed processes left open.")
+@click.command("recover", cls=Command, short_help="Complete the transactions that crashed processes left open.")
 @kafka_options
 @database_option(required=True)
 @schema_option
-@click.option("--prefix", help="Check the ids that begin with this.")
-@click.option("--transactional-id", "transactional_ids", multiple=True, help="Check this id; may be repeated.")
+@click.option("--prefix", metavar="TEXT", help="Check the ids that begin with this.")
+@click.option(
+    "--transactional-id", "transactional_ids", multiple=True, metavar="ID", help="Check this id; may be repeated."
+)
 @click.option("--all", "everything", is_flag=True, help="Check all ids of the table and of the cluster.")
 @round_options(
     apply="Resolve what is found, or only report what would be done, which is the default and changes nothing.",
@@ -76,6 +80,7 @@ _HEADERS: Final = (
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
+    metavar="MS",
     help="A row that is still locked after this time is in use, and is left alone.",
 )
 @click.option(
@@ -216,9 +221,9 @@ def _print(report: RecoveryReport) -> None:
     met = {found.action for found in report.found}
     for action, sentence in _EXPLAINED.items():
         if action in met:
-            click.echo(f"{action}: {sentence}")
+            print_labelled(action, sentence, meaning_of("Action", action))
     for each in report.unseen:
-        click.echo(f"not checked: {each}")
+        print_labelled("not checked", each, Meaning.WARN)
     click.echo(_summary(report))
 
 

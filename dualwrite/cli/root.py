@@ -37,15 +37,11 @@ class _Lazy(OneLineGroup):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="dualwrite", message="%(version)s")
-@click.option("-v", "--verbose", is_flag=True, help="Log what the client does to standard error.")
-def cli(*, verbose: bool) -> None:
+def cli() -> None:
     """Tools for dual writes, which change a database and publish to Kafka atomically.
 
     Exit codes: 0 success; 1 the command worked, but something is left, wrong, or was refused; 2 wrong usage, or a
-    cluster or database that cannot be reached. An error is one line on standard error.
+    cluster or database that cannot be reached; 130 interrupted. An error is one line on standard error.
     """
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    else:
-        # Without a handler, Python would print logged warnings between the lines of a command's output.
-        logging.getLogger("dualwrite").addHandler(logging.NullHandler())
+    # Without a handler, Python would print logged warnings between the lines of a command's output.
+    logging.getLogger("dualwrite").addHandler(logging.NullHandler())

@@ -11,10 +11,12 @@ from typing import Any, Final
 
 import click
 
+from dualwrite.cli.colours import Meaning
 from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options, store_kafka_options
 from dualwrite.cli.failures import LEFT
+from dualwrite.cli.groups import Group
 from dualwrite.cli.init_db import make_tables
-from dualwrite.cli.output import duration, print_json, print_table
+from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.spark_phases import command as phases
 from dualwrite.cli.spark_status import command as status
@@ -33,7 +35,7 @@ _FOUND: Final = (
 )
 
 
-@click.group("spark", short_help="Operate the sinks of Spark applications.")
+@click.group("spark", cls=Group, short_help="Operate the sinks of Spark applications.")
 def command() -> None:
     """Operate the sinks of Spark applications (`format("dualwrite-kafka")`), without Spark."""
 
@@ -183,9 +185,9 @@ def _print_report(report: RecoveryReport) -> None:
     for owed in report.owed:
         click.echo(_owed_sentence(owed))
     for advice in dict.fromkeys(each.advice for each in report.all if each.advice is not None):
-        click.echo(f"to do: {advice}")
+        print_labelled("to do", advice, Meaning.WARN)
     for each in report.unseen:
-        click.echo(f"not checked: {each}")
+        print_labelled("not checked", each, Meaning.WARN)
     ended = sum(found.changed for found in report.all)
     counted = f"{ended} ended, {len(report.left)} left, {report.sinks} sinks checked"
     click.echo(counted if report.applied else f"{counted}; nothing was changed: --apply ends them")
@@ -363,7 +365,7 @@ def _gc(
 @schema_option
 @click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
 @click.option("--query", "query_id", required=True, metavar="ID", help="The query, as `status` shows it.")
-@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), help="The batch.")
+@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), metavar="N", help="The batch.")
 @click.pass_context
 def _acknowledge_lost(
     ctx: click.Context,

@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from dualwrite.admin import TransactionAdmin
 from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options
 from dualwrite.cli.failures import LEFT, sentence
+from dualwrite.cli.groups import Command
 from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
 from dualwrite.cli.spark_store import AnyStore, commit_store, schema_option, sink_option
@@ -40,7 +41,7 @@ class _Table:
     rows: Sequence[tuple[str, ...]]
 
 
-@click.command("status", short_help="Show sinks, batches in doubt or lost, and ages; once or live.")
+@click.command("status", cls=Command, short_help="Show sinks, batches in doubt or lost, and ages; once or live.")
 @kafka_options
 @database_option(required=True)
 @schema_option
@@ -136,7 +137,7 @@ def _fitted(views: Sequence[SinkView], width: int) -> Iterator[RenderableType]:
         dispensable = [header for header in _DISPENSABLE if header in each.headers]
         headers = columns_that_fit(each.headers, each.rows, width, dispensable=dispensable)
         yield ""
-        yield table(headers, only(headers, each.headers, each.rows), width)
+        yield from table(headers, only(headers, each.headers, each.rows), width)
 
 
 def _summary(views: Sequence[SinkView]) -> str:

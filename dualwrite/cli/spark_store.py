@@ -20,9 +20,9 @@ AnyStore = CommitStore | TopicStore
 
 def schema_option(function: Callable[..., None]) -> Callable[..., None]:
     """Add `--schema`."""
-    return click.option("--schema", help="The schema of the commit store, like the option commitStore.schema.")(
-        function
-    )
+    return click.option(
+        "--schema", metavar="NAME", help="The schema of the commit store, like the option commitStore.schema."
+    )(function)
 
 
 def sink_option(function: Callable[..., None]) -> Callable[..., None]:

@@ -10,11 +10,13 @@ from typing import Final
 
 import click
 import sqlalchemy as sa
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from dualwrite.admin import TransactionAdmin, TransactionDescription
 from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
 from dualwrite.cli.failures import sentence
+from dualwrite.cli.groups import Command
 from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
 from dualwrite.errors import DualWriteError, KafkaError
@@ -60,7 +62,7 @@ class Line:
     """How many records are owed; None if none are, and if the row does not say how many."""
 
 
-@click.command("top", short_help="Show the open transactions, live.")
+@click.command("top", cls=Command, short_help="Show the open transactions, live.")
 @kafka_options
 @database_option(required=False)
 @schema_option
@@ -129,10 +131,7 @@ def _view(
     cells = [tuple(map(str, _cells(row))) for row in found]
     wanted = _headers(found)
     headers = columns_that_fit(wanted, only(wanted, _HEADERS, cells), width, dispensable=_DISPENSABLE)
-    made = table(headers, only(headers, _HEADERS, cells), width)
-    made.title = title
-    made.title_justify = "left"
-    return made
+    return Group(Text(title), *table(headers, only(headers, _HEADERS, cells), width))
 
 
 def _headers(found: Sequence[Line]) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from dualwrite.admin import (
     TransactionState,
 )
 from dualwrite.cli.connection import KafkaAccess, json_option, kafka_options
+from dualwrite.cli.groups import Group
 from dualwrite.cli.output import print_json, print_table, shown
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -57,7 +58,7 @@ _HANGING: Final = (
 _MINUTE_MS: Final = 60_000
 
 
-@click.group("transactions", short_help="List, describe and end transactions.")
+@click.group("transactions", cls=Group, short_help="List, describe and end transactions.")
 def command() -> None:
     """List, describe and end transactions, as kafka-transactions.sh does."""
 
@@ -83,9 +84,17 @@ def _command(name: str, summary: str) -> Callable[[Callable[..., None]], click.C
     "states",
     multiple=True,
     type=click.Choice([str(s) for s in TransactionState], case_sensitive=False),
-    help="Only in this state; may be repeated.",
+    metavar="STATE",
+    help=f"Only in this state: {', '.join(TransactionState)}; may be repeated.",
 )
-@click.option("--producer-id", "producer_ids", multiple=True, type=int, help="Only this producer id; may be repeated.")
+@click.option(
+    "--producer-id",
+    "producer_ids",
+    multiple=True,
+    type=int,
+    metavar="N",
+    help="Only this producer id; may be repeated.",
+)
 @click.option(
     "--duration-filter",
     type=click.IntRange(min=0),
@@ -119,7 +128,7 @@ def _listed(row: TransactionListing) -> tuple[object, ...]:
 
 
 @_command("describe", "Describe the transaction of an id.")
-@click.option("--transactional-id", required=True, help="The id.")
+@click.option("--transactional-id", required=True, metavar="ID", help="The id.")
 def _describe(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
     """Describe the transaction of an id, as its coordinator knows it."""
     found = admin.describe_transaction(transactional_id)
@@ -160,9 +169,14 @@ def described_document(found: TransactionDescription, now_ms: int) -> dict[str, 
 
 
 @_command("describe-producers", "Describe the producers of a partition.")
-@click.option("--topic", required=True, help="Topic.")
-@click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
-@click.option("--broker-id", type=click.IntRange(min=0), help="Query the replica of this broker instead of the leader.")
+@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--partition", required=True, type=click.IntRange(min=0), metavar="N", help="Its partition.")
+@click.option(
+    "--broker-id",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Query the replica of this broker instead of the leader.",
+)
 def _describe_producers(
     admin: TransactionAdmin, topic: str, partition: int, broker_id: int | None, as_json: bool
 ) -> None:
@@ -182,9 +196,9 @@ def _producer(row: ActiveProducer) -> tuple[object, ...]:
 
 
 @_command("find-hanging", "Find transactions that no coordinator will ever end.")
-@click.option("--topic", help="Search this topic.")
-@click.option("--partition", type=click.IntRange(min=0), help="Search this partition of it.")
-@click.option("--broker-id", type=click.IntRange(min=0), help="Search the replicas of this broker.")
+@click.option("--topic", metavar="NAME", help="Search this topic.")
+@click.option("--partition", type=click.IntRange(min=0), metavar="N", help="Search this partition of it.")
+@click.option("--broker-id", type=click.IntRange(min=0), metavar="N", help="Search the replicas of this broker.")
 @click.option(
     "--max-transaction-timeout",
     type=click.IntRange(min=0),
@@ -240,12 +254,14 @@ def _hanging_document(row: HangingTransaction) -> dict[str, Any]:
 
 
 @_command("abort", "Abort a hanging transaction on one partition.")
-@click.option("--topic", required=True, help="Topic.")
-@click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
-@click.option("--start-offset", type=click.IntRange(min=0), help="Where the transaction starts (brokers since 3.0).")
-@click.option("--producer-id", type=int, help="For older brokers, with the next two options.")
-@click.option("--producer-epoch", type=int, help="For older brokers.")
-@click.option("--coordinator-epoch", type=int, help="For older brokers; -1 if it is not known.")
+@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--partition", required=True, type=click.IntRange(min=0), metavar="N", help="Its partition.")
+@click.option(
+    "--start-offset", type=click.IntRange(min=0), metavar="N", help="Where the transaction starts (brokers since 3.0)."
+)
+@click.option("--producer-id", type=int, metavar="N", help="For older brokers, with the next two options.")
+@click.option("--producer-epoch", type=int, metavar="N", help="For older brokers.")
+@click.option("--coordinator-epoch", type=int, metavar="N", help="For older brokers; -1 if it is not known.")
 def _abort(
     admin: TransactionAdmin,
     topic: str,
@@ -279,8 +295,8 @@ def _abort(
 
 
 @_command("commit", "Commit a decided transaction that hangs on one partition.")
-@click.option("--topic", required=True, help="Topic.")
-@click.option("--partition", required=True, type=click.IntRange(min=0), help="Its partition.")
+@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--partition", required=True, type=click.IntRange(min=0), metavar="N", help="Its partition.")
 @click.option("--prepared-state", required=True, metavar="ID:EPOCH", help="As the state row has it.")
 def _commit(admin: TransactionAdmin, topic: str, partition: int, prepared_state: str, as_json: bool) -> None:
     """Commit a decided transaction that hangs on one partition, bypassing its coordinator.
@@ -301,7 +317,7 @@ def _commit(admin: TransactionAdmin, topic: str, partition: int, prepared_state:
 
 
 @_command("force-terminate", "Abort the open transaction of an id.")
-@click.option("--transactional-id", required=True, help="The id.")
+@click.option("--transactional-id", required=True, metavar="ID", help="The id.")
 def _force_terminate(admin: TransactionAdmin, transactional_id: str, as_json: bool) -> None:
     """Abort the open transaction of an id, prepared or not, and fence its owner (KIP-939).
 

@@ -22,6 +22,7 @@ from dualwrite.cli.connection import (
 )
 from dualwrite.cli.doctor_kafka import cluster_checks
 from dualwrite.cli.failures import LEFT
+from dualwrite.cli.groups import Command
 from dualwrite.cli.output import counted, print_json
 from dualwrite.cli.verify_kafka import RETENTION_MS, CannotRunError
 from dualwrite.cli.verify_run import Plan, Run, Verified, prefix_of
@@ -34,7 +35,7 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
 """The topic must keep everything until it is read."""
 
 
-@click.command("verify", short_help="Write under kills, and check that both sides agree.")
+@click.command("verify", cls=Command, short_help="Write under kills, and check that both sides agree.")
 @kafka_options
 @database_option(required=True)
 @schema_option
@@ -43,6 +44,7 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
     type=click.FloatRange(min=1, max=_MOST_SECONDS),
     default=30.0,
     show_default=True,
+    metavar="SECONDS",
     help="How long to write.",
 )
 @click.option(
@@ -50,6 +52,7 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
     type=click.IntRange(min=1, max=64),
     default=4,
     show_default=True,
+    metavar="N",
     help="How many processes write; they are killed and frozen.",
 )
 @click.option(
@@ -57,6 +60,7 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
     type=click.IntRange(min=1, max=32),
     default=2,
     show_default=True,
+    metavar="N",
     help="How many threads of each process write.",
 )
 @click.option(
@@ -64,21 +68,23 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
     type=click.FloatRange(min=0.1, max=1000),
     default=50.0,
     show_default=True,
+    metavar="N",
     help="How many dual writes all of them begin in a second, if the servers keep up.",
 )
-@click.option("--topic", help="The topic to create; by default, its name begins with dualwrite-verify.")
+@click.option("--topic", metavar="NAME", help="The topic to create; by default, its name begins with dualwrite-verify.")
 @click.option(
     "--partitions",
     type=click.IntRange(min=1, max=100),
     default=3,
     show_default=True,
+    metavar="N",
     help="How many partitions the topic gets.",
 )
 @click.option(
     "--replication-factor",
     type=click.IntRange(min=1),
-    show_default="that of the brokers",
-    help="How many replicas the partitions get.",
+    metavar="N",
+    help="How many replicas the partitions get; by default, what the brokers give.",
 )
 @click.option(
     "--settle",

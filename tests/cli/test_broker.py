@@ -27,7 +27,7 @@ def test_it_serves_until_it_is_told_to_stop() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(("--nodes", "0"), "dualwrite broker: argument --nodes: 0 is less than 1"), (("--nodez",), "--nodez")],
+    [(("--nodes", "0"), "dualwrite broker: Invalid value for '--nodes': 0 is less than 1"), (("--nodez",), "--nodez")],
 )
 def test_wrong_usage(arguments: tuple[str, ...], said: str) -> None:
     assert_one_line(ended(process("broker", *arguments)), 2, said)

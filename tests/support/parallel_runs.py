@@ -32,6 +32,7 @@ IN_ONE_JVM: Final = (
 """Those that call `start_session`. The last of them stops the session."""
 
 ON_REAL_KAFKAS: Final = (
+    "tests/apache_kafka/test_readme.py",
     "tests/apache_kafka/test_repair.py",
     "tests/apache_kafka/test_tiers.py",
     "tests/apache_kafka/test_dual_write.py",

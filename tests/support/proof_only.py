@@ -19,6 +19,7 @@ FOLDERS: Final = ("tests/interop/", "tests/pgbouncer/")
 
 FILES: Final = frozenset(
     {
+        "tests/test_site.py",
         "tests/admin/test_apache_nodes.py",
         "tests/apache_kafka/test_late_requests.py",
         "tests/apache_kafka/test_log_reading.py",
@@ -40,6 +41,7 @@ FILES: Final = frozenset(
         "tests/crash/test_django_kills.py",
         "tests/crash/test_django_matrix.py",
         "tests/crash/test_interruptions.py",
+        "tests/crash/test_key_order.py",
         "tests/crash/test_key_value_matrix.py",
         "tests/crash/test_pool_async.py",
         "tests/crash/test_pool_chaos.py",

@@ -10,7 +10,6 @@ It reports its state to the service manager that started it, if that asks for no
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
@@ -18,7 +17,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NoReturn
+from typing import Any, Final
+
+import click
 
 from dualwrite.broker_emulator.clock import Clock, SystemClock, VirtualClock
 from dualwrite.broker_emulator.cluster.topics import why_not_a_topic_name
@@ -45,39 +46,44 @@ _CLOCKS: Mapping[str, Callable[[], Clock]] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports an error in one line, without the usage, which --help shows."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\n")
-
-
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualwrite.broker_emulator") -> int:
-    """Serve until SIGINT or SIGTERM, or the end of standard input. `prog`: the name of the command in messages."""
-    parser = _parser(prog)
-    options = parser.parse_args(arguments)
+    """Serve until SIGINT or SIGTERM, or the end of standard input. `prog`: the name of the command in messages.
+
+    Raises SystemExit with status 2 for arguments that make no sense.
+    """
+    try:
+        ended: int = command.main(arguments, prog, standalone_mode=False)
+    except click.UsageError as error:  # in one line, without the usage, which --help shows
+        print(f"{prog}: {error.format_message()}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except click.ClickException as error:
+        print(f"{prog}: {error.format_message()}", file=sys.stderr)
+        return error.exit_code
+    return ended
+
+
+def _serve(options: Mapping[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     take_all_descriptors()
-    emulator = _emulator(options, parser)
+    emulator = _emulator(options)
     stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stopped.set())
-    if options.stop_with_stdin:
+    if options["stop_with_stdin"]:
         threading.Thread(target=_await_end_of_input, args=(stopped,), name="standard-input", daemon=True).start()
+    listen = options["listen"]
     try:
-        _start(emulator, parser, f"argument --listen: {options.listen[0]}" if options.listen else "listeners")
+        _start(emulator, f"--listen: {listen[0]}" if listen else "listeners")
         try:
             settle_memory()
-            _print_addresses(emulator, options)
+            _print_addresses(emulator, listen)
             notify(READY)
             stopped.wait()
         finally:
             notify(STOPPING)
             emulator.stop()
     except StorageError as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    return 0
+        raise click.ClickException(str(error)) from None
 
 
 def _await_end_of_input(stopped: threading.Event) -> None:
@@ -87,31 +93,32 @@ def _await_end_of_input(stopped: threading.Event) -> None:
     stopped.set()
 
 
-def _emulator(options: argparse.Namespace, parser: _Parser) -> Emulator:
-    host, port = options.listen or (_HOST, 0)
-    if options.clock == "virtual" and options.control is None:
-        parser.error("argument --clock: without --control, nothing could advance a virtual clock")
-    if port and port + options.nodes - 1 > _MAX_PORT:
-        parser.error(f"argument --listen: {options.nodes} nodes from port {port} on need ports beyond {_MAX_PORT}")
+def _emulator(options: Mapping[str, Any]) -> Emulator:
+    host, port = options["listen"] or (_HOST, 0)
+    nodes, control, registry = options["nodes"], options["control"], options["schema_registry"]
+    if options["clock"] == "virtual" and control is None:
+        raise click.UsageError("--clock: without --control, nothing could advance a virtual clock")
+    if port and port + nodes - 1 > _MAX_PORT:
+        raise click.UsageError(f"--listen: {nodes} nodes from port {port} on need ports beyond {_MAX_PORT}")
     try:
         return Emulator(
-            nodes=options.nodes,
-            listen=f"{host}:{port}" if options.listen else None,
+            nodes=nodes,
+            listen=f"{host}:{port}" if options["listen"] else None,
             config=BrokerConfig.from_properties(_properties(options)),
-            topics=dict(options.topic),
-            scram_users={**options.scram_users, **dict(options.add_scram)},
-            data_dir=options.data_dir,
-            clock=_CLOCKS[options.clock](),
-            control=options.control and "{}:{}".format(*options.control),
-            schema_registry=options.schema_registry and "{}:{}".format(*options.schema_registry),
+            topics=dict(options["topic"]),
+            scram_users={**(options["scram_users"] or {}), **dict(options["add_scram"])},
+            data_dir=options["data_dir"],
+            clock=_CLOCKS[options["clock"]](),
+            control=control and "{}:{}".format(*control),
+            schema_registry=registry and "{}:{}".format(*registry),
         )
     except ValueError as error:
-        parser.error(str(error))
+        raise click.UsageError(str(error)) from None
 
 
-def _print_addresses(emulator: Emulator, options: argparse.Namespace) -> None:
+def _print_addresses(emulator: Emulator, listen: tuple[str, int] | None) -> None:
     """Print the first listener, then the URLs of control and of the schema registry, then the other listeners."""
-    host, _ = options.listen or (_HOST, 0)
+    host, _ = listen or (_HOST, 0)
     _warn_if_unroutable(host, emulator.bootstrap_servers)
     print(emulator.bootstrap_servers, flush=True)
     if emulator.control_url:
@@ -147,101 +154,23 @@ def notify(state: str) -> None:
         return
 
 
-def _start(emulator: Emulator, parser: _Parser, where: str) -> None:
+def _start(emulator: Emulator, where: str) -> None:
     try:
         emulator.start()
     except socket.gaierror as error:
-        parser.error(f"{where}: {error.strerror}")
+        raise click.UsageError(f"{where}: {error.strerror}") from None
     except UnicodeError:
-        parser.error(f"{where}: invalid host name")
+        raise click.UsageError(f"{where}: invalid host name") from None
     except OSError as error:
-        parser.error(error.strerror or str(error))
-
-
-def _parser(prog: str) -> _Parser:
-    parser = _Parser(prog=prog, description="A Kafka cluster for tests.")
-    parser.add_argument(
-        "--listen",
-        type=_address,
-        metavar="HOST:PORT",
-        help="address of the first node; the others use the following ports; port 0: free ports "
-        "(default: that of --config listeners=..., else 127.0.0.1:0)",
-    )
-    parser.add_argument(
-        "--nodes", type=_at_least(1), default=1, metavar="N", help="number of brokers (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--profile",
-        choices=[str(profile) for profile in Profile],
-        help="behaviour to imitate (default: kip-939, everything that the KIPs specify)",
-    )
-    parser.add_argument(
-        "--control",
-        type=_address,
-        metavar="HOST:PORT",
-        help="serve control over HTTP, and a page that shows the state; port 0: a free port (default: no control)",
-    )
-    parser.add_argument(
-        "--schema-registry",
-        type=_address,
-        metavar="HOST:PORT",
-        help="serve a schema registry; port 0: a free port (default: no registry)",
-    )
-    parser.add_argument(
-        "--clock",
-        choices=list(_CLOCKS),
-        default="system",
-        help="source of the broker's time; a virtual clock stands still until it is advanced through --control "
-        "(default: %(default)s)",
-    )
-    parser.add_argument(
-        "--stop-with-stdin",
-        action="store_true",
-        help="stop when standard input ends, so that the broker ends with the process that started it, even if that is "
-        "killed",
-    )
-    parser.add_argument("--data-dir", metavar="DIR", help="store everything in this directory (default: in memory)")
-    parser.add_argument(
-        "--topic",
-        type=_topic,
-        action="append",
-        default=[],
-        metavar="NAME:PARTITIONS",
-        help="create this topic; repeatable (default: topics are created on first use)",
-    )
-    parser.add_argument(
-        "--add-scram",
-        type=_user,
-        action="append",
-        default=[],
-        metavar="NAME:PASSWORD",
-        help="allow this user to log in by SCRAM; repeatable; everybody on this machine can read it (ps)",
-    )
-    parser.add_argument(
-        "--scram-users",
-        type=_users,
-        default={},
-        metavar="FILE",
-        help="allow the users in this properties file, NAME=PASSWORD, to log in by SCRAM",
-    )
-    parser.add_argument(
-        "--config",
-        type=_settings,
-        action="append",
-        default=[],
-        metavar="NAME=VALUE|FILE",
-        help="a broker setting by Kafka's name, or (without =) a properties file such as Kafka's server.properties; "
-        "repeatable, the last value of a setting wins",
-    )
-    return parser
+        raise click.UsageError(error.strerror or str(error)) from None
 
 
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not host:port")
+        raise click.BadParameter(f"{text!r} is not host:port")
     if int(port) > _MAX_PORT:
-        raise argparse.ArgumentTypeError(f"{text!r}: the greatest port is {_MAX_PORT}")
+        raise click.BadParameter(f"{text!r}: the greatest port is {_MAX_PORT}")
     return host, int(port)
 
 
@@ -250,9 +179,9 @@ def _at_least(least: int) -> Callable[[str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+            raise click.BadParameter(f"{text!r} is not a whole number") from None
         if number < least:
-            raise argparse.ArgumentTypeError(f"{number} is less than {least}")
+            raise click.BadParameter(f"{number} is less than {least}")
         return number
 
     return parse
@@ -263,14 +192,14 @@ def _topic(text: str) -> tuple[str, int]:
     name, count = (name, _at_least(1)(partitions)) if colon else (text, 1)
     problem = why_not_a_topic_name(name)
     if problem is not None:
-        raise argparse.ArgumentTypeError(problem)
+        raise click.BadParameter(problem)
     return name, count
 
 
 def _user(text: str) -> tuple[str, str]:
     name, colon, password = text.partition(":")
     if not (colon and name and password):
-        raise argparse.ArgumentTypeError("expected NAME:PASSWORD")
+        raise click.BadParameter("expected NAME:PASSWORD")
     return name, password
 
 
@@ -279,9 +208,9 @@ def _users(path: str) -> Mapping[str, str]:
     try:
         users = read_properties(path)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+        raise click.BadParameter(str(error)) from error
     if not all(name and password for name, password in users.items()):
-        raise argparse.ArgumentTypeError(f"{path}: expected NAME=PASSWORD in each line")
+        raise click.BadParameter(f"{path}: expected NAME=PASSWORD in each line")
     return users
 
 
@@ -293,10 +222,85 @@ def _settings(text: str) -> Mapping[str, str]:
     try:
         return read_properties(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"neither NAME=VALUE nor a file: {error}") from error
+        raise click.BadParameter(f"neither NAME=VALUE nor a file: {error}") from error
 
 
-def _properties(options: argparse.Namespace) -> dict[str, str]:
+def _properties(options: Mapping[str, Any]) -> dict[str, str]:
     """Return all settings; a later one overrides an earlier one."""
-    properties = {name: value for settings in options.config for name, value in settings.items()}
-    return properties if options.profile is None else {**properties, "profile": options.profile}
+    properties = {name: value for settings in options["config"] for name, value in settings.items()}
+    return properties if options["profile"] is None else {**properties, "profile": options["profile"]}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--listen",
+    type=_address,
+    metavar="HOST:PORT",
+    help="Address of the first node; the others use the following ports; port 0: free ports. "
+    "[default: that of --config listeners=..., else 127.0.0.1:0]",
+)
+@click.option("--nodes", type=_at_least(1), default=1, show_default=True, metavar="N", help="Number of brokers.")
+@click.option(
+    "--profile",
+    type=click.Choice([str(profile) for profile in Profile]),
+    metavar="NAME",
+    help=f"Behaviour to imitate: {', '.join(Profile)}. [default: kip-939, everything that the KIPs specify]",
+)
+@click.option(
+    "--control",
+    type=_address,
+    metavar="HOST:PORT",
+    help="Serve control over HTTP, and a page that shows the state; port 0: a free port. [default: no control]",
+)
+@click.option(
+    "--schema-registry",
+    type=_address,
+    metavar="HOST:PORT",
+    help="Serve a schema registry; port 0: a free port. [default: no registry]",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(list(_CLOCKS)),
+    default="system",
+    show_default=True,
+    help="Source of the broker's time; a virtual clock stands still until it is advanced through --control.",
+)
+@click.option(
+    "--stop-with-stdin",
+    is_flag=True,
+    help="Stop when standard input ends, so that the broker ends with the process that started it, even if that is "
+    "killed.",
+)
+@click.option("--data-dir", metavar="DIR", help="Store everything in this directory. [default: in memory]")
+@click.option(
+    "--topic",
+    type=_topic,
+    multiple=True,
+    metavar="NAME:PARTITIONS",
+    help="Create this topic; may be repeated. [default: topics are created on first use]",
+)
+@click.option(
+    "--add-scram",
+    type=_user,
+    multiple=True,
+    metavar="NAME:PASSWORD",
+    help="Allow this user to log in by SCRAM; may be repeated. Everybody on this machine can read it (ps).",
+)
+@click.option(
+    "--scram-users",
+    type=_users,
+    metavar="FILE",
+    help="Allow the users in this properties file, NAME=PASSWORD, to log in by SCRAM.",
+)
+@click.option(
+    "--config",
+    type=_settings,
+    multiple=True,
+    metavar="NAME=VALUE|FILE",
+    help="A broker setting by Kafka's name, or (without =) a properties file such as Kafka's server.properties; "
+    "may be repeated, the last value of a setting wins.",
+)
+def command(**options: Any) -> int:
+    """Run a Kafka cluster for tests, in one process."""
+    _serve(options)
+    return 0

@@ -1,0 +1,153 @@
+"""Writers of one row publish in the order of their commits, whatever transactional ids they have and who is killed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerProcess
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite import DualWriter, DualWriterPool, GroupCommit, TransactionAdmin
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import KafkaUnreachableError
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.killed import run_until_killed
+from tests.crash.ordered_worker import KEYS, LEASE_MS, PREFIX, change, decide_and_die, work
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase
+from tests.support.forked_processes import processes
+from tests.support.kafka_ids import kafka_id_of
+from tests.support.topics import read_topic
+
+KILLS = 4
+BETWEEN_KILLS = 30
+TOPIC = "accounts"
+
+
+@pytest.fixture
+def accounts(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    with made.aside.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE accounts (owner text PRIMARY KEY, version integer NOT NULL)"))
+        for owner in KEYS:
+            connection.execute(sa.text("INSERT INTO accounts VALUES (:owner, 0)"), {"owner": owner})
+    yield made
+    made.close()
+
+
+def versions(database: PostgresDatabase) -> dict[str, int]:
+    with database.aside.connect() as connection:
+        rows = connection.execute(sa.text("SELECT owner, version FROM accounts"))
+        return {row.owner: row.version for row in rows}
+
+
+def published(emulator: Emulator) -> dict[str, list[int]]:
+    """Return the versions of each owner, in the order of the partition."""
+    found: dict[str, list[int]] = {owner: [] for owner in KEYS}
+    for owner, version in read_topic(emulator.bootstrap_servers, TOPIC):
+        found[owner].append(int(version))
+    return found
+
+
+@contextmanager
+def working(
+    database: PostgresDatabase, emulator: Emulator, group_commit: GroupCommit | None
+) -> Iterator[ForkServerProcess]:
+    url = database.url.render_as_string(hide_password=False)
+    process = processes().Process(target=work, args=(url, emulator.bootstrap_servers, TOPIC, group_commit), daemon=True)
+    process.start()
+    yield process
+    process.kill()
+    process.join()
+
+
+def write_under_kills(database: PostgresDatabase, emulator: Emulator, group_commit: GroupCommit | None) -> None:
+    """Let two processes write, one of which is killed and replaced again and again; then kill both."""
+    with working(database, emulator, group_commit):
+        for _ in range(KILLS):
+            goal = sum(versions(database).values()) + BETWEEN_KILLS
+            with working(database, emulator, group_commit):
+                until(lambda: sum(versions(database).values()) >= goal)  # noqa: B023 - called before the next round
+
+
+@pytest.mark.parametrize("group_commit", [None, GroupCommit()], ids=["pool", "group commit"])
+def test_the_order_of_a_key_is_that_of_the_commits(
+    accounts: PostgresDatabase, emulator: Emulator, group_commit: GroupCommit | None
+) -> None:
+    emulator.create_topic(TOPIC, 2)
+    write_under_kills(accounts, emulator, group_commit)
+    with DualWriterPool(
+        accounts.engine, prefix=PREFIX, lease_ms=LEASE_MS, bootstrap_servers=emulator.bootstrap_servers
+    ) as pool:
+        pool.recover()
+        until(lambda: sum(map(len, published(emulator).values())) >= sum(versions(accounts).values()))
+        in_database = versions(accounts)
+    assert published(emulator) == {owner: list(range(1, last + 1)) for owner, last in in_database.items()}
+    ids = {transaction.transactional_id for transaction in emulator.transactions()}
+    assert len(ids) >= 2, "one transactional id alone is always in order"
+
+
+def decided_by_a_dead_process(accounts: PostgresDatabase, emulator: Emulator) -> DualWriter:
+    """Leave version 1 of `anna` in doubt under the id `first`; return a writer with the id `second`."""
+    emulator.create_topic(TOPIC)
+    url = accounts.url.render_as_string(hide_password=False)
+    run_until_killed(decide_and_die, url, emulator.bootstrap_servers, TOPIC)
+    assert versions(accounts)["anna"] == 1
+    return DualWriter(accounts.engine, bootstrap_servers=emulator.bootstrap_servers, transactional_id="second")
+
+
+def recover_first(accounts: PostgresDatabase, emulator: Emulator) -> Outcome:
+    with DualWriter(
+        accounts.engine, bootstrap_servers=emulator.bootstrap_servers, transactional_id="first"
+    ) as successor:
+        return successor.recover().outcome
+
+
+def test_what_is_in_doubt_keeps_its_place(accounts: PostgresDatabase, emulator: Emulator) -> None:
+    with decided_by_a_dead_process(accounts, emulator) as second:
+        change(second, TOPIC, "anna")
+    assert published(emulator)["anna"] == []  # readers wait at what is in doubt
+    assert recover_first(accounts, emulator) is Outcome.COMMITTED
+    assert published(emulator)["anna"] == [1, 2]
+
+
+def test_what_is_published_again_comes_later(accounts: PostgresDatabase, emulator: Emulator) -> None:
+    """The exception that docs/order.md names: a broker has aborted what the database had decided."""
+    with decided_by_a_dead_process(accounts, emulator) as second:
+        with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+            admin.force_terminate_transaction(kafka_id_of(accounts.engine, "first"))
+        change(second, TOPIC, "anna")
+    assert recover_first(accounts, emulator) is Outcome.REPAIRED
+    assert published(emulator)["anna"] == [2, 1]
+
+
+def is_changed(writer: DualWriter) -> bool:
+    """Change `anna`, unless the writer has not noticed yet that Kafka is back."""
+    try:
+        change(writer, TOPIC, "anna")
+    except KafkaUnreachableError:
+        return False
+    return True
+
+
+def test_what_was_stored_may_be_overtaken_by_another_id(accounts: PostgresDatabase, emulator: Emulator) -> None:
+    """The other exception: the id that stored while Kafka was away publishes when it is used next."""
+    emulator.create_topic(TOPIC)
+    servers = emulator.bootstrap_servers
+    with (
+        DualWriter(
+            accounts.engine, bootstrap_servers=servers, transactional_id="first", when_kafka_is_away="store"
+        ) as first,
+        DualWriter(accounts.engine, bootstrap_servers=servers, transactional_id="second") as second,
+    ):
+        change(first, TOPIC, "bert")
+        emulator.crash_node(0)
+        change(first, TOPIC, "anna")
+        emulator.start_node(0)
+        until(lambda: is_changed(second))
+        assert published(emulator)["anna"] == [2]
+        first.recover()
+    assert published(emulator)["anna"] == [2, 1]

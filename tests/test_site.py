@@ -1,0 +1,68 @@
+"""The documentation as a site: built strictly, complete, and without a request to another host."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dualwrite
+from dualwrite.recipes.core.pause_points import PausePoint
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+LOADED = re.compile(r"<(?:script|img|iframe)[^>]*\bsrc=[\"']?(?:https?:)?//|@import|url\([\"']?(?:https?:)?//")
+LINKED = re.compile(r"<link[^>]*\bhref=[\"']?(?:https?:)?//[^>]*>")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    built = tmp_path_factory.mktemp("site")
+    command = ["build", "--strict", "--quiet", "--config-file", DOCS / "site" / "mkdocs.yml", "--site-dir", built]
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", *map(str, command)], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return built
+
+
+def test_it_has_the_four_kinds_of_pages_and_every_page(site: Path) -> None:
+    tabs = re.findall(r'md-tabs__link">\s*([^<]+?)\s*<', (site / "index.html").read_text())
+    assert tabs == ["Home", "Tutorial", "How-to", "Reference", "Explanation"]
+    pages = {page.relative_to(DOCS).with_suffix(".html") for page in DOCS.rglob("*.md")}
+    assert {str(page).replace("README", "index") for page in pages} <= {
+        str(page.relative_to(site)) for page in site.rglob("*.html")
+    }
+
+
+def test_every_public_name_is_in_the_reference(site: Path) -> None:
+    shown = " ".join(page.read_text() for page in (site / "reference").glob("*.html"))
+    names = {name for name, module in dualwrite._MODULES.items() if f'id="{module}.{name}"' not in shown}
+    assert names == set()
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    texts = {page.name: page.read_text() for kind in ("*.html", "*.css", "*.svg") for page in site.rglob(kind)}
+    assert {name for name, text in texts.items() if LOADED.search(text) or LINKED.search(text)} == set()
+    assert all('class="mermaid"' not in text for text in texts.values())  # the theme would fetch what draws it
+
+
+def test_the_picture_of_the_crashes_is_that_of_the_code() -> None:
+    drawn = runpy.run_path(str(DOCS / "draw_crash_points.py"))
+    assert drawn["PICTURE"].read_text() == drawn["picture"](), "run: python docs/draw_crash_points.py"
+    crashes = [row.point for row in drawn["ROWS"] if isinstance(row, drawn["Crash"])]
+    assert crashes == list(PausePoint)
+
+
+def test_the_pictures_of_the_terminal_are_what_the_command_prints() -> None:
+    drawn = runpy.run_path(str(DOCS / "draw_terminals.py"))
+    for name, text in drawn["pictures"]().items():
+        assert (drawn["PICTURES"] / name).read_text() == text, "run: python docs/draw_terminals.py"
+
+
+def test_pictures_are_small() -> None:
+    assert {each.name for each in (DOCS / "pictures").iterdir() if each.stat().st_size > 100_000} == set()
