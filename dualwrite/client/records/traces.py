@@ -57,6 +57,14 @@ def tracer() -> Tracer | None:
     return get_tracer(SCOPE)
 
 
+def is_idle() -> bool:
+    """Return whether there is nothing to trace: no provider was set, and no context came from elsewhere."""
+    from opentelemetry.context import get_current
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+
+    return not get_current() and isinstance(get_tracer_provider(), ProxyTracerProvider)
+
+
 class RecordTracer:
     """Puts the trace context into the headers of one producer's records."""
 
@@ -68,7 +76,7 @@ class RecordTracer:
         self, topic: str, key: bytes | None, value: bytes | None, partition: int | None, headers: list[Header]
     ) -> None:
         """Trace the creation of a record that is sent later, with others; add its context to `headers`."""
-        if carries_context(headers):
+        if is_idle() or carries_context(headers):
             return
         span = self._start("create", "create", topic, key, value, partition, headers)
         span.end()
