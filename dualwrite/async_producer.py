@@ -29,11 +29,9 @@ from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.batches import Header
 from dualwrite.client.records.bulk import BulkSend
 from dualwrite.client.records.delivery import OnDelivery
-from dualwrite.client.records.record import (
-    RecordMetadata,
-    StoredRecords,
-)
+from dualwrite.client.records.record import RecordHeaders, RecordMetadata, StoredRecords
 from dualwrite.client.records.record_future import BaseRecordFuture, BaseSentRecords
+from dualwrite.client.records.traces import end_unsent
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
@@ -288,7 +286,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
+        headers: RecordHeaders | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
@@ -351,8 +349,13 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         deadline_s = self._deadline_s()
         queued: AsyncRecordFuture | BlockedSend = blocked
         while isinstance(queued, BlockedSend):
-            await self._wait_to_send(queued.reason, queued.topic, deadline_s, queued.progress)
-            queued = self._try_again(queued)
+            on_delivery = queued.on_delivery
+            try:
+                await self._wait_to_send(queued.reason, queued.topic, deadline_s, queued.progress)
+                queued = self._try_again(queued)
+            except BaseException as error:
+                end_unsent(on_delivery, error)
+                raise
         return queued
 
     async def send_batch(self, topic: str, records: Any) -> AsyncSentRecords:

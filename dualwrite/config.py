@@ -54,6 +54,7 @@ class ProducerConfig(SecurityConfig):
     partitioner: str | Partitioner = "default"
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
+    trace_records: bool = False
     metadata_max_age_ms: int = 300_000
     connections_max_per_node: int = 16
 
@@ -288,6 +289,7 @@ _PARSERS: Final[_Parsers] = {
     "partitioner": _partitioner,
     "key_serializer": _serializer,
     "value_serializer": _serializer,
+    "trace_records": _bool,
     "metadata_max_age_ms": _int(1),
     "connections_max_per_node": _int(1),
     **SECURITY_PARSERS,

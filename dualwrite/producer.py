@@ -23,11 +23,13 @@ from dualwrite.client.records.record import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     Record,
+    RecordHeaders,
     RecordMetadata,
     StoredRecords,
     TopicPartition,
 )
 from dualwrite.client.records.record_future import RecordFuture, SentRecords, Waiter
+from dualwrite.client.records.traces import end_unsent
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
@@ -247,7 +249,7 @@ class Producer(ProducerBase[RecordFuture]):
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
+        headers: RecordHeaders | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
@@ -301,8 +303,13 @@ class Producer(ProducerBase[RecordFuture]):
     def _send_when_possible(self, queued: RecordFuture | BlockedSend) -> RecordFuture:
         deadline_s = self._deadline_s()
         while isinstance(queued, BlockedSend):
-            self._wait_to_send(queued.reason, queued.topic, deadline_s, queued.progress)
-            queued = self._try_again(queued)
+            on_delivery = queued.on_delivery
+            try:
+                self._wait_to_send(queued.reason, queued.topic, deadline_s, queued.progress)
+                queued = self._try_again(queued)
+            except BaseException as error:
+                end_unsent(on_delivery, error)
+                raise
         return queued
 
     def send_batch(self, topic: str, records: Any) -> SentRecords:

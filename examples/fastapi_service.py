@@ -15,14 +15,14 @@ from __future__ import annotations
 import argparse
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import sqlalchemy as sa
 import uvicorn
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
@@ -69,6 +69,15 @@ class Shop:
             return False
         return True
 
+    async def database_problem(self) -> str | None:
+        """Return the kind of error that a query raises, None if it has a result."""
+        try:
+            async with self.engine.connect() as connection:
+                await connection.execute(sa.select(1))
+        except (SQLAlchemyError, OSError) as error:
+            return type(error).__name__
+        return None
+
     async def find(self, order_id: int) -> Order | None:
         async with AsyncSession(self.engine) as session:
             return await session.get(Order, order_id)
@@ -94,12 +103,22 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
     app.add_exception_handler(DualWriteError, not_written)
     app.add_api_route("/orders/{order_id}", put_order, methods=["PUT"])
     app.add_api_route("/orders/{order_id}", get_order, methods=["GET"])
+    app.add_api_route("/live", live, methods=["GET"])
+    app.add_api_route("/ready", ready, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
     return app
 
 
-async def put_order(order_id: int, order: OrderIn, request: Request, response: Response) -> dict[str, Any]:
+def shop_of(request: Request) -> Shop:
+    """Return what the lifespan has made."""
     shop: Shop = request.app.state.shop
+    return shop
+
+
+TheShop = Annotated[Shop, Depends(shop_of)]
+
+
+async def put_order(order_id: int, order: OrderIn, shop: TheShop, response: Response) -> dict[str, Any]:
     is_new = await shop.place(Order(id=order_id, item=order.item))
     if not is_new:
         found = await shop.find(order_id)
@@ -109,24 +128,32 @@ async def put_order(order_id: int, order: OrderIn, request: Request, response: R
     return {"id": order_id, "item": order.item}
 
 
-async def get_order(order_id: int, request: Request) -> dict[str, Any]:
-    shop: Shop = request.app.state.shop
+async def get_order(order_id: int, shop: TheShop) -> dict[str, Any]:
     order = await shop.find(order_id)
     if order is None:
         raise HTTPException(404, f"there is no order {order_id}")
     return {"id": order.id, "item": order.item}
 
 
-async def health(request: Request, response: Response) -> dict[str, Any]:
+async def live() -> dict[str, str]:
+    """Respond, which is all that a process has to do that is not to be restarted."""
+    return {"status": "ok"}
+
+
+async def ready(shop: TheShop, response: Response) -> dict[str, str]:
+    """Respond with 503 while orders would be refused. What is in doubt keeps none from being taken."""
+    kafka = shop.pool.status.kafka_problem or "ok"
+    database = await shop.database_problem() or "ok"
+    if (database, kafka) != ("ok", "ok"):
+        response.status_code = 503
+    return {"database": database, "kafka": kafka}
+
+
+async def health(shop: TheShop, response: Response) -> dict[str, Any]:
     """Report the health; `in_doubt` names ids whose last dual write Kafka has not confirmed yet, so readers wait."""
-    shop: Shop = request.app.state.shop
     status = shop.pool.status
-    database = "ok"
-    try:
-        async with shop.engine.connect() as connection:
-            await connection.execute(sa.select(1))
-    except (SQLAlchemyError, OSError) as error:
-        database = f"{type(error).__name__}"
+    database = await shop.database_problem() or "ok"
+    if database != "ok":
         response.status_code = 503
     return {
         "database": database,
@@ -145,12 +172,14 @@ async def not_written(request: Request, error: Exception) -> JSONResponse:
 
 
 @contextmanager
-def servers(database_url: str | None, bootstrap_servers: str | None) -> Iterator[tuple[str, str]]:
+def servers(
+    database_url: str | None, bootstrap_servers: str | None, topics: Iterable[str] = (TOPIC,)
+) -> Iterator[tuple[str, str]]:
     """Yield the URL and address that were given, or those of a temporary database and broker."""
     if database_url is not None and bootstrap_servers is not None:
         yield database_url, bootstrap_servers
         return
-    with tempfile.TemporaryDirectory() as directory, Emulator(topics={TOPIC: 1}) as kafka:
+    with tempfile.TemporaryDirectory() as directory, Emulator(topics=dict.fromkeys(topics, 1)) as kafka:
         yield f"sqlite+aiosqlite:///{directory}/shop.db", kafka.bootstrap_servers
 
 

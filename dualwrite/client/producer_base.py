@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.admin.results import TopicDescription
@@ -15,6 +15,7 @@ from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.batches import Header
 from dualwrite.client.records.delivery import OnDelivery
+from dualwrite.client.records.record import RecordHeaders
 from dualwrite.client.records.record_future import BaseRecordFuture
 from dualwrite.client.records.send_arguments import (
     check_topic,
@@ -23,6 +24,7 @@ from dualwrite.client.records.send_arguments import (
     checked_timestamp_ms,
     encoded,
 )
+from dualwrite.client.records.traces import SpanEnd, end_unsent
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
@@ -171,7 +173,7 @@ class ProducerBase(Generic[FutureT]):
         topic: str,
         value: Any,
         key: Any,
-        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None,
+        headers: RecordHeaders | None,
         partition: int | None,
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
@@ -188,7 +190,14 @@ class ProducerBase(Generic[FutureT]):
         if partition is not None:
             partition = checked_partition(partition)
         timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
-        return self._queue(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms, on_delivery)
+        if core.tracer is not None:
+            span = core.tracer.send(topic, key_bytes, value_bytes, partition, header_list)
+            on_delivery = SpanEnd(span, on_delivery) if span.is_recording() else on_delivery
+        try:
+            return self._queue(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms, on_delivery)
+        except BaseException as error:
+            end_unsent(on_delivery, error)
+            raise
 
     def _queue(
         self,

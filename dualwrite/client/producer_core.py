@@ -21,6 +21,7 @@ from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.delivery import DeliveryCallbacks
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, ReadyRecord, TopicPartition
 from dualwrite.client.records.send_arguments import PartitionChoice, Serializers, check_topic
+from dualwrite.client.records.traces import record_tracer
 from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest
@@ -54,7 +55,10 @@ class ProducerCore:
         self.callbacks: Final = DeliveryCallbacks(self.lock, call_soon)
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.choice: Final = PartitionChoice(config.partitioner)
-        self.sends_values_as_they_are: Final = not self.serializers.any and self.choice.by_record is None
+        self.tracer: Final = record_tracer(config)
+        self.sends_values_as_they_are: Final = (
+            not self.serializers.any and self.choice.by_record is None and self.tracer is None
+        )
         self._filling = self.choice.filling
         self._memory_waiter: Operation | None = None
         self._waits: list[Operation] = []

@@ -170,7 +170,7 @@ class OneId:
         from dualwrite.client.wire.cluster import ClusterSettings
 
         self._cluster = ClusterSettings.of(kafka.config)
-        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
+        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
         self._policy = store_policy(
             kafka,
             redo=redo,

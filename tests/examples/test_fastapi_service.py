@@ -88,6 +88,26 @@ def test_the_health_tells_what_is_in_doubt(database_url: str, kafka: Emulator) -
     assert read_topic(kafka.bootstrap_servers, TOPIC) == table(database_url) == [("1", "lamp")]
 
 
+def test_it_is_ready_while_orders_would_be_taken(database_url: str, kafka: Emulator) -> None:
+    async def use(client: httpx.AsyncClient) -> None:
+        assert (await client.get("/live")).json() == {"status": "ok"}
+        assert (await client.put("/orders/1", json={"item": "lamp"})).status_code == 201
+        assert (await client.get("/ready")).json() == {"database": "ok", "kafka": "ok"}
+        await asyncio.to_thread(kafka.crash_node, 0)
+        refused = await client.put("/orders/2", json={"item": "lamp"})
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/live")).status_code == 200
+        await asyncio.to_thread(kafka.start_node, 0)
+        async with asyncio.timeout(60):
+            while (await client.get("/ready")).status_code != 200:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0.01)
+        assert (await client.put("/orders/2", json={"item": "lamp"})).status_code == 201
+
+    in_process(database_url, kafka, use)
+    assert sorted(read_topic(kafka.bootstrap_servers, TOPIC)) == sorted(table(database_url))
+
+
 @contextmanager
 def service(database_url: str, kafka: Emulator) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.client.records import traces
 from dualwrite.recipes.core import telemetry
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.conftest import awaited as awaited
@@ -29,4 +30,6 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     monkeypatch.setattr(telemetry, "_availabilities", {})  # of this test alone
     made = Heard()
     monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
+    monkeypatch.setattr(traces, "tracer", lambda: made.tracer)
+    monkeypatch.setattr(traces, "is_idle", lambda: False)
     return made

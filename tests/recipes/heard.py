@@ -23,7 +23,8 @@ class Heard:
         tracers = TracerProvider()
         tracers.add_span_processor(SimpleSpanProcessor(self._spans))
         meter = MeterProvider([self._reader]).get_meter("test")
-        self.instruments = telemetry.Instruments(meter, tracers.get_tracer("test"), lambda: self.now_s)
+        self.tracer = tracers.get_tracer("test")
+        self.instruments = telemetry.Instruments(meter, self.tracer, lambda: self.now_s)
 
     def points(self, name: str) -> list[Any]:
         data = self._reader.get_metrics_data()
@@ -58,6 +59,6 @@ class Heard:
         points = self.points("dualwrite.pool.slots")
         return {(point.attributes["prefix"], point.attributes["state"]): point.value for point in points}
 
-    @property
-    def spans(self) -> list[Any]:
-        return list(self._spans.get_finished_spans())
+    def spans(self, name: str) -> list[Any]:
+        """Return the spans whose name begins with `name`, in the order in which they ended."""
+        return [span for span in self._spans.get_finished_spans() if span.name.startswith(name)]

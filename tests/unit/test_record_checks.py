@@ -63,8 +63,8 @@ def value(content: Any) -> bytes | None:
         (checked_headers, [("h",)], "the header ('h',) is not a pair"),
         (checked_headers, [("h", b"1", b"2")], "is not a pair"),
         (checked_headers, {1: b"1"}, "the name of header 1 is int, not a str"),
-        (checked_headers, {"h": "1"}, "the value of header 'h' is str; encode it to bytes"),
-        (checked_headers, {"h": 1}, "the value of header 'h' is int; only bytes or None are allowed"),
+        (checked_headers, {"h": 1}, "the value of header 'h' is int; only bytes, str or None are allowed"),
+        (checked_headers, {"h": "a\ud800"}, "the value of header 'h' has an unpaired surrogate at character 1"),
         (checked_headers, {"\ud800": b"1"}, "has an unpaired surrogate at character 0"),
     ],
 )
@@ -90,4 +90,4 @@ def test_headers_keep_their_order_and_may_repeat() -> None:
     assert checked_headers({"a": b"1", "b": None}) == [("a", b"1"), ("b", None)]
     pairs = [("h", b"2"), ("h", b"1")]
     assert checked_headers(iter(pairs)) == pairs
-    assert checked_headers([["h", bytearray(b"1")]]) == [("h", b"1")]
+    assert checked_headers([["h", bytearray(b"1")], ("h", "ë")]) == [("h", b"1"), ("h", "ë".encode())]

@@ -23,6 +23,7 @@ from dualwrite.client.records.send_arguments import (
     checked_timestamp_ms,
     encoded,
 )
+from dualwrite.client.records.traces import fail
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import ConfigError, InvalidRecordError
 from dualwrite.partitioners import KeyPartitioner
@@ -172,7 +173,16 @@ class IterableSource:
     def __init__(self, bulk: BulkSend, core: ProducerCore, records: list[Any], now_ms: int) -> None:
         self._bulk = bulk
         self._core = core
-        self._records = [self._ready(place, record, now_ms) for place, record in enumerate(records)]
+        self._tracer = core.tracer
+        self._span = None if core.tracer is None else core.tracer.send_batch(bulk.topic, len(records))
+        try:
+            self._records = [self._ready(place, record, now_ms) for place, record in enumerate(records)]
+        except InvalidRecordError as error:
+            if self._span is not None:
+                fail(self._span, error)
+            raise
+        if self._span is not None:
+            self._span.end()
         self.record_count = len(self._records)
 
     def _ready(self, place: int, given: Any, now_ms: int) -> ReadyRecord:
@@ -191,6 +201,8 @@ class IterableSource:
         checked = [] if headers is None else checked_headers(headers)
         if self._core.serializers.any:
             key, value = self._core.serializers.apply(self._bulk.topic, key, value, checked)
+        if self._span is not None and self._tracer is not None:
+            self._tracer.join_batch(self._span, checked)
         return ReadyRecord(
             value if type(value) is bytes else encoded("value", value),
             key if type(key) is bytes else encoded("key", key),

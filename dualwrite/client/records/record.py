@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+RecordHeaders = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+"""The headers of a record as `send()` takes them; a str is sent as UTF-8."""
+
 
 class TopicPartition(NamedTuple):
     """A partition of a topic. Any (topic, partition) tuple is accepted instead."""
@@ -29,7 +32,7 @@ class Record:
 
     value: Any = None
     key: Any = None
-    headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None
+    headers: RecordHeaders | None = None
     partition: int | None = None
     timestamp_ms: int | None = None
 

@@ -72,7 +72,7 @@ def encoded(what: str, content: Any) -> bytes | None:
 
 
 def checked_headers(headers: Any) -> list[Header]:
-    """Return headers, a mapping or an iterable of pairs, as a list of (str, bytes or None)."""
+    """Return headers, a mapping or an iterable of pairs, as a list of (str, bytes or None); a str becomes UTF-8."""
     if isinstance(headers, str | bytes | bytearray | memoryview) or not isinstance(headers, Iterable):
         raise _invalid(f"the headers are {_type_name(headers)}, not a mapping or pairs of a name and a value")
     return [_header(pair) for pair in (headers.items() if isinstance(headers, Mapping) else headers)]
@@ -87,10 +87,11 @@ def _header(pair: Any) -> Header:
     _utf8(f"the name of header {name!r}", name)
     if value is None or type(value) is bytes:
         return name, value
+    if isinstance(value, str):
+        return name, _utf8(f"the value of header {name!r}", value)
     if isinstance(value, bytes | bytearray | memoryview):
         return name, bytes(value)
-    remedy = "encode it to bytes" if isinstance(value, str) else "only bytes or None are allowed"
-    raise _invalid(f"the value of header {name!r} is {_type_name(value)}; {remedy}")
+    raise _invalid(f"the value of header {name!r} is {_type_name(value)}; only bytes, str or None are allowed")
 
 
 def _utf8(what: str, text: str) -> bytes:

@@ -40,8 +40,8 @@ from dualwrite.recipes.consume.consumers import (
     READ_UNCOMMITTED,
     Batch,
     Bounds,
-    ConsumedRecord,
     StartPositions,
+    of_kafka_python,
 )
 
 _OFFSET_FETCH: Final = 9
@@ -168,7 +168,7 @@ class AiokafkaAdapter:
             self.seek(first)
             return Batch([], membership)
         records = [
-            _of_aiokafka(record)
+            of_kafka_python(record)
             for partition, records in found.items()
             if TopicPartition(*partition) not in placed
             for record in records
@@ -302,15 +302,3 @@ def _raise_for(error_code: int) -> None:
         raise _UnstableOffsetsError
     if error_code:
         raise for_code(error_code)()
-
-
-def _of_aiokafka(record: Any) -> ConsumedRecord:
-    return ConsumedRecord(
-        record.topic,
-        record.partition,
-        record.offset,
-        record.key,
-        record.value,
-        list(record.headers),
-        record.timestamp,
-    )

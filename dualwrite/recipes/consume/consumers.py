@@ -167,7 +167,7 @@ class KafkaPythonAdapter:
             self.seek({TopicPartition(*each): records[0].offset for each, records in found.items()})
             raise
         records = [
-            _of_kafka_python(record)
+            of_kafka_python(record)
             for partition, records in found.items()
             if TopicPartition(*partition) not in replaced
             for record in records
@@ -211,7 +211,8 @@ class KafkaPythonAdapter:
         return group_of(self._consumer.group_metadata())
 
 
-def _of_kafka_python(record: Any) -> ConsumedRecord:
+def of_kafka_python(record: Any) -> ConsumedRecord:
+    """Return a record of kafka-python or of aiokafka, whose records have the same fields."""
     return ConsumedRecord(
         record.topic,
         record.partition,
@@ -299,7 +300,7 @@ class ConfluentAdapter:
             messages = more  # after a rebalance, the first record is another consumer's, or will be fetched again
         else:
             messages = [first, *more]
-        records = [self._of_confluent(message) for message in messages if message.error() is None]
+        records = [of_confluent(message) for message in messages if message.error() is None]
         errors = [message.error() for message in messages if self._is_failure(message)]
         if errors and not records:
             raise self._library.KafkaException(errors[0])
@@ -315,18 +316,6 @@ class ConfluentAdapter:
             _log.warning("the consumer took too long between polls and left its group; it rejoins: %s", error.str())
             return False
         return True
-
-    @staticmethod
-    def _of_confluent(message: Any) -> ConsumedRecord:
-        return ConsumedRecord(
-            message.topic(),
-            message.partition(),
-            message.offset(),
-            message.key(),
-            message.value(),
-            list(message.headers() or ()),
-            message.timestamp()[1],
-        )
 
     def assignment(self) -> set[TopicPartition]:
         return {TopicPartition(each.topic, each.partition) for each in self._consumer.assignment()}
@@ -377,3 +366,16 @@ class ConfluentAdapter:
 
     def _membership(self) -> ConsumerGroupMetadata:
         return group_of(self._consumer.consumer_group_metadata())
+
+
+def of_confluent(message: Any) -> ConsumedRecord:
+    """Return a message of confluent-kafka that is not an error."""
+    return ConsumedRecord(
+        message.topic(),
+        message.partition(),
+        message.offset(),
+        message.key(),
+        message.value(),
+        list(message.headers() or ()),
+        message.timestamp()[1],
+    )

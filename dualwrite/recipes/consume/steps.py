@@ -25,6 +25,7 @@ from dualwrite.errors import (
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
+from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.telemetry import count_consumed
 from dualwrite.recipes.sqlalchemy.drivers import is_database_trouble
@@ -222,7 +223,8 @@ class ConsumeSteps:
     async def _handle_all(self, tx: DualWrite, records: Iterable[ConsumedRecord]) -> None:
         for index, record in enumerate(records):
             try:
-                await self._handle(tx, record)
+                with processing(record, self._membership.group_id):
+                    await self._handle(tx, record)
             except Exception as error:
                 if not blames_records(error):
                     raise
@@ -233,7 +235,8 @@ class ConsumeSteps:
         if poison is None:
             raise error
         try:
-            await self._write_batch([record], lambda tx, _: poison(tx, record, error))
+            with processing(record, self._membership.group_id):
+                await self._write_batch([record], lambda tx, _: poison(tx, record, error))
         except _RefusedError as refused:
             raise refused.error from error
         count_consumed("poison", 1)

@@ -10,7 +10,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, RecordMetadata, TopicPartition
+from dualwrite.client.records.record import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    RecordHeaders,
+    RecordMetadata,
+    TopicPartition,
+)
 from dualwrite.client.records.send_arguments import (
     Serializers,
     check_topic,
@@ -19,6 +25,7 @@ from dualwrite.client.records.send_arguments import (
     checked_timestamp_ms,
     encoded,
 )
+from dualwrite.client.records.traces import RecordTracer
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
 
@@ -90,9 +97,15 @@ class _Savepoint(NamedTuple):
 class RecordBuffer:
     """Records and offsets to send, in the order in which the block sent them."""
 
-    def __init__(self, max_bytes: int = DEFAULT_MAX_BUFFERED_BYTES, serializers: Serializers | None = None) -> None:
+    def __init__(
+        self,
+        max_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
+        serializers: Serializers | None = None,
+        tracer: RecordTracer | None = None,
+    ) -> None:
         self._max_bytes = max_bytes
         self._serializers = serializers
+        self.tracer: Final = tracer
         self._entries: list[BufferedRecord | BufferedOffsets] = []
         self._bytes = 0
         self._closed = False
@@ -112,7 +125,7 @@ class RecordBuffer:
         topic: str,
         value: Any = None,
         key: Any = None,
-        headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
+        headers: RecordHeaders | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BufferedRecord:
@@ -125,14 +138,13 @@ class RecordBuffer:
         header_list = [] if headers is None else checked_headers(headers)
         if self._serializers is not None:
             key, value = self._serializers.apply(topic, key, value, header_list)
-        record = BufferedRecord(
-            topic,
-            encoded("value", value),
-            encoded("key", key),
-            header_list,
-            None if partition is None else checked_partition(partition),
-            int(time.time() * 1000) if timestamp_ms is None else checked_timestamp_ms(timestamp_ms),
-        )
+        value_bytes, key_bytes = encoded("value", value), encoded("key", key)
+        if partition is not None:
+            partition = checked_partition(partition)
+        timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)
+        if self.tracer is not None:
+            self.tracer.create(topic, key_bytes, value_bytes, partition, header_list)
+        record = BufferedRecord(topic, value_bytes, key_bytes, header_list, partition, timestamp_ms)
         self._keep(record)
         return record
 

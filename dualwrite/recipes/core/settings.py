@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from dualwrite.client.records import traces
 from dualwrite.client.records.send_arguments import Serializers
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
@@ -13,8 +14,9 @@ from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 
 _ACCEPT: Final = "accept_bounded_guarantee"
 
-_NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "transactional_id")
-"""The writer applies the serializers itself, and adds the database's suffix to the id (`sql/database_identity.py`)."""
+_NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "trace_records", "transactional_id")
+"""What the writer does itself: it serializes and traces records, and adds the database's suffix to the id
+(`sql/database_identity.py`)."""
 
 
 Confirm = Literal["kafka", "database"]
@@ -108,6 +110,7 @@ class KafkaSettings:
             "transactional_id": transactional_id,
             "transaction_two_phase_commit_enable": True,
             **({} if _ACCEPT in given else {_ACCEPT: True}),
+            **({} if "trace_records" in given else {"trace_records": traces.tracer() is not None}),
         }
         config = ProducerConfig.parse(None, complete)
         self.accepts_bound: Final = config.accept_bounded_guarantee if _ACCEPT in given else None
@@ -117,7 +120,10 @@ class KafkaSettings:
         """
         self.config: Final = config
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
-        self.producer: Final = {name: value for name, value in complete.items() if name not in _NOT_OF_THE_PRODUCER}
+        self.tracer: Final = traces.record_tracer(config)
+        self.producer: Final = {
+            name: value for name, value in complete.items() if name.replace(".", "_") not in _NOT_OF_THE_PRODUCER
+        }
 
 
 def checked_transactional_id(transactional_id: Any) -> str:

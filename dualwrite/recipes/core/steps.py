@@ -121,6 +121,7 @@ class DualWriteSteps:
             self._repairability.bounded = None
         else:
             unseen = await self._repairability.check(write.records, kafka)
+        owned.telemetry.sends(write.records, owned.owed, ahead)
         if owned.owed or ahead:
             await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
         await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))

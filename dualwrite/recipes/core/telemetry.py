@@ -13,9 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from dualwrite.client.records import traces
+from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -24,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
     from opentelemetry.trace import Span, Tracer
 
-SCOPE: Final = "dualwrite"
+SCOPE: Final = traces.SCOPE
 SPAN: Final = "dualwrite.commit"
 
 _RUNNING: Final = frozenset({SlotState.OPEN, SlotState.DECIDING})
@@ -206,6 +210,9 @@ class Telemetry:
     def moved(self, state: SlotState) -> None:
         """Note the new state of the slot."""
 
+    def sends(self, block: RecordBuffer, *ahead: Iterable[BufferedRecord]) -> None:
+        """Note which records are sent from now on until the transaction is prepared."""
+
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
         """Note a decision, before the request to Kafka to complete the transaction."""
 
@@ -257,6 +264,29 @@ class OpenTelemetry(Telemetry):
         self._instruments = instruments
         self._began_s: float | None = None
         self._span: Span | None = None
+        self._sending: tuple[Span, list[BufferedRecord]] | None = None
+
+    def sends(self, block: RecordBuffer, *ahead: Iterable[BufferedRecord]) -> None:
+        if self._span is None:
+            return
+        records = [entry for entry in chain(*ahead, block) if isinstance(entry, BufferedRecord)]
+        if records:
+            client_id = None if block.tracer is None else block.tracer.client_id
+            self._sending = _send_span(self._instruments.tracer, self._span, records, client_id), records
+
+    def _end_sending(self) -> None:
+        """End the span of sending; it has failed unless every record has been acknowledged."""
+        if self._sending is None:
+            return
+        (span, records), self._sending = self._sending, None
+        try:
+            partitions = {record.metadata.partition for record in records}
+        except DualWriteError as error:
+            traces.fail(span, error)
+            return
+        if len(partitions) == len({record.topic for record in records}) == 1:
+            span.set_attribute(traces.PARTITION, str(*partitions))
+        span.end()
 
     def reach(self, point: PausePoint) -> None:
         if self._span is not None:
@@ -264,6 +294,7 @@ class OpenTelemetry(Telemetry):
         if point in _START_OF_MEASUREMENT:
             self._began_s = self._instruments.clock_s()
         elif point is _AFTER_PREPARE:
+            self._end_sending()
             self._record(self._instruments.prepare)
         elif point is _AFTER_DATABASE_COMMIT:
             self._record(self._instruments.database_commit)
@@ -289,6 +320,7 @@ class OpenTelemetry(Telemetry):
         self._end_span(state)
 
     def _end_span(self, state: SlotState) -> None:
+        self._end_sending()
         span, self._span, self._began_s = self._span, None, None
         if span is not None:
             span.set_attribute("dualwrite.state", state)
@@ -337,6 +369,24 @@ class OpenTelemetry(Telemetry):
 
     def retried(self) -> None:
         self._instruments.retries.add(1)
+
+
+def _send_span(tracer: Tracer, parent: Span, records: list[BufferedRecord], client_id: str | None) -> Span:
+    """Begin the span of sending the records of a dual write, with links to where each was created."""
+    from opentelemetry.trace import SpanKind, set_span_in_context
+
+    topics = {record.topic for record in records}
+    name = f"send {records[0].topic}" if len(topics) == 1 else "send"
+    attributes = traces.attributes_of("send", "send", records[0].topic)
+    if len(topics) > 1:
+        del attributes[traces.DESTINATION]
+    if len(records) > 1:
+        attributes[traces.MESSAGE_COUNT] = len(records)
+    if client_id is not None:
+        attributes[traces.CLIENT_ID] = client_id
+    links = traces.links_to(record.headers for record in records)
+    context = set_span_in_context(parent)
+    return tracer.start_span(name, context, kind=SpanKind.CLIENT, attributes=attributes, links=links)
 
 
 def telemetry_of(transactional_id: str) -> Telemetry:

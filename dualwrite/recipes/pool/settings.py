@@ -86,7 +86,7 @@ class PoolSettings:
         from dualwrite.client.wire.cluster import ClusterSettings
 
         self._cluster = ClusterSettings.of(kafka.config)
-        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers)
+        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
         self.policy: Final = store_policy(
             kafka,
             redo=redo,

@@ -1,0 +1,268 @@
+"""`ExactlyOnce`: what FastStream delivers to a subscriber becomes dual writes, each record exactly once.
+
+    billing = ExactlyOnce(pool, bill, group_id="billing", offsets=OffsetsInDatabase(engine))
+
+    @broker.subscriber("orders", group_id="billing", ack_policy=AckPolicy.MANUAL, auto_offset_reset="earliest",
+                       isolation_level="read_committed")
+    async def on_orders(message: KafkaMessage) -> None:
+        await billing.take(message)
+
+    async def bill(tx, record): ...
+
+FastStream owns the consumer: it assigns partitions, delivers, and goes on behind a message whose subscriber failed. So
+nothing that it says about progress is believed. The row of a partition in `kafka_consumed_offset` is moved in the dual
+write by compare-and-set, as in `steps.py`: of two consumers that have the same record, one writes. And the consumer is
+put back to the row wherever the two may differ: after a failure, and when the generation of the group is a new one.
+
+Both of FastStream's Kafka brokers work, on aiokafka and on confluent-kafka; this module imports neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
+
+from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
+from dualwrite.client.transactions.group_metadata import group_of
+from dualwrite.errors import IllegalStateError
+from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler, AsyncWriter
+from dualwrite.recipes.consume.consumed_logs import first_offsets
+from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
+from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of_kafka_python
+from dualwrite.recipes.consume.steps import blames_records
+from dualwrite.recipes.consume.tracing import processing
+from dualwrite.recipes.core.telemetry import count_consumed
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S: Final = 0.1
+_LONGEST_PAUSE_S: Final = 5.0
+
+
+class Message(Protocol):
+    """FastStream's KafkaMessage, of either broker."""
+
+    raw_message: Any
+    consumer: Any
+
+
+class ExactlyOnce:
+    """Takes the messages of one FastStream subscriber, which has `ack_policy=AckPolicy.MANUAL`.
+
+    `handle(tx, record)` is called for each record in order, in a dual write of all records of a message (several with
+    `batch=True`). If it raises, nothing of them is written, and they are delivered again after a pause; with `poison`,
+    a record that fails by itself is passed to `poison(tx, record, error)` in a dual write of its own and then skipped.
+    """
+
+    def __init__(
+        self,
+        writer: AsyncWriter,
+        handle: AsyncHandler,
+        *,
+        group_id: str,
+        offsets: OffsetsInDatabase,
+        poison: AsyncPoisonHandler | None = None,
+    ) -> None:
+        self.group_id: Final = group_id
+        """The group of the subscriber, under which the rows are kept."""
+        self._writer = writer
+        self._handle = handle
+        self._offsets = offsets
+        self._poison = poison
+        self._next: dict[TopicPartition, int] = {}
+        """Where partitions stand that were read without a gap since their row was last seen."""
+        self._sought: dict[TopicPartition, int] = {}
+        """Where the consumer was last put: what it delivers first from there is what follows in the log."""
+        self._failed: dict[TopicPartition, int] = {}
+        """The first records that failed, and have not been delivered again yet."""
+        self._busy: set[TopicPartition] = set()
+        self._generation = -1
+        self._failures = 0
+
+    async def take(self, message: Message) -> None:
+        """Write what the message holds, unless it is written already. Raises what the handler or the dual write raises.
+
+        After an error neither side is changed (or, after `OutcomeUnknown`, that is not known yet), and the consumer is
+        put back: the same records are delivered again, here or to the consumer that has the partition then.
+        """
+        records = _records_of(message.raw_message)
+        first = first_offsets(records)
+        try:
+            with self._alone(first):
+                await self._take(message, records, first)
+        except BaseException as error:
+            for partition, offset in first.items():
+                self._failed[partition] = min(offset, self._failed.get(partition, offset))
+            self._forget(first)
+            if isinstance(error, Exception):
+                await self._pause()
+            await self._seek(message, first)
+            raise
+        self._failures = 0
+
+    @contextmanager
+    def _alone(self, partitions: Mapping[TopicPartition, int]) -> Iterator[None]:
+        """Refuse a second message of a partition while one is being written: the later one could be written first."""
+        if not self._busy.isdisjoint(partitions):
+            raise IllegalStateError(
+                f"a message of {', '.join(map(_name, sorted(partitions)))} was delivered while another one of the same "
+                "partition is being written; this one was not written, and the partition is read again: leave the "
+                "subscriber's max_workers at 1"
+            )
+        self._busy.update(partitions)
+        try:
+            yield
+        finally:
+            self._busy.difference_update(partitions)
+
+    async def _take(
+        self, message: Message, records: Sequence[ConsumedRecord], first: Mapping[TopicPartition, int]
+    ) -> None:
+        generation = _membership(message).generation_id
+        if generation != self._generation:  # others may have had the partitions meanwhile
+            self._generation = generation
+            self._forget([*self._next, *self._sought])
+        unknown = first.keys() - self._next.keys()
+        if unknown:
+            rows = await self._offsets.resume_positions(self, unknown)  # type: ignore[arg-type]  # needs group_id only
+            self._next.update(rows)
+        skipped = self._skipped(unknown, first)
+        if skipped:
+            self._forget(first)
+            await self._seek(message, {**first, **skipped})
+            return
+        new = [record for record in records if record.offset >= self._next.get(record.topic_partition, 0)]
+        await self._write(new)
+        for partition in first:
+            self._failed.pop(partition, None)
+            self._sought.pop(partition, None)
+        after = _next_offsets(records)
+        ahead = {each: self._next[each] for each in first if self._next[each] > after[each]}
+        if ahead:  # read from an older offset than the row, up to which all is written
+            await self._seek(message, ahead)
+
+    def _skipped(
+        self, unknown: Collection[TopicPartition], first: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Return where to read again, in partitions whose delivery may have left records out.
+
+        A consumer that was put there already has shown that the log itself has a gap: markers, compaction, retention.
+        """
+        found: dict[TopicPartition, int] = {}
+        for partition, offset in first.items():
+            failed, row = self._failed.get(partition), self._next.get(partition)
+            expected = row if partition in unknown else None
+            if failed is not None and (row is None or failed >= row):
+                expected = failed if expected is None else min(failed, expected)
+            if expected is not None and expected < offset and self._sought.get(partition) != expected:
+                found[partition] = expected
+        return found
+
+    async def _write(self, records: Sequence[ConsumedRecord]) -> None:
+        """Write records in one dual write; if that fails because of them, in halves, and one alone as poison."""
+        if not records:
+            return
+        try:
+            await self._write_together(records)
+        except Exception as error:
+            if not blames_records(error) or (len(records) == 1 and self._poison is None):
+                raise
+            partitions = {record.topic_partition for record in records}
+            self._next.update(await self._offsets.resume_positions(self, partitions))  # type: ignore[arg-type]
+            left = [each for each in records if each.offset >= self._next.get(each.topic_partition, 0)]
+            if len(records) == 1:
+                await self._set_aside(left, error)
+            else:
+                half = (len(left) + 1) // 2
+                await self._write(left[:half])
+                await self._write(left[half:])
+
+    async def _set_aside(self, records: Sequence[ConsumedRecord], error: Exception) -> None:
+        poison = self._poison
+        assert poison is not None, "without it the error is raised"
+        for record in records:
+            async with self._writer.transaction() as tx:
+                await self._move(tx, [record])
+                with processing(record, self.group_id):
+                    await poison(tx, record, error)
+            self._moved([record])
+            count_consumed("poison", 1)
+            _log.error("record %s@%d was set aside", _name(record.topic_partition), record.offset, exc_info=error)
+
+    async def _write_together(self, records: Sequence[ConsumedRecord]) -> None:
+        async with self._writer.transaction() as tx:
+            await self._move(tx, records)
+            for record in records:
+                with processing(record, self.group_id):
+                    await self._handle(tx, record)
+        self._moved(records)
+        count_consumed("written", len(records))
+
+    async def _move(self, tx: Any, records: Sequence[ConsumedRecord]) -> None:
+        """Move the rows, before any other statement: a consumer that has lost the partition fails here."""
+        await self._offsets.move(tx, ConsumerGroupMetadata(self.group_id), _next_offsets(records))
+
+    def _moved(self, records: Sequence[ConsumedRecord]) -> None:
+        moved = _next_offsets(records)
+        self._offsets.moved(moved)
+        self._next.update(moved)
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Believe the rows again, and nothing else."""
+        for partition in partitions:
+            self._next.pop(partition, None)
+            self._sought.pop(partition, None)
+
+    async def _pause(self) -> None:
+        """Wait a moment, longer with each failure, so that a record that cannot be written does not fill the log."""
+        pause_s = min(_FIRST_PAUSE_S * 2**self._failures, _LONGEST_PAUSE_S)
+        self._failures += 1
+        await asyncio.sleep(pause_s)
+
+    async def _seek(self, message: Message, positions: Mapping[TopicPartition, int]) -> None:
+        """Put the consumer to these offsets. A partition that it does not have any more is somebody else's."""
+        for partition, offset in positions.items():
+            try:
+                await _seek_one(message, partition, offset)
+            except Exception as error:  # of the library: what is delivered next is compared with the row
+                _log.info("%s is not read again from %d: %s", _name(partition), offset, error)
+            else:
+                self._sought[partition] = offset
+
+
+# ---- FastStream's messages, of either library -----------------------------------------------------------------------
+
+
+def _of_confluent(message: Message) -> bool:
+    return hasattr(message.consumer, "consumer")  # FastStream's wrapper around confluent-kafka's consumer
+
+
+async def _seek_one(message: Message, partition: TopicPartition, offset: int) -> None:
+    if _of_confluent(message):
+        await message.consumer.seek(topic=partition.topic, partition=partition.partition, offset=offset)
+        return
+    from aiokafka import TopicPartition as Partition
+
+    message.consumer.seek(Partition(*partition), offset)
+
+
+def _membership(message: Message) -> ConsumerGroupMetadata:
+    if _of_confluent(message):
+        return group_of(message.consumer.consumer.consumer_group_metadata())
+    return group_of(message.consumer)
+
+
+def _records_of(raw: Any) -> list[ConsumedRecord]:
+    several = raw if isinstance(raw, tuple) else (raw,)
+    return [of_confluent(each) if callable(each.topic) else of_kafka_python(each) for each in several]
+
+
+def _next_offsets(records: Sequence[ConsumedRecord]) -> dict[TopicPartition, int]:
+    return {record.topic_partition: record.offset + 1 for record in records}
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition.topic}-{partition.partition}"

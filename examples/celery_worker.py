@@ -1,0 +1,117 @@
+"""A Celery worker whose task writes an order to a table and to a topic, or to neither.
+
+    python -m examples.celery_worker
+
+Each prefork process has a pool of transactional ids of its own. A task that is delivered again, because its process was
+killed or its outcome was unknown, finds its order by the primary key: there is never a second row, nor a second event.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from celery import Celery
+from celery.signals import worker_process_shutdown
+from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import DualWriteError
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+
+TOPIC = "orders"
+
+
+def queue_in(folder: str) -> dict[str, str]:
+    """Return the options of Celery's filesystem transport."""
+    return {"data_folder_in": folder, "data_folder_out": folder, "control_folder": f"{folder}/control"}
+
+
+app = Celery("shop", set_as_current=False)
+app.conf.update(
+    broker_url="filesystem://",  # for one machine; what other brokers do with a killed worker: docs/celery.md
+    broker_transport_options=queue_in(os.environ.get("SHOP_QUEUE", ".")),
+    task_acks_late=True,  # the message leaves the queue when the task is done
+    task_reject_on_worker_lost=True,  # a killed process gives it back
+    worker_prefetch_multiplier=1,
+    broker_connection_retry_on_startup=True,
+    task_ignore_result=True,
+)
+
+pool_settings: dict[str, Any] = {"prefix": "shop"}
+
+
+class Base(DeclarativeBase): ...
+
+
+class Order(Base):
+    __tablename__ = "orders"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    item: Mapped[str]
+
+
+@cache
+def writers() -> DualWriterPool:
+    """Return the pool of this process. The first task creates it, so after the fork, with connections of its own."""
+    engine = sa.create_engine(os.environ["SHOP_DATABASE_URL"], pool_pre_ping=True)
+    Base.metadata.create_all(engine)
+    pool = DualWriterPool(engine, bootstrap_servers=os.environ["SHOP_BOOTSTRAP_SERVERS"], **pool_settings)
+    pool.recover()  # complete what killed processes left open
+    return pool
+
+
+@worker_process_shutdown.connect  # type: ignore[untyped-decorator]
+def close_pool(**_: Any) -> None:
+    if writers.cache_info().currsize:
+        writers().close()
+
+
+@app.task(  # type: ignore[untyped-decorator]
+    name="shop.place_order",  # the same where this file runs as a program
+    autoretry_for=(DualWriteError, OperationalError),
+    max_retries=None,
+    retry_backoff=True,
+    retry_backoff_max=5,
+)
+def place_order(order_id: int, item: str) -> None:
+    """Write an order to both sides; do nothing if it is written."""
+    try:
+        with writers().transaction() as tx:
+            tx.session.add(Order(id=order_id, item=item))
+            tx.session.flush()
+            tx.send(TOPIC, key=str(order_id), value=item)
+    except IntegrityError:
+        """An earlier delivery of this task has decided; whoever has its transactional id completes Kafka's side."""
+
+
+def main() -> None:
+    """Run a worker on a temporary database, broker and queue, until it has placed ten orders."""
+    with tempfile.TemporaryDirectory() as directory, Emulator(topics={TOPIC: 1}) as kafka:
+        queue = Path(directory, "queue")
+        queue.mkdir()
+        url = f"sqlite:///{directory}/shop.db"
+        shop = {"SHOP_DATABASE_URL": url, "SHOP_BOOTSTRAP_SERVERS": kafka.bootstrap_servers, "SHOP_QUEUE": str(queue)}
+        app.conf.broker_transport_options = queue_in(str(queue))
+        for number in range(10):
+            place_order.delay(number, "lamp")
+        command = [sys.executable, "-m", "celery", "-A", __spec__.name, "worker", "--concurrency", "2", "-l", "ERROR"]
+        worker = subprocess.Popen(command, env={**os.environ, **shop})
+        try:
+            while len(kafka.records(TOPIC)) < 10 and worker.poll() is None:
+                time.sleep(0.1)
+        finally:
+            worker.terminate()
+            worker.wait()
+        print(f"{len(kafka.records(TOPIC))} orders are placed")
+
+
+if __name__ == "__main__":
+    main()

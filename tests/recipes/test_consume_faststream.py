@@ -1,0 +1,198 @@
+"""`ExactlyOnce`, with a consumer that does what FastStream's may do: it goes on behind errors, and loses partitions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import IllegalStateError, PartitionTakenOverError
+from dualwrite.recipes.consume import faststream
+from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
+from dualwrite.recipes.consume.consumers import ConsumedRecord
+from dualwrite.recipes.consume.faststream import ExactlyOnce
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from tests.support.databases import SqliteDatabase, event_bodies, events, unique
+from tests.support.topics import read_topic
+
+
+class FakeConsumer:
+    """One partition of a log whose records have these offsets, read from the position on."""
+
+    group_id, member_id, group_instance_id = "billing", "m", None
+
+    def __init__(self, offsets: Sequence[int]) -> None:
+        self._offsets = offsets
+        self.position = 0
+        self.generation_id = 1
+        self.failing_seeks = 0
+
+    def seek(self, partition: Any, offset: int) -> None:
+        if self.failing_seeks:
+            self.failing_seeks -= 1
+            raise RuntimeError("the partition is not assigned")
+        self.position = offset
+
+    def deliver(self, count: int = 1) -> Any:
+        """Return the next message, and stand behind it, as FastStream does before its subscriber is called."""
+        found = [offset for offset in self._offsets if offset >= self.position][:count]
+        self.position = found[-1] + 1
+        raw = tuple(SimpleNamespace(topic="in", partition=0, offset=offset, key=None, value=str(offset).encode(),
+                                    headers=(), timestamp=0) for offset in found)  # fmt: skip
+        return SimpleNamespace(raw_message=raw, consumer=self)
+
+    @property
+    def is_at_end(self) -> bool:
+        return self.position > self._offsets[-1]
+
+
+class Site:
+    def __init__(self, database: SqliteDatabase, emulator: Emulator) -> None:
+        self.database = database
+        self.emulator = emulator
+        self.topic = unique("out")
+        self.fails: set[str] = set()
+        emulator.create_topic(self.topic)
+
+    async def handle(self, tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+        body = (record.value or b"").decode()
+        await tx.connection.execute(sa.insert(events), {"id": record.offset, "event_key": "k", "body": body})
+        tx.send(self.topic, body)
+        if body in self.fails:
+            raise ValueError(body)
+
+    @asynccontextmanager
+    async def member(self, **options: Any) -> AsyncIterator[ExactlyOnce]:
+        engine = create_async_engine(self.database.url.set(drivername="sqlite+aiosqlite"))
+        servers = self.emulator.bootstrap_servers
+        async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=unique("member")) as writer:
+            offsets = OffsetsInDatabase(engine)
+            yield ExactlyOnce(writer, self.handle, group_id="billing", offsets=offsets, **options)
+        await engine.dispose()
+
+    def assert_written(self, *offsets: int) -> None:
+        """Both sides have these records, once and in order."""
+        expected = [str(offset) for offset in offsets]
+        assert event_bodies(self.database) == expected
+        assert [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)] == expected
+
+
+@pytest.fixture
+def site(tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(faststream, "_FIRST_PAUSE_S", 0)
+    database = SqliteDatabase(tmp_path)
+    yield Site(database, emulator)
+    database.close()
+
+
+def run(use: Callable[[], Awaitable[None]]) -> None:
+    async def limited() -> None:
+        async with asyncio.timeout(60):
+            await use()
+
+    asyncio.run(limited())
+
+
+async def drain(member: ExactlyOnce, consumer: FakeConsumer, count: int = 1) -> None:
+    while not consumer.is_at_end:
+        await member.take(consumer.deliver(count))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_each_record_is_written_once_whoever_reads_it_again(site: Site, count: int) -> None:
+    async def use() -> None:
+        async with site.member() as first:
+            await drain(first, FakeConsumer([0, 1, 2, 3]), count)
+        async with site.member() as second:  # the group has no offsets in Kafka: it starts at the beginning
+            consumer = FakeConsumer([0, 1, 2, 3, 4, 7, 8])  # a marker, and what was compacted
+            await second.take(consumer.deliver())
+            assert consumer.position == 4  # skipped to the row
+            await drain(second, consumer, count)
+
+    run(use)
+    site.assert_written(0, 1, 2, 3, 4, 7, 8)
+
+
+@pytest.mark.parametrize("failing_seeks", [0, 1, 2])
+def test_nothing_behind_a_failed_record_is_written_first(site: Site, failing_seeks: int) -> None:
+    """Its partition may be gone when the consumer is to be put back; what comes next is compared with the row."""
+
+    async def use() -> None:
+        async with site.member() as member:
+            consumer = FakeConsumer(range(6))
+            for failing in ("0", "2"):
+                site.fails = {failing}
+                consumer.failing_seeks = failing_seeks
+                with pytest.raises(ValueError, match=failing):
+                    await drain(member, consumer)
+            site.fails.clear()
+            await drain(member, consumer)
+
+    run(use)
+    site.assert_written(0, 1, 2, 3, 4, 5)
+
+
+def test_of_two_consumers_one_writes(site: Site) -> None:
+    async def use() -> None:
+        async with site.member() as sleeper, site.member() as successor:
+            slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
+            await sleeper.take(slow.deliver())
+            await drain(successor, fast)
+            with pytest.raises(PartitionTakenOverError):
+                await sleeper.take(slow.deliver())
+            await drain(sleeper, slow)
+
+    run(use)
+    site.assert_written(0, 1, 2, 3)
+
+
+def test_a_new_generation_is_compared_with_the_rows(site: Site) -> None:
+    """The partition was away, and comes back further on than where it was left."""
+
+    async def use() -> None:
+        async with site.member() as member:
+            consumer = FakeConsumer([0, 1, 2, 3])
+            await member.take(consumer.deliver())
+            consumer.generation_id, consumer.position = 2, 3
+            await drain(member, consumer)
+
+    run(use)
+    site.assert_written(0, 1, 2, 3)
+
+
+def test_a_poison_record_is_set_aside_and_its_neighbours_are_written(site: Site) -> None:
+    refused: list[int] = []
+
+    async def poison(tx: AsyncDualTransaction, record: ConsumedRecord, error: Exception) -> None:
+        refused.append(record.offset)
+
+    async def use() -> None:
+        async with site.member(poison=poison) as member:
+            site.fails = {"1"}
+            await drain(member, FakeConsumer([0, 1, 2]), 3)
+            await drain(member, FakeConsumer([0, 1, 2]), 3)
+
+    run(use)
+    site.assert_written(0, 2)
+    assert refused == [1]
+
+
+def test_a_second_message_of_a_partition_has_to_wait(site: Site) -> None:
+    async def use() -> None:
+        async with site.member() as member:
+            consumer = FakeConsumer([0, 1, 2])
+            first, second = consumer.deliver(), consumer.deliver()
+            results = await asyncio.gather(member.take(first), member.take(second), return_exceptions=True)
+            assert [type(result) for result in results] == [type(None), IllegalStateError]
+            await drain(member, consumer)
+
+    run(use)
+    site.assert_written(0, 1, 2)
