@@ -56,6 +56,40 @@ def test_every_error_is_a_public_name() -> None:
     assert exceptions <= set(dualwrite.__all__)
 
 
+def test_dir_shows_public_names_only() -> None:
+    assert [name for name in dir(dualwrite) if not name.startswith("__")] == dualwrite.__all__
+
+
+STAR = """
+import sys
+for package in {missing}:
+    sys.modules[package] = None  # as where it is not installed
+before = set(globals())
+from dualwrite import *
+print(*sorted(set(globals()) - before - {{"before", "package"}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "gone"),
+    [
+        ((), set[str]()),
+        (("kazoo", "rocksdict"), {"ZooKeeperDualWriter", "RocksDbDualWriter"}),
+        (("sqlalchemy", "psycopg", "kazoo", "rocksdict"), None),
+    ],
+)
+def test_a_star_imports_what_can_be_imported(missing: tuple[str, ...], gone: set[str] | None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STAR.format(missing=missing)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    imported = set(done.stdout.split())
+    if gone is None:
+        assert {name for name in imported if name.endswith(("Writer", "Pool", "Write", "Service"))} == set()
+        assert {"Producer", "AsyncProducer", "TransactionAdmin", "GroupCommit", "FencedError"} <= imported
+    else:
+        assert imported == set(dualwrite.__all__) - gone
+
+
 def test_what_is_not_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Consumer'"):
         dualwrite.Consumer  # noqa: B018

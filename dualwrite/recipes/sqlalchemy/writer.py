@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Self
+from typing import Self, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -46,6 +46,7 @@ from dualwrite.recipes.sqlalchemy.drivers import here
 from dualwrite.recipes.sqlalchemy.grouped import SqlAlchemyGroup
 from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter, Use
+from dualwrite.settings import WriterSettings
 
 __all__ = ["DualTransaction", "DualWriter", "DualWriterPool", "PoolStatus", "Resolution"]
 
@@ -184,7 +185,7 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
         one_id = OneId(
@@ -260,7 +261,7 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         group_commit: GroupCommit | None = None,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
         settings = PoolSettings(
