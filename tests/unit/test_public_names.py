@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -117,3 +119,12 @@ def test_the_wheel_needs_nothing_of_the_checkout() -> None:
             assert not {name.partition(".")[0] for name in names} & {"tests", "examples", "benchmarks"}, path
             assert "apt-get" not in text, path
             assert '"mvn"' not in text, path
+
+
+def test_the_oldest_sqlalchemy_is_the_one_that_is_tested() -> None:
+    """`make test-sqlalchemy-floor` runs with what pyproject.toml allows, and the extras allow the same."""
+    (oldest,) = re.findall(r"^OLDEST_SQLALCHEMY := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = [package for packages in extras.values() for package in packages if package.startswith("sqlalchemy")]
+    assert {package.partition(">=")[2] for package in named} == {oldest}
+    assert len(named) == 6
