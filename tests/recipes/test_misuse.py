@@ -174,9 +174,7 @@ def test_a_block_that_is_not_entered_says_what_is_missing(writer: DualWriter) ->
 async def _use_unentered(engine: AsyncEngine, bootstrap_servers: str) -> None:
     async with AsyncDualWriter(engine, transactional_id="t", bootstrap_servers=bootstrap_servers) as writer:
         block: Any = writer.transaction()
-        with pytest.raises(
-            AttributeError, match=r"`async with writer.transaction\(\) as tx:` and, .* tx\.send"
-        ):
+        with pytest.raises(AttributeError, match=r"`async with writer.transaction\(\) as tx:` and, .* tx\.send"):
             block.send("orders", value="1")
 
 

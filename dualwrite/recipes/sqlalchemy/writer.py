@@ -117,7 +117,7 @@ class ThreadBackend(SqlAlchemyBackend):
             schema=schema,
             pooled=pooled,
         )
-        self._session_factory = session_factory or (lambda: Session(engine))
+        self._session_factory = session_factory or (lambda: Session(engine, expire_on_commit=False))
 
     async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
         bound = self._session_factory() if bind is None else bind
@@ -161,6 +161,9 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     With `when_kafka_is_away="store"` the database stores the records of blocks that cannot reach Kafka, up to
     `max_stored_bytes` and `max_stored_age_ms`; later uses of the id publish them. With `redo="database"` it keeps a
     copy of the last records, for when Kafka aborts them and its log loses them (docs/dual-write.md).
+
+    `session_factory` makes the Sessions of blocks, a `sessionmaker` for instance. Without one the objects of a block
+    stay readable after it (`expire_on_commit=False`).
 
     Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not for use by several threads at once.
