@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -371,7 +372,7 @@ class Event(Mapped):
 
 def test_objects_are_readable_after_the_block(scenario: Scenario, writer: DualWriter) -> None:
     with writer.transaction() as tx:
-        event = Event(id=1, event_key="k", body="1")
+        event: Any = Event(id=1, event_key="k", body="1")
         tx.session.add(event)
         tx.send(scenario.topic, key="k", value="1")
     assert (event.id, event.body) == (1, "1")
