@@ -35,6 +35,7 @@ engine = sa.create_engine("postgresql+psycopg://localhost/shop")
 
 ORDERS: Final = """
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, mapped_column, object_session
 
 from dualwrite.recipes.sqlalchemy.sessions import send
@@ -56,7 +57,7 @@ writer = DualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id
 
 BEFORE: Final = {
     "from dualwrite import PreparedTxnState, Producer\n\nwith Producer(": "stored_text = ''\n",
-    '@sa.event.listens_for(Order, "after_insert")': ORDERS,
+    '@event.listens_for(Order, "after_insert")': ORDERS,
     "from dualwrite.recipes.sqlalchemy.writer import DualTransaction\n\n\n@writer": WRITER,
     "with DualWriter(engine": f"{ENGINE}\nfrom dualwrite import DualWriter\n",
     "from dualwrite.recipes.consume.consume import forget_consumed_offsets": ENGINE,
@@ -70,7 +71,7 @@ UNTYPED_TOO: Final = ("aws_msk_iam_sasl_signer", "pyspark")
 """Packages without types: what comes from them is unknown to checkers, whoever calls them."""
 
 RELAXED: Final = (
-    "# pyright: strict, reportUnknownMemberType=false, reportUnknownVariableType=false, "
+    "# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, "
     "reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportCallIssue=false\n"
 )
 
