@@ -62,6 +62,7 @@ BEFORE: Final = {
     "with DualWriter(engine": f"{ENGINE}\nfrom dualwrite import DualWriter\n",
     "from dualwrite.recipes.consume.consume import forget_consumed_offsets": ENGINE,
     "from dualwrite.recipes.recovery.service import RecoveryService": ENGINE,
+    "from django.test import TestCase": "def place_order(number: int) -> None: ...\n\n\n",
     "with Emulator(nodes=3": "from dualwrite.broker_emulator import Emulator\n",
 }
 """What comes before a sample, by its beginning."""
