@@ -13,7 +13,15 @@ OLDEST_SPARK := 4.2.0
 VENV_OLDEST_SPARK := $(VENV)-spark-floor
 TESTS_OLDEST_SPARK := $(addprefix tests/spark/test_,batch.py foreach_batch.py source.py datasource.py)
 
-.PHONY: demo demo-spark test proof test-spark-floor interop fuzz differential lint docs bench dist clean
+# The same for SQLAlchemy: what runs on it, in the tests that `make test` runs. 2.0.43 has the first dialects that tell
+# whether a connection is in autocommit mode.
+OLDEST_SQLALCHEMY := 2.0.43
+VENV_OLDEST_SQLALCHEMY := $(VENV)-sqlalchemy-floor
+TESTS_OLDEST_SQLALCHEMY := tests/recipes tests/crash tests/recovery tests/pgbouncer tests/cli/test_init_db.py \
+  tests/cli/test_alembic_project.py tests/unit/test_sqlalchemy_internals.py tests/spark/test_commit_store.py \
+  tests/spark/test_store_connections.py
+
+.PHONY: demo demo-spark test proof test-spark-floor test-sqlalchemy-floor interop fuzz differential lint docs bench dist clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
@@ -36,6 +44,11 @@ proof: $(READY)
 test-spark-floor: $(VENV_OLDEST_SPARK)/.ready
 	$(VENV_OLDEST_SPARK)/bin/python -c 'import pyspark; assert pyspark.__version__ == "$(OLDEST_SPARK)", pyspark'
 	$(VENV_OLDEST_SPARK)/bin/python -m pytest $(TESTS_OLDEST_SPARK) $(TEST_ARGS)
+
+test-sqlalchemy-floor: $(VENV_OLDEST_SQLALCHEMY)/.ready
+	$(VENV_OLDEST_SQLALCHEMY)/bin/python -c 'import sqlalchemy as sa; assert sa.__version__ == "$(OLDEST_SQLALCHEMY)", sa'
+	$(VENV_OLDEST_SQLALCHEMY)/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  -m "not proof" $(TESTS_OLDEST_SQLALCHEMY) $(TEST_ARGS)
 
 interop: $(READY)
 	$(BIN)/python -m tests.interop $(INTEROP_ARGS)
@@ -72,7 +85,8 @@ dist: $(READY)
 # A virtual environment in $(@D) with what $(REQUIRED) names.
 $(READY): REQUIRED := '.[dev]'
 $(VENV_OLDEST_SPARK)/.ready: REQUIRED := '.[dev]' pyspark==$(OLDEST_SPARK)
-$(READY) $(VENV_OLDEST_SPARK)/.ready: pyproject.toml
+$(VENV_OLDEST_SQLALCHEMY)/.ready: REQUIRED := '.[dev]' 'sqlalchemy[asyncio]==$(OLDEST_SQLALCHEMY)'
+$(READY) $(VENV_OLDEST_SPARK)/.ready $(VENV_OLDEST_SQLALCHEMY)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "dualwrite needs Python >= 3.11; point PYTHON at one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(@D) || \
@@ -82,4 +96,4 @@ $(READY) $(VENV_OLDEST_SPARK)/.ready: pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV_OLDEST_SPARK) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV_OLDEST_SPARK) $(VENV_OLDEST_SQLALCHEMY) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -7,6 +7,7 @@ The public names are imported when they are first used, so that importing an err
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,6 +99,11 @@ if TYPE_CHECKING:
         Tier as Tier,
     )
     from dualwrite.prepared_state import PreparedTxnState as PreparedTxnState
+    from dualwrite.settings import (
+        AdminSettings as AdminSettings,
+        ProducerSettings as ProducerSettings,
+        WriterSettings as WriterSettings,
+    )
     from dualwrite.producer import (
         ConsumerGroupMetadata as ConsumerGroupMetadata,
         OffsetAndMetadata as OffsetAndMetadata,
@@ -185,6 +191,9 @@ _MODULES: Final = {
     "Guarantee": "dualwrite.guarantee",
     "Tier": "dualwrite.guarantee",
     "PreparedTxnState": "dualwrite.prepared_state",
+    "AdminSettings": "dualwrite.settings",
+    "ProducerSettings": "dualwrite.settings",
+    "WriterSettings": "dualwrite.settings",
     "ConsumerGroupMetadata": "dualwrite.producer",
     "OffsetAndMetadata": "dualwrite.producer",
     "Producer": "dualwrite.producer",
@@ -197,8 +206,15 @@ _MODULES: Final = {
     "TopicPartition": "dualwrite.producer",
 }
 
-__all__ = sorted(_MODULES)
-
+_PACKAGES: Final = {
+    "dualwrite.recipes.consume": "sqlalchemy",
+    "dualwrite.recipes.psycopg": "psycopg",
+    "dualwrite.recipes.recovery": "sqlalchemy",
+    "dualwrite.recipes.sqlalchemy": "sqlalchemy",
+    "dualwrite.recipes.stores.rocksdb": "rocksdict",
+    "dualwrite.recipes.stores.zookeeper": "kazoo",
+}
+"""The package of an extra that the modules below one need."""
 
 _EXTRAS: Final = {
     "aiokafka": "fast",
@@ -212,6 +228,8 @@ _EXTRAS: Final = {
 
 def __getattr__(name: str) -> Any:
     """Import a public name from its module (PEP 562)."""
+    if name == "__all__":
+        return _importable()
     module = _MODULES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -229,5 +247,12 @@ def __getattr__(name: str) -> Any:
     return value
 
 
+def _importable() -> list[str]:
+    """Return the names that `from dualwrite import *` imports: those whose packages are installed."""
+    missing = {package for package in _PACKAGES.values() if find_spec(package) is None}
+    without = tuple(f"{module}." for module, package in _PACKAGES.items() if package in missing)
+    return sorted(name for name, module in _MODULES.items() if not f"{module}.".startswith(without))
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES})
+    return sorted([*_MODULES, "__all__", *(name for name in globals() if name.startswith("__"))])

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from dualwrite.client.admin.calls import AdminCalls, HangingSearch
 from dualwrite.client.admin.driver import AdminDriver, AdminTransport
@@ -35,6 +35,7 @@ from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.settings import AdminSettings
 
 __all__ = [
     "ActiveProducer",
@@ -78,7 +79,7 @@ class AsyncTransactionAdmin:
     `AuthorizationError`, `UnsupportedByBrokerError`, `AdminError`.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Unpack[AdminSettings]) -> None:
         self._transport: AdminTransport | None = None  # first, for __del__ if the next line raises
         self._config = AdminConfig.parse(config, settings)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -361,7 +362,7 @@ class TransactionAdmin:
     there.
     """
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Unpack[AdminSettings]) -> None:
         self._closed = True  # for __del__ if the next line raises
         self._admin = AsyncTransactionAdmin(config, **settings)
         self._generation = process_generation()

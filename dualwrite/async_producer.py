@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import process_generation, shared_io_thread
@@ -39,6 +39,7 @@ from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.settings import ProducerSettings
 
 __all__ = ["AsyncProducer", "AsyncRecordFuture", "AsyncSentRecords", "AsyncTransaction", "run_in_background"]
 
@@ -149,7 +150,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
     _future = AsyncRecordFuture
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Unpack[ProducerSettings]) -> None:
         self._closed = True  # for __del__, if the next lines raise
         parsed = ProducerConfig.parse(config, settings)
         loop = _running_loop()

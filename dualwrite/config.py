@@ -12,6 +12,7 @@ from dualwrite.errors import ConfigError
 from dualwrite.partitioners import Partitioner
 from dualwrite.security_config import SECURITY_PARSERS, SecurityConfig
 from dualwrite.serializers import Serializer
+from dualwrite.shown import shown
 
 MAX_TRANSACTION_TIMEOUT_MS: Final = 2**31 - 1
 """The transaction timeout sent for two-phase commit, which means none (KIP-939)."""
@@ -62,7 +63,7 @@ class ProducerConfig(SecurityConfig):
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> ProducerConfig:
         """Parse a mapping by Kafka's dotted names, and keywords with underscores. Raises `ConfigError`."""
         given = _named_once({} if config is None else _mapping(config), settings, _PARSERS)
-        say = _Spelling(setting.written for setting in given.values())
+        say = _Spelling((setting.written for setting in given.values()), by_keyword=bool(settings) and not config)
         values = _values(given, say, _PARSERS)
         if values.get("transaction_two_phase_commit_enable"):
             values.setdefault("transaction_timeout_ms", BOUNDED_TRANSACTION_TIMEOUT_MS)
@@ -114,7 +115,7 @@ class AdminConfig(SecurityConfig):
     def parse(cls, config: Mapping[str, Any] | None, settings: Mapping[str, Any]) -> AdminConfig:
         """Parse a mapping by Kafka's dotted names, and keywords with underscores. Raises `ConfigError`."""
         given = _named_once({} if config is None else _mapping(config), settings, _ADMIN_PARSERS)
-        say = _Spelling(setting.written for setting in given.values())
+        say = _Spelling((setting.written for setting in given.values()), by_keyword=bool(settings) and not config)
         parsed = cls(**_values(given, say, _ADMIN_PARSERS))
         parsed.check_security(given.keys(), say)
         return parsed
@@ -132,11 +133,15 @@ class _Given(NamedTuple):
 
 
 class _Spelling:
-    """Writes names with dots or underscores, as the caller does; with dots, like Kafka, if that is not clear."""
+    """Writes names with dots or underscores, as the caller does.
 
-    def __init__(self, written: Iterable[str]) -> None:
+    If no name shows it, `by_keyword` does: whether all of them are keywords of Python. Kafka's own way has dots.
+    """
+
+    def __init__(self, written: Iterable[str], *, by_keyword: bool = False) -> None:
         names = list(written)
-        self._separator = "_" if any("_" in name for name in names) and not any("." in name for name in names) else "."
+        underscored = by_keyword or any("_" in name for name in names)
+        self._separator = "_" if underscored and not any("." in name for name in names) else "."
 
     def __call__(self, field: str) -> str:
         return field.replace("_", self._separator)
@@ -176,12 +181,12 @@ def _unknown(name: str, field: str, parsers: _Parsers) -> str:
     say = _Spelling([name])
     close = difflib.get_close_matches(field.lower(), parsers, n=1)
     hint = f"did you mean {say(close[0])}?" if close else f"the settings are {', '.join(map(say, parsers))}"
-    return f"unknown setting {name!r}; {hint}"
+    return f"unknown setting {shown(name)}; {hint}"
 
 
 def _servers(name: str, value: Any) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, str | Iterable):
-        raise ConfigError(f"{name}: {value!r} is not host:port[,host:port]")
+        raise ConfigError(f"{name}: {shown(value)} is not host:port[,host:port]")
     parts = value.split(",") if isinstance(value, str) else list(value)
     servers = tuple(_server(name, part) for part in parts if str(part).strip())
     if not servers:
@@ -190,15 +195,28 @@ def _servers(name: str, value: Any) -> tuple[tuple[str, int], ...]:
 
 
 def _server(name: str, value: Any) -> tuple[str, int]:
+    scheme, is_url, rest = str(value).strip().partition("://")
+    if is_url:
+        raise ConfigError(_url(name, scheme, rest))
     host, colon, port = str(value).strip().rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
-        raise ConfigError(f"{name}: {value!r} is not host:port")
+        raise ConfigError(f"{name}: {shown(value)} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _url(name: str, scheme: str, rest: str) -> str:
+    """Return the sentence about a URL in place of an address, without the password that it may contain."""
+    address = rest.rpartition("@")[2].partition("/")[0]
+    return (
+        f"{name} takes host:port, and no URL: write {address!r} without '{scheme}://'. TLS and logins are settings of "
+        f"their own ({name.replace('bootstrap', 'security').replace('servers', 'protocol')} and what docs/security.md "
+        "has)"
+    )
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
-        raise ConfigError(f"{name}: {value!r} is not a non-empty str")
+        raise ConfigError(f"{name}: {shown(value)} is not a non-empty str")
     return value
 
 
@@ -211,7 +229,7 @@ def _bool(name: str, value: Any) -> bool:
         return value
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
-    raise ConfigError(f"{name}: {value!r} is not true or false")
+    raise ConfigError(f"{name}: {shown(value)} is not true or false")
 
 
 def _int(least: int, most: int = 2**31 - 1) -> Callable[[str, Any], int]:
@@ -221,7 +239,7 @@ def _int(least: int, most: int = 2**31 - 1) -> Callable[[str, Any], int]:
         except ValueError:
             number = None
         if number is None or not least <= number <= most:
-            raise ConfigError(f"{name}: {value!r} is not a whole number from {least} to {most}")
+            raise ConfigError(f"{name}: {shown(value)} is not a whole number from {least} to {most}")
         return number
 
     return parse
@@ -236,7 +254,7 @@ def _partitioner(name: str, value: Any) -> str | Partitioner:
     if callable(value) or (isinstance(value, str) and value in partitioners.NAMES):
         return value  # type: ignore[no-any-return]
     raise ConfigError(
-        f"{name}: {value!r} is neither one of {', '.join(partitioners.NAMES)} "
+        f"{name}: {shown(value)} is neither one of {', '.join(partitioners.NAMES)} "
         "nor a callable (topic, key, value, partition_count) -> partition"
     )
 
@@ -247,8 +265,8 @@ def _serializer(name: str, value: Any) -> Serializer | None:
         return value  # type: ignore[no-any-return]
     remedy = f"; pass an object: {value.__name__}(...)" if is_class else ""
     raise ConfigError(
-        f"{name}: {value!r} is neither a callable (value) -> bytes nor an object with serialize(topic, value, headers)"
-        f"{remedy}"
+        f"{name}: {shown(value)} is neither a callable (value) -> bytes nor an object with serialize(topic, value, "
+        f"headers){remedy}"
     )
 
 
@@ -256,7 +274,7 @@ def _choice(choices: Mapping[str, int]) -> Callable[[str, Any], int]:
     def parse(name: str, value: Any) -> int:
         found = choices.get(str(value).lower()) if isinstance(value, str | int) else None
         if found is None:
-            raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
+            raise ConfigError(f"{name}: {shown(value)} is not one of {', '.join(choices)}")
         return found
 
     return parse

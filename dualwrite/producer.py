@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
@@ -37,6 +37,7 @@ from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abo
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.settings import ProducerSettings
 
 __all__ = [
     "ConsumerGroupMetadata",
@@ -76,7 +77,7 @@ class Producer(ProducerBase[RecordFuture]):
 
     _future = RecordFuture
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **settings: Unpack[ProducerSettings]) -> None:
         self._closed = True  # for __del__, if the next lines raise
         parsed = ProducerConfig.parse(config, settings)
         self._io: IoThread = shared_io_thread()

@@ -192,7 +192,7 @@ class ProducerCore:
     def transaction_manager(self) -> TransactionManager:
         """The transaction manager; `IllegalStateError` without a transactional id."""
         if self._transaction_manager is None:
-            raise IllegalStateError("this producer has no transactional.id; set one to use transactions")
+            raise IllegalStateError("this producer has no transactional_id; set one to use transactions")
         return self._transaction_manager
 
     def begin_transaction(self) -> None:

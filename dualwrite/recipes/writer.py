@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -297,6 +297,15 @@ class _BlockAlone(Generic[BindT, TxT]):
             self._tx.tell(error)
 
 
+def _not_entered(way: str, name: str) -> AttributeError:
+    """Return the error for a block that is used as if it were the dual write, which only `as` gives."""
+    return AttributeError(
+        f"{name!r} belongs to the dual write, which `{way} ... as` gives, and transaction() returns only the block: "
+        f"write `{way} writer.transaction() as tx:` and, inside it, tx.{name}",
+        name=name,
+    )
+
+
 _ENTERED_TWICE: Final = "this block is already running; nothing was done: call transaction() for each block"
 
 
@@ -309,6 +318,11 @@ class _BlockingScope(Generic[TxT]):
         self._blocks = blocks
         self._block = block
         self._is_open = False
+
+    if not TYPE_CHECKING:  # for type checkers this class has no other attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _not_entered("with", name)
 
     def __enter__(self) -> TxT:
         if self._is_open:
@@ -348,6 +362,11 @@ class _AsyncScope(Generic[TxT]):
         self._block = block
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop of an entered block; None before and after the block."""
+
+    if not TYPE_CHECKING:  # for type checkers this class has no other attributes
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise _not_entered("async with", name)
 
     async def __aenter__(self) -> TxT:
         if self._loop is not None:

@@ -122,7 +122,7 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="is missing"):
         TransactionAdmin()
     with pytest.raises(ConfigError, match="unknown setting"):
-        AsyncTransactionAdmin(bootstrap_servers="h:1", acks="all")
+        AsyncTransactionAdmin(bootstrap_servers="h:1", acks="all")  # type: ignore[call-arg]
 
 
 def test_after_the_end(kip_939: Site) -> None:

@@ -11,6 +11,7 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
 from dualwrite.errors import PreparedTransactionLost
 from dualwrite.producer import Producer
+from dualwrite.settings import ProducerSettings
 from tests.interop.wire import Identity, Wire, record_batch
 from tests.test_docs import ROOT, Run, examples, run
 
@@ -29,7 +30,7 @@ def emulator() -> Iterator[Emulator]:
 @pytest.fixture
 def owner(emulator: Emulator) -> Iterator[Producer]:
     """Give the owner of a prepared transaction of the id on the page."""
-    settings = {"transactional_id": "orders-1", "transaction_two_phase_commit_enable": True}
+    settings: ProducerSettings = {"transactional_id": "orders-1", "transaction_two_phase_commit_enable": True}
     producer = Producer({"bootstrap.servers": emulator.bootstrap_servers}, **settings)
     producer.init_transactions()
     producer.begin_transaction()

@@ -82,7 +82,7 @@ def test_records_are_serialized(make_producer: MakeProducer, read_committed: Rea
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (1, r"record 2: the value is int, not bytes or str; nothing of the batch was sent"),
+        (1, r"record 2: the value is int, not bytes or str: encode it, .*; nothing of the batch was sent"),
         (Record(b"x", partition=3), r"record 2: 'events' has the partitions 0 to 2, not 3; nothing"),
         ((b"a", b"b", b"c"), "record 2: a tuple is .key, value., not 3 elements; nothing"),
         ({"vlaue": b"x"}, "record 2: a mapping has some of value, key, headers, partition, timestamp_ms, not 'vlaue'"),

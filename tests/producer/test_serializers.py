@@ -68,6 +68,6 @@ def test_utf8_takes_texts() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["utf8", 1, WithHeader])
-def test_a_setting_that_is_no_serializer_is_refused(wrong: object) -> None:
+def test_a_setting_that_is_no_serializer_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigError, match=r"value_serializer: .* is neither a callable"):
         Producer(bootstrap_servers="127.0.0.1:9", value_serializer=wrong)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+from sqlalchemy.orm.exc import DetachedInstanceError
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
@@ -356,3 +358,30 @@ def test_many_writers_side_by_side(database: Database, emulator: Emulator) -> No
         scenario.assert_nothing_open()
     with database.engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(events)) == 40
+
+
+class Mapped(DeclarativeBase):
+    """The classes of this file."""
+
+
+class Event(Mapped):
+    """A row of the table of the tests."""
+
+    __table__ = events.to_metadata(Mapped.metadata)
+
+
+def test_objects_are_readable_after_the_block(scenario: Scenario, writer: DualWriter) -> None:
+    with writer.transaction() as tx:
+        event: Any = Event(id=1, event_key="k", body="1")
+        tx.session.add(event)
+        tx.send(scenario.topic, key="k", value="1")
+    assert (event.id, event.body) == (1, "1")
+    with scenario.writer(session_factory=sessionmaker(scenario.database.engine)) as expiring:
+        with expiring.transaction() as tx:
+            event = Event(id=2, event_key="k", body="2")
+            tx.session.add(event)
+            tx.send(scenario.topic, key="k", value="2")
+    with pytest.raises(DetachedInstanceError):
+        event.body  # noqa: B018 - reading it is the test
+    scenario.expected += ["1", "2"]
+    scenario.assert_both_sides_agree()

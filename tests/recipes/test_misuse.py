@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite import AsyncDualWriter, AsyncDualWriterPool, DualWriterPool
 from dualwrite.errors import (
@@ -155,3 +158,50 @@ def test_a_row_that_somebody_else_has_written(scenario: Scenario, writer: DualWr
             with successor.transaction() as tx:
                 put(tx, scenario, 2)
     assert "nothing was written" in str(raised.value)
+
+
+def test_a_block_that_is_not_entered_says_what_is_missing(writer: DualWriter) -> None:
+    block: Any = writer.transaction()
+    for name in ("session", "connection", "send", "execute"):
+        with pytest.raises(AttributeError, match=rf"`with writer.transaction\(\) as tx:` and, inside it, tx\.{name}"):
+            getattr(block, name)
+    with block as tx, pytest.raises(AttributeError, match="returns only the block"):
+        assert tx.session is not None
+        block.send("orders", value="1")
+    assert not hasattr(block, "__fspath__"), "what Python itself asks for is absent as always"
+
+
+async def _use_unentered(engine: AsyncEngine, bootstrap_servers: str) -> None:
+    async with AsyncDualWriter(engine, transactional_id="t", bootstrap_servers=bootstrap_servers) as writer:
+        block: Any = writer.transaction()
+        with pytest.raises(AttributeError, match=r"`async with writer.transaction\(\) as tx:` and, .* tx\.send"):
+            block.send("orders", value="1")
+
+
+def test_a_block_of_a_task_says_the_same() -> None:
+    asyncio.run(_use_unentered(create_async_engine("sqlite+aiosqlite://"), "127.0.0.1:1"))
+
+
+def test_a_second_thread_is_sent_to_the_pool(scenario: Scenario, writer: DualWriter) -> None:
+    raised: list[IllegalStateError] = []
+
+    def elsewhere() -> None:
+        with pytest.raises(IllegalStateError) as refused, writer.transaction():
+            pass
+        raised.append(refused.value)
+
+    with writer.transaction() as tx:
+        put(tx, scenario, 1)
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join(60)
+    assert "of another thread, and this one did nothing: use a pool (DualWriterPool" in str(raised[0])
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_dict_without_a_serializer_names_the_setting(scenario: Scenario, writer: DualWriter) -> None:
+    with pytest.raises(InvalidRecordError, match=r"the value is dict, .* set value_serializer, .*serializers\.json"):
+        with writer.transaction() as tx:
+            tx.send(scenario.topic, value={"id": 1})
+    scenario.assert_both_sides_agree()

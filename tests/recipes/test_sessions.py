@@ -658,6 +658,7 @@ def test_a_swallowed_statement_error_dooms_the_transaction(scenario: Scenario, s
         put(session, scenario, 1)
         session.commit()
         put(session, scenario, 2)
+        session.flush()  # SQLAlchemy 2.0 does not flush before a text is executed
         with pytest.raises(sa.exc.IntegrityError):
             break_a_statement(session.execute)
         with pytest.raises(TransactionDoomedError):

@@ -85,6 +85,6 @@ def test_a_partitioner_that_fails_is_the_cause() -> None:
 
 def test_the_setting_is_a_name_or_a_callable() -> None:
     with pytest.raises(ConfigError, match=r"partitioner: 'murmur3' is neither one of default, murmur2_random"):
-        Producer(bootstrap_servers="127.0.0.1:9", partitioner="murmur3")
+        Producer(bootstrap_servers="127.0.0.1:9", partitioner="murmur3")  # type: ignore[arg-type]
     with Producer(bootstrap_servers="127.0.0.1:9", partitioner=lambda *_: 0):
         pass

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -56,6 +58,40 @@ def test_every_error_is_a_public_name() -> None:
     assert exceptions <= set(dualwrite.__all__)
 
 
+def test_dir_shows_public_names_only() -> None:
+    assert [name for name in dir(dualwrite) if not name.startswith("__")] == dualwrite.__all__
+
+
+STAR = """
+import sys
+for package in {missing}:
+    sys.modules[package] = None  # as where it is not installed
+before = set(globals())
+from dualwrite import *
+print(*sorted(set(globals()) - before - {{"before", "package"}}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "gone"),
+    [
+        ((), set[str]()),
+        (("kazoo", "rocksdict"), {"ZooKeeperDualWriter", "RocksDbDualWriter"}),
+        (("sqlalchemy", "psycopg", "kazoo", "rocksdict"), None),
+    ],
+)
+def test_a_star_imports_what_can_be_imported(missing: tuple[str, ...], gone: set[str] | None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STAR.format(missing=missing)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    imported = set(done.stdout.split())
+    if gone is None:
+        assert {name for name in imported if name.endswith(("Writer", "Pool", "Write", "Service"))} == set()
+        assert {"Producer", "AsyncProducer", "TransactionAdmin", "GroupCommit", "FencedError"} <= imported
+    else:
+        assert imported == set(dualwrite.__all__) - gone
+
+
 def test_what_is_not_there() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Consumer'"):
         dualwrite.Consumer  # noqa: B018
@@ -83,3 +119,12 @@ def test_the_wheel_needs_nothing_of_the_checkout() -> None:
             assert not {name.partition(".")[0] for name in names} & {"tests", "examples", "benchmarks"}, path
             assert "apt-get" not in text, path
             assert '"mvn"' not in text, path
+
+
+def test_the_oldest_sqlalchemy_is_the_one_that_is_tested() -> None:
+    """`make test-sqlalchemy-floor` runs with what pyproject.toml allows, and the extras allow the same."""
+    (oldest,) = re.findall(r"^OLDEST_SQLALCHEMY := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = [package for packages in extras.values() for package in packages if package.startswith("sqlalchemy")]
+    assert {package.partition(">=")[2] for package in named} == {oldest}
+    assert len(named) == 6

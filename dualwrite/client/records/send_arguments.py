@@ -68,7 +68,10 @@ def encoded(what: str, content: Any) -> bytes | None:
         return _utf8(f"the {what}", content)
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
-    raise _invalid(f"the {what} is {_type_name(content)}, not bytes or str")
+    raise _invalid(
+        f"the {what} is {_type_name(content)}, not bytes or str: encode it, or set {what}_serializer, for JSON to "
+        "dualwrite.serializers.json"
+    )
 
 
 def checked_headers(headers: Any) -> list[Header]:

@@ -170,11 +170,7 @@ class DualWriteCoordinator:
     def enter(self) -> Self:
         """Acquire the id without waiting. Raises IllegalStateError if it is in use, FencedError if it is lost."""
         if not self._in_use.acquire(blocking=False):
-            raise IllegalStateError(
-                f"transactional id {self.transactional_id!r} already carries a dual write; "
-                "Kafka allows one open transaction per id: finish it first, or use another writer. "
-                "For a part that may fail by itself, tx.savepoint() begins a block inside a block"
-            )
+            raise self._carries_another()
         self._user = threading.get_ident()
         try:
             self.owned.assert_usable()
@@ -182,6 +178,19 @@ class DualWriteCoordinator:
             self.leave()
             raise
         return self
+
+    def _carries_another(self) -> IllegalStateError:
+        carries = f"transactional id {self.transactional_id!r} already carries a dual write"
+        if self._user not in (None, threading.get_ident()):
+            return IllegalStateError(
+                f"{carries} of another thread, and this one did nothing: use a pool (DualWriterPool, or "
+                "PsycopgDualWriterPool), which gives each thread an id of its own"
+            )
+        return IllegalStateError(
+            f"{carries}; Kafka allows one open transaction per id: finish it first, or use another writer. "
+            "For a part that may fail by itself, tx.savepoint() begins a block inside a block; for several tasks at "
+            "a time, use a pool"
+        )
 
     def _enter_in_turn(self) -> None:
         """Acquire the id, and wait for other threads at most as long as for the row lock.

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.settings import checked_transactional_id
+from dualwrite.shown import shown
 
 MAX_SLOTS: Final = 1_000_000
 """Slots of a prefix are numbered from 0 to below this."""
@@ -74,7 +75,7 @@ def checked_prefix(prefix: object) -> str:
     if not isinstance(prefix, str) or not prefix or prefix != prefix.strip():  # MySQL ignores trailing blanks
         raise ConfigError(
             f"prefix must be the beginning of an application's transactional ids, without surrounding blanks, "
-            f"not {prefix!r}"
+            f"not {shown(prefix)}"
         )
     checked_transactional_id(transactional_id_of(prefix, MAX_SLOTS))
     return prefix

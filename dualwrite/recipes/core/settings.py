@@ -11,6 +11,7 @@ from dualwrite.client.records.send_arguments import Serializers
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
+from dualwrite.shown import shown
 
 _ACCEPT: Final = "accept_bounded_guarantee"
 
@@ -130,6 +131,7 @@ def checked_transactional_id(transactional_id: Any) -> str:
     """Return the transactional id. Raises ConfigError if it does not fit into the state table."""
     if not isinstance(transactional_id, str) or not 0 < len(transactional_id) <= MAX_TRANSACTIONAL_ID_LENGTH:
         raise ConfigError(
-            f"transactional_id takes a text of 1 to {MAX_TRANSACTIONAL_ID_LENGTH} characters, not {transactional_id!r}"
+            f"transactional_id takes a text of 1 to {MAX_TRANSACTIONAL_ID_LENGTH} characters, not "
+            f"{shown(transactional_id)}"
         )
     return transactional_id

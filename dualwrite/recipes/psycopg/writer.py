@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import psycopg
 
@@ -41,6 +41,7 @@ from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter
+from dualwrite.settings import WriterSettings
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -102,7 +103,7 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         one_id = OneId(
             transactional_id,
@@ -183,7 +184,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         group_commit: GroupCommit | None = None,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         settings = PoolSettings(
             prefix,

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import psycopg
 
@@ -42,6 +42,7 @@ from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId
+from dualwrite.settings import WriterSettings
 
 if TYPE_CHECKING:
     from psycopg_pool import AsyncConnectionPool
@@ -103,7 +104,7 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         one_id = OneId(
             transactional_id,
@@ -173,7 +174,7 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         group_commit: GroupCommit | None = None,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         settings = PoolSettings(
             prefix,

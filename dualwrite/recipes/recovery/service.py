@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
@@ -65,6 +65,7 @@ from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, 
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.tables import schema_for
 from dualwrite.recipes.sqlalchemy.transaction import watch
+from dualwrite.settings import RecoverySettings
 
 __all__ = ["Action", "Found", "RecoveryReport", "RecoveryService"]
 
@@ -121,7 +122,7 @@ class RecoveryService:
         schema: str | None = None,
         timeout_ms: int = 60_000,
         clock: Callable[[], float] = time.time,
-        **settings: Any,
+        **settings: Unpack[RecoverySettings],
     ) -> None:
         self._prefix = prefix
         self._lost_as_given = frozenset(_several("acknowledge_lost", acknowledge_lost))

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.orm import SessionTransaction
 
 from dualwrite.recipes.sql.isolation import sees_now
 
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
+
+
+def connections_of(transaction: SessionTransaction) -> Collection[sa.Connection]:
+    """Return the connections that the transaction of a Session has used so far.
+
+    SQLAlchemy 2.0 keeps them, by engine and by connection, where 2.1 has an attribute for readers.
+    """
+    if hasattr(transaction, "connections"):
+        return transaction.connections
+    return {used[0] for used in vars(transaction)["_connections"].values()}
 
 
 def background_engine(engine: sa.Engine) -> sa.Engine:

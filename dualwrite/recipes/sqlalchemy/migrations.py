@@ -24,8 +24,8 @@ For `redo="database"` and `when_kafka_is_away="store"` there is one more table:
     def downgrade() -> None:
         op.drop_dualwrite_redo_table()
 
-For `alembic revision --autogenerate`, which drops tables that it does not know, add `METADATA` to `target_metadata` in
-env.py: `target_metadata = [Base.metadata, *dualwrite.recipes.sqlalchemy.migrations.METADATA]`.
+For `alembic revision --autogenerate`, which drops tables that it does not know, `target_metadata` in env.py is a list
+with yours and ours: `[Base.metadata, *METADATA]`, and there `REDO_METADATA` and `CONSUMED_OFFSETS_METADATA` as needed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ METADATA: Final = (
     kafka_transaction_database.metadata,
     kafka_transaction_lease.metadata,
 )
-"""The tables, for autogenerate."""
+"""The tables, for autogenerate: several, so that `target_metadata` takes `*METADATA`."""
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same, of the table that `OffsetsInDatabase` uses."""

@@ -29,6 +29,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     drop_while_deciding,
     in_transaction,
 )
+from dualwrite.recipes.sqlalchemy.engines import connections_of
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
@@ -179,7 +180,11 @@ def _before_statement(
 ) -> None:
     transaction = connection.get_execution_options().get(_OPTION)
     if transaction is not None:
-        transaction.before_statement(statement)
+        try:
+            transaction.before_statement(statement)
+        except Exception as refused:  # which SQLAlchemy 2.0 does not report to `_on_error`
+            transaction.remember_failure(refused, statement)
+            raise
 
 
 def _after_statement(
@@ -261,7 +266,7 @@ _LISTENERS: dict[str, Callable[..., Any]] = {
 def assert_one_database(session: Session, connection: sa.Connection) -> None:
     """Raise IllegalStateError if the Session's transaction uses any connection other than this one."""
     root = session.get_transaction()
-    if root is not None and any(other is not connection for other in root.connections):
+    if root is not None and any(other is not connection for other in connections_of(root)):
         raise IllegalStateError(_SECOND_DATABASE)
 
 

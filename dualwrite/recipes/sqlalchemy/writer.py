@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Self
+from typing import Self, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -46,6 +46,7 @@ from dualwrite.recipes.sqlalchemy.drivers import here
 from dualwrite.recipes.sqlalchemy.grouped import SqlAlchemyGroup
 from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter, Use
+from dualwrite.settings import WriterSettings
 
 __all__ = ["DualTransaction", "DualWriter", "DualWriterPool", "PoolStatus", "Resolution"]
 
@@ -116,7 +117,7 @@ class ThreadBackend(SqlAlchemyBackend):
             schema=schema,
             pooled=pooled,
         )
-        self._session_factory = session_factory or (lambda: Session(engine))
+        self._session_factory = session_factory or (lambda: Session(engine, expire_on_commit=False))
 
     async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
         bound = self._session_factory() if bind is None else bind
@@ -161,6 +162,9 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     `max_stored_bytes` and `max_stored_age_ms`; later uses of the id publish them. With `redo="database"` it keeps a
     copy of the last records, for when Kafka aborts them and its log loses them (docs/dual-write.md).
 
+    `session_factory` makes the Sessions of blocks, a `sessionmaker` for instance. Without one the objects of a block
+    stay readable after it (`expire_on_commit=False`).
+
     Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not for use by several threads at once.
     """
@@ -184,7 +188,7 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
         one_id = OneId(
@@ -260,7 +264,7 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         group_commit: GroupCommit | None = None,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
         settings = PoolSettings(

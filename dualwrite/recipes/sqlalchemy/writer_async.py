@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -49,6 +49,7 @@ from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDa
 from dualwrite.recipes.sqlalchemy.grouped import SqlAlchemyGroup
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
+from dualwrite.settings import WriterSettings
 
 __all__ = ["AsyncDualTransaction", "AsyncDualWriter", "AsyncDualWriterPool", "PoolStatus", "Resolution"]
 
@@ -218,7 +219,7 @@ class AsyncDualWriter(AsyncOneIdWriter[AsyncBind, AsyncDualTransaction]):
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, AsyncEngine, "create_async_engine")
         one_id = OneId(
@@ -277,7 +278,7 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         group_commit: GroupCommit | None = None,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, AsyncEngine, "create_async_engine")
         settings = PoolSettings(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
@@ -27,6 +27,7 @@ from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueBackend, KeyValueDualWriter
 from dualwrite.recipes.writer import OneId
+from dualwrite.settings import WriterSettings
 
 __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
 
@@ -226,7 +227,7 @@ class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTrans
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[WriterSettings],
     ) -> None:
         assert_no_store(BackendName.ROCKSDB, producer_settings)
         one_id = OneId(

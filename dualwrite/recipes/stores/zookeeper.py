@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Unpack
 from urllib.parse import quote
 
 from kazoo.client import KazooClient, TransactionRequest
@@ -43,6 +43,7 @@ from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueBackend, KeyValueDualWriter
 from dualwrite.recipes.writer import OneId
+from dualwrite.settings import ZooKeeperWriterSettings
 
 __all__ = ["DEFAULT_STATE_PATH", "ZooKeeperDualTransaction", "ZooKeeperDualWriter"]
 
@@ -324,7 +325,7 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
         resolve_timeout_ms: int = 30_000,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         pause: PauseHook | None = None,
-        **producer_settings: Any,
+        **producer_settings: Unpack[ZooKeeperWriterSettings],
     ) -> None:
         assert_no_store(BackendName.ZOOKEEPER, producer_settings)
         one_id = OneId(

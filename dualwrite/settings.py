@@ -1,0 +1,112 @@
+"""The settings that constructors take as keywords, as types: editors complete them, and a typo is a type error.
+
+`config.py` checks the same at run time, and tests compare the two. The types are narrower where a program should write
+one thing only: a number is an int here, and a text of digits is accepted at run time as well.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypedDict
+
+from dualwrite.partitioners import Partitioner
+from dualwrite.serializers import Serializer
+
+__all__ = [
+    "AdminSettings",
+    "ConnectionSettings",
+    "ProducerSettings",
+    "RecoverySettings",
+    "WriterSettings",
+    "ZooKeeperWriterSettings",
+]
+
+Servers = str | Sequence[str]
+"""`"host:port,host:port"`, or each server by itself."""
+
+
+class _AnyConnection(TypedDict, total=False):
+    """What everything takes that connects to Kafka."""
+
+    client_id: str
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    reconnect_backoff_ms: int
+    reconnect_backoff_max_ms: int
+    security_protocol: str
+    sasl_mechanism: str
+    sasl_username: str | None
+    sasl_password: str | None
+    sasl_oauth_token_provider: Callable[[], str] | None
+    sasl_oauth_extensions: Mapping[str, str]
+    ssl_ca_location: str | os.PathLike[str] | None
+    ssl_certificate_location: str | os.PathLike[str] | None
+    ssl_key_location: str | os.PathLike[str] | None
+    ssl_key_password: str | None
+    ssl_endpoint_identification_algorithm: Literal["https", "none", ""] | None
+    ssl_context: ssl.SSLContext | None
+
+
+class ConnectionSettings(_AnyConnection, total=False):
+    """The settings of connections, besides `bootstrap_servers`."""
+
+    request_timeout_ms: int
+
+
+class _Sending(TypedDict, total=False):
+    """What everything takes that sends records."""
+
+    transaction_timeout_ms: int
+    accept_bounded_guarantee: bool
+    enable_idempotence: bool
+    acks: Literal["all", "-1", "0", "1", -1, 0, 1]
+    max_in_flight_requests_per_connection: int
+    max_block_ms: int
+    unreachable_timeout_ms: int | None
+    delivery_timeout_ms: int
+    linger_ms: int
+    batch_size: int
+    max_request_size: int
+    buffer_memory: int
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"]
+    compression_level: int | None
+    partitioner: Literal["default", "murmur2_random", "consistent_random", "random", "round_robin"] | Partitioner
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
+    metadata_max_age_ms: int
+    connections_max_per_node: int
+
+
+class ProducerSettings(ConnectionSettings, _Sending, total=False):
+    """The settings of `Producer` and `AsyncProducer`; `bootstrap_servers` may be in the mapping instead."""
+
+    bootstrap_servers: Servers
+    transactional_id: str | None
+    transaction_two_phase_commit_enable: bool
+
+
+class WriterSettings(ConnectionSettings, _Sending):
+    """The settings of the producer inside a writer or a pool, which names the transactional id itself."""
+
+    bootstrap_servers: Servers
+
+
+class ZooKeeperWriterSettings(_AnyConnection, _Sending):
+    """The same of `ZooKeeperDualWriter`, whose `request_timeout_ms` is that of ZooKeeper."""
+
+    bootstrap_servers: Servers
+
+
+class AdminSettings(ConnectionSettings, total=False):
+    """The settings of `TransactionAdmin` and `AsyncTransactionAdmin`; `bootstrap_servers` may be in the mapping."""
+
+    bootstrap_servers: Servers
+    default_api_timeout_ms: int
+
+
+class RecoverySettings(ConnectionSettings):
+    """The settings of the connections of `RecoveryService`, which has a `timeout_ms` of its own."""
+
+    bootstrap_servers: Servers

@@ -1,0 +1,133 @@
+"""The settings as types are those that are checked at run time, and what a type admits is accepted there."""
+
+from __future__ import annotations
+
+import inspect
+from types import UnionType
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+
+import pytest
+
+import dualwrite
+from dualwrite import config, settings
+from dualwrite.config import AdminConfig, ProducerConfig
+from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.recipes.core.settings import KafkaSettings
+from dualwrite.recipes.stores.zookeeper import ZooKeeperDualWriter
+from dualwrite.settings import (
+    AdminSettings,
+    ProducerSettings,
+    RecoverySettings,
+    WriterSettings,
+    ZooKeeperWriterSettings,
+)
+
+OF_THE_WRITER: Final = {"transactional_id", "transaction_two_phase_commit_enable"}
+"""What a writer sets itself."""
+
+
+def names(of: type) -> set[str]:
+    return set(get_type_hints(of))
+
+
+def test_the_types_have_the_settings_of_the_table() -> None:
+    assert names(ProducerSettings) == config._PARSERS.keys()
+    assert names(WriterSettings) == names(ProducerSettings) - OF_THE_WRITER
+    assert names(ZooKeeperWriterSettings) == names(WriterSettings) - {"request_timeout_ms"}
+    assert names(AdminSettings) == config._ADMIN_PARSERS.keys()
+    assert names(RecoverySettings) == names(AdminSettings) - {"default_api_timeout_ms"}
+
+
+def test_only_the_servers_have_to_be_named_where_there_is_no_mapping() -> None:
+    for of in (WriterSettings, ZooKeeperWriterSettings, RecoverySettings):
+        assert of.__required_keys__ == {"bootstrap_servers"}
+    assert not ProducerSettings.__required_keys__
+    assert not AdminSettings.__required_keys__
+
+
+def test_every_face_takes_the_types() -> None:
+    taken = {
+        name: str(list(inspect.signature(getattr(dualwrite, name)).parameters.values())[-1].annotation)
+        for name in dualwrite.__all__
+        if name.endswith(("Writer", "WriterPool", "Producer", "Admin", "Service"))
+    }
+    assert {name: text for name, text in taken.items() if not text.startswith("Unpack[")} == {}
+    assert taken.pop("ZooKeeperDualWriter") == "Unpack[ZooKeeperWriterSettings]"
+    assert {text for name, text in taken.items() if "Writer" in name} == {"Unpack[WriterSettings]"}
+    assert "request_timeout_ms" in inspect.signature(ZooKeeperDualWriter).parameters
+
+
+PLAIN: Final[dict[Any, Any]] = {int: 1, bool: True, str: "text", type(None): None}
+
+
+def samples(hint: Any) -> list[Any]:
+    """Values of a type; none of callables and other objects, which are tested elsewhere."""
+    if hint in PLAIN:
+        return [PLAIN[hint]]
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
+        return [value for each in get_args(hint) for value in samples(each)]
+    return []
+
+
+TEXTS: Final = {"security_protocol": "SSL", "sasl_mechanism": "PLAIN", "bootstrap_servers": "h:1"}
+
+
+@pytest.mark.parametrize("name", sorted(config._PARSERS))
+def test_what_a_type_admits_is_accepted(name: str) -> None:
+    for value in samples(get_type_hints(ProducerSettings)[name]):
+        parsed = TEXTS.get(name, value) if value == "text" else value
+        config._PARSERS[name](name, parsed)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("kafka://h:9092", "takes host:port, and no URL: write 'h:9092' without 'kafka://'"),
+        ("a:1,SASL_SSL://b:2", "write 'b:2' without 'SASL_SSL://'"),
+        ("kafka://user:secret@h:9092/topic", "write 'h:9092' without"),
+    ],
+)
+def test_a_url_is_no_address(given: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        ProducerConfig.parse(None, {"bootstrap_servers": given})
+    assert "security_protocol" in str(refused.value)
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers takes host:port.*security\.protocol"):
+        AdminConfig.parse({"bootstrap.servers": given}, {})
+
+
+def test_a_refusal_names_the_keyword_that_was_passed() -> None:
+    with pytest.raises(ConfigError, match="bootstrap_servers is missing"):
+        dualwrite.Producer(acks="all")
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers is missing"):
+        dualwrite.Producer({"acks": "all"})
+    with (
+        pytest.raises(IllegalStateError, match="no transactional_id"),
+        dualwrite.Producer(bootstrap_servers="h:1") as made,
+    ):
+        made.begin_transaction()
+    with pytest.raises(ConfigError, match="enable_idempotence=true"):
+        dualwrite.Producer(bootstrap_servers="h:1", acks=1)
+
+
+def test_long_values_are_cut_in_refusals() -> None:
+    long = "order-" * 1000
+    for refused in (
+        lambda: KafkaSettings(long, {"bootstrap_servers": "h:1"}),
+        lambda: ProducerConfig.parse(None, {"bootstrap_servers": long}),
+        lambda: ProducerConfig.parse(None, {long: 1, "bootstrap_servers": "h:1"}),
+        lambda: ProducerConfig.parse(None, {"linger_ms": [7] * 1000, "bootstrap_servers": "h:1"}),
+    ):
+        with pytest.raises(ConfigError, match=r"\.\.\. \(\d+ characters\)") as error:
+            refused()
+        assert len(str(error.value)) < 1000
+
+
+def test_the_types_are_public() -> None:
+    assert {name for name in settings.__all__ if name in dualwrite.__all__} == {
+        "AdminSettings",
+        "ProducerSettings",
+        "WriterSettings",
+    }
