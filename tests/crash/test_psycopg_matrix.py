@@ -23,7 +23,7 @@ from tests.crash.matrix import (
 )
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import (
-    POINTS_AFTER_LOCK_AND_WRITE,
+    POINTS_AFTER_LOCK,
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
     AtPoint,
@@ -74,7 +74,7 @@ def test_a_kill_at_a_point(blocking: PsycopgScenario, point: PausePoint) -> None
     check_a_kill_at_a_point(blocking, point, Predecessor.COMMITTED, "--psycopg", "blocking")
 
 
-_OF_A_READY_WRITER = [*POINTS_AFTER_LOCK_AND_WRITE, *POINTS_AFTER_THE_DECISION]
+_OF_A_READY_WRITER = [*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,6 @@ _OF_A_READY_WRITER = [*POINTS_AFTER_LOCK_AND_WRITE, *POINTS_AFTER_THE_DECISION]
 def test_a_fault_at_a_point_of_a_ready_writer(
     blocking: PsycopgScenario, point: PausePoint, fault: FaultKind, survivor: Survivor
 ) -> None:
-    """The row is written before the first record is sent, and names what Kafka has or will never have prepared."""
     check_a_fault_of_a_ready_writer(blocking, point, fault, survivor)
 
 

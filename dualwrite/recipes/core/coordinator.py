@@ -324,11 +324,8 @@ class DualWriteCoordinator:
             await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
         if isinstance(error, AbortableError) and self._slot.state not in (SlotState.FENCED, SlotState.IN_DOUBT):
             return False  # the block's own records are the cause, so another id would not help
-        if write.written_row != write.locked_row:
-            manifest = await write.database.read_manifest(self.transactional_id)  # still the locked row's
-            await self._steps.write_state(write, write.locked_row, manifest)  # restore what the next owner may need
         write.transactional_id = None
-        write.locked_row = write.written_row = NOTHING_PREPARED  # until a row is locked again, there is none to restore
+        write.locked_row = NOTHING_PREPARED
         return True
 
     async def _prepare_or_store(self, write: DualWriteProgress) -> DualWriteError | None:
@@ -369,8 +366,7 @@ class DualWriteCoordinator:
 
     async def _lock_and_send(self, write: DualWriteProgress) -> None:
         """Lock the row, taking the id over unless this process owns it; prepare Kafka, and write the row."""
-        if not await self._steps.lock_and_write(write):
-            write.locked_row = write.written_row = await self._steps.lock(write.database)
+        write.locked_row = await self._steps.lock(write.database)
         write.transactional_id = self.transactional_id
         if self.owned.owed and write.records.has_offsets:
             await self._publishing.leave_owed()

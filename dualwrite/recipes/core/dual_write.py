@@ -46,7 +46,6 @@ class DualWriteProgress:
         "stored",
         "transactional_id",
         "uninterrupted",
-        "written_row",
     )
 
     def __init__(self, database: DatabaseTransaction, records: RecordBuffer, uninterrupted: Uninterrupted) -> None:
@@ -56,8 +55,6 @@ class DualWriteProgress:
         self.transactional_id: str | None = None
         self.locked_row = NOTHING_PREPARED
         """The content of the state row when it was locked."""
-        self.written_row = NOTHING_PREPARED
-        """The last content that this transaction wrote to the state row."""
         self.prepared_state = NOTHING_PREPARED
         self.sends_since_s = 0.0
         self.stored: StoredBlock | None = None

@@ -83,10 +83,6 @@ class KafkaParticipant(Protocol):
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         """Return whether this client may read topics, and how their logs are cleaned. Changes nothing."""
 
-    @property
-    def next_state(self) -> PreparedTxnState:
-        """What `prepare` is going to return for the next transaction; empty if that is not known."""
-
     async def begin(self) -> None: ...
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
@@ -172,10 +168,6 @@ class BlockingKafkaParticipant:
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return self._live.describe_topics(topics)
-
-    @property
-    def next_state(self) -> PreparedTxnState:
-        return self._live.next_prepared_state
 
     async def begin(self) -> None:
         self._live.begin_transaction()
@@ -280,10 +272,6 @@ class AsyncKafkaParticipant:
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return await self._live.describe_topics(topics)
-
-    @property
-    def next_state(self) -> PreparedTxnState:
-        return self._live.next_prepared_state
 
     async def begin(self) -> None:
         await self._live.begin_transaction()

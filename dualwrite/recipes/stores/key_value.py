@@ -25,8 +25,6 @@ from dualwrite.recipes.writer import OneIdWriter, Use
 class BatchTransaction(ABC):
     """The part of a `DatabaseTransaction` that all key-value stores share."""
 
-    can_lock_and_write: Final = False  # the state is written by the same batch as the rest, so it would save nothing
-
     def __init__(self) -> None:
         self.commit_was_sent = False
         self._failure: BaseException | None = None
@@ -68,12 +66,6 @@ class BatchTransaction(ABC):
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None: ...
-
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return False
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        raise NotImplementedError("lock_and_write never returns True here")
 
     @abstractmethod
     async def commit(self) -> None: ...
