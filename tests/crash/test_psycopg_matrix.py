@@ -124,7 +124,9 @@ def test_a_cancellation_at_a_point(awaited: AwaitedPsycopgScenario, point: Pause
     awaited.leave_behind(Predecessor.COMMITTED)
     hook = AtPoint(point, _cancel)
     with awaited.writer(hook) as writer:
-        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in POINTS_BEFORE_COMMIT_REQUEST)
+        _check_a_cancellation(
+            awaited, writer, hook, may_be_unresolved=point in (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
+        )
 
 
 @pytest.mark.parametrize("point", [point for point in _OF_A_READY_WRITER if point in _CANCELLED])
@@ -133,7 +135,7 @@ def test_a_cancellation_at_a_point_of_a_ready_writer(awaited: AwaitedPsycopgScen
     with awaited.writer(hook) as writer:
         assert awaited.write(writer, 0).error is None
         hook.arm()
-        at_commit = (PausePoint.AFTER_PREPARE, PausePoint.BEFORE_DATABASE_COMMIT)
+        at_commit = (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
         _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in at_commit)
 
 

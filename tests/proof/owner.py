@@ -617,9 +617,6 @@ class CheckedTransaction:
     def doom(self, error: BaseException) -> None:
         raise AssertionError(error)
 
-    def assert_intact(self) -> None:
-        pass
-
     async def flush(self) -> None:
         pass
 

@@ -171,9 +171,6 @@ class GatedTransaction:
     def doom(self, error: BaseException) -> None:
         self._real.doom(error)
 
-    def assert_intact(self) -> None:
-        self._real.assert_intact()
-
     async def flush(self) -> None:
         await self._real.flush()
 

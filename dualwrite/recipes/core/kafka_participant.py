@@ -111,11 +111,12 @@ class BlockingKafkaParticipant:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
-        self._producer: Producer | None = None
+        self._live: Producer
+        """Missing before the first take-over, and after `give_up`."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         await self.give_up()
-        producer = self._producer = Producer(**self._settings, transactional_id=kafka_id)
+        producer = self._live = Producer(**self._settings, transactional_id=kafka_id)
         producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 
@@ -200,14 +201,9 @@ class BlockingKafkaParticipant:
         self._live.abort_transaction()
 
     async def give_up(self) -> None:
-        producer, self._producer = self._producer, None
+        producer = vars(self).pop("_live", None)
         if producer is not None:
             producer.close(timeout_s=0)
-
-    @property
-    def _live(self) -> Producer:
-        assert self._producer is not None, "no producer: the id was not taken over"
-        return self._producer
 
 
 class AsyncKafkaParticipant:
@@ -215,11 +211,12 @@ class AsyncKafkaParticipant:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
-        self._producer: AsyncProducer | None = None
+        self._live: AsyncProducer
+        """Missing before the first take-over, and after `give_up`."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         await self.give_up()
-        producer = self._producer = AsyncProducer(**self._settings, transactional_id=kafka_id)
+        producer = self._live = AsyncProducer(**self._settings, transactional_id=kafka_id)
         await producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 
@@ -304,14 +301,9 @@ class AsyncKafkaParticipant:
         await self._live.abort_transaction()
 
     async def give_up(self) -> None:
-        producer, self._producer = self._producer, None
+        producer = vars(self).pop("_live", None)
         if producer is not None:
             await producer.close(timeout_s=0)
-
-    @property
-    def _live(self) -> AsyncProducer:
-        assert self._producer is not None, "no producer: the id was not taken over"
-        return self._producer
 
 
 # ---- topics, without a transaction ----------------------------------------------------------------------------------

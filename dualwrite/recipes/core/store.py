@@ -138,11 +138,12 @@ class DatabaseTransaction(Protocol):
     def doom(self, error: BaseException) -> None:
         """Allow only a rollback from now on, even if the block swallows `error`."""
 
-    def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
-
     async def flush(self) -> None:
-        """Send the statements that are held back. Raises the database's own errors."""
+        """Send the statements that are held back, once the block has ended.
+
+        Raises the database's own errors; a RecipeError or IllegalStateError if this transaction cannot be the decision,
+        before that or after it.
+        """
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         """Lock the row until the end of the transaction and return its state.

@@ -6,6 +6,7 @@ sums are here. What the metrics mean and which of them to alert on: docs/observa
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -180,8 +181,9 @@ class Instruments:
             self._since_s.setdefault(transactional_id, self.clock_s())
 
     def settled(self, transactional_id: str) -> None:
-        with self._lock:
-            self._since_s.pop(transactional_id, None)
+        if transactional_id in self._since_s:
+            with self._lock:
+                self._since_s.pop(transactional_id, None)
 
     def _count(self, options: CallbackOptions) -> Iterable[Observation]:
         from opentelemetry.metrics import Observation
@@ -257,10 +259,14 @@ class OpenTelemetry(Telemetry):
         self._instruments = instruments
         self._began_s: float | None = None
         self._span: Span | None = None
+        self._is_measured = False
+        """Whether the application had a provider of meters when the latest dual write began."""
 
     def reach(self, point: PausePoint) -> None:
         if self._span is not None:
             self._span.add_event(point)
+        if not self._is_measured:
+            return
         if point in _START_OF_MEASUREMENT:
             self._began_s = self._instruments.clock_s()
         elif point is _AFTER_PREPARE:
@@ -276,8 +282,10 @@ class OpenTelemetry(Telemetry):
 
     def moved(self, state: SlotState) -> None:
         if state is SlotState.OPEN:
-            span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
-            self._span = span if span.is_recording() else None
+            self._is_measured = is_provided(self._instruments.prepare)
+            if is_provided(self._instruments.tracer):
+                span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
+                self._span = span if span.is_recording() else None
         if state in _RUNNING:
             return
         if state is SlotState.FENCED:
@@ -286,13 +294,10 @@ class OpenTelemetry(Telemetry):
             self._instruments.in_doubt(self._transactional_id)
         else:
             self._instruments.settled(self._transactional_id)
-        self._end_span(state)
-
-    def _end_span(self, state: SlotState) -> None:
-        span, self._span, self._began_s = self._span, None, None
-        if span is not None:
-            span.set_attribute("dualwrite.state", state)
-            span.end()
+        ended, self._span, self._began_s = self._span, None, None
+        if ended is not None:
+            ended.set_attribute("dualwrite.state", state)
+            ended.end()
 
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
         self._instruments.decided.add(1, {"outcome": outcome})
@@ -301,7 +306,7 @@ class OpenTelemetry(Telemetry):
             self._span.set_attribute("dualwrite.prepared_state", str(state))
 
     def confirmed(self, outcome: Outcome) -> None:
-        if outcome is Outcome.COMMITTED:
+        if self._is_measured and outcome is Outcome.COMMITTED:
             self._record(self._instruments.kafka_commit)
 
     def recovered(self, outcome: Outcome) -> None:
@@ -337,6 +342,19 @@ class OpenTelemetry(Telemetry):
 
     def retried(self) -> None:
         self._instruments.retries.add(1)
+
+
+def is_provided(made: Any) -> bool:
+    """Return whether a tracer or an instrument has a provider of the application behind it by now.
+
+    Without one, OpenTelemetry's API gives proxies, each use of which costs several calls and does nothing. It has no
+    public way to ask them; `tests/unit/test_opentelemetry_internals.py` fails when it changes what is read here.
+    """
+    if hasattr(made, "_real_instrument"):
+        return made._real_instrument is not None  # noqa: SLF001
+    if hasattr(made, "_real_tracer") and made._real_tracer is None:  # noqa: SLF001
+        return sys.modules["opentelemetry.trace"]._TRACER_PROVIDER is not None  # noqa: SLF001
+    return True
 
 
 def telemetry_of(transactional_id: str) -> Telemetry:

@@ -43,6 +43,18 @@ _COMMIT: Final = "commit"
 # ---- what psycopg has no public name for ---------------------------------------------------------------------------
 
 
+_NO_PIPELINE: Final = int(pq.PipelineStatus.OFF)  # as a number, which is what libpq gives
+
+
+def is_plain(connection: AnyConnection) -> bool:
+    """Return whether `commit()` may end a transaction on the connection, and waits for it."""
+    return (
+        connection._tpc is None  # noqa: SLF001
+        and not connection._num_transactions  # noqa: SLF001
+        and connection.pgconn.pipeline_status == _NO_PIPELINE
+    )
+
+
 def is_two_phase(connection: AnyConnection) -> bool:
     """Return whether a two-phase transaction was begun, which `commit()` refuses to end."""
     return connection._tpc is not None  # noqa: SLF001
@@ -603,11 +615,4 @@ def isolation_name(level: int) -> str:
 
 def begin_statement(connection: AnyConnection) -> str:
     """Return BEGIN as psycopg would send it, with the settings of the connection."""
-    parts = ["BEGIN"]
-    if connection.isolation_level is not None:
-        parts.append("ISOLATION LEVEL " + isolation_name(connection.isolation_level))
-    if connection.read_only is not None:
-        parts.append("READ ONLY" if connection.read_only else "READ WRITE")
-    if connection.deferrable is not None:
-        parts.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
-    return " ".join(parts)
+    return connection._get_tx_start_command().decode()  # noqa: SLF001

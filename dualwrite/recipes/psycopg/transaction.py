@@ -168,18 +168,17 @@ class PsycopgTransaction:
 
     async def begin(self) -> None:
         """Begin the transaction, or join the one that is open; works in autocommit mode too."""
-        await self._command(self._beginning)
+        await self._command(self._beginning())
         self._watch.start()
 
     async def begin_and_locate(self) -> str:
         """Begin as `begin` does, and query `location` in the same round trip."""
-        response = await self._command(f"{self._beginning}; SELECT {LOCATION}")
+        response = await self._command(f"{self._beginning()}; SELECT {LOCATION}")
         location = response.get_value(0, 0)
         assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
         return location.decode()
 
-    @property
     def _beginning(self) -> str:
         mark = f"SET LOCAL {_MARK} = '{self._mark}'"
         return f"{begin_statement(self.connection)}; {mark}" if is_idle(self.connection) else mark
@@ -192,6 +191,7 @@ class PsycopgTransaction:
         self._watch.doom(error)
 
     def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
         self._watch.assert_intact()
 
     def forgive(self) -> None:
@@ -208,7 +208,7 @@ class PsycopgTransaction:
         return self._watch.has_changed_settings
 
     async def flush(self) -> None:
-        """Send nothing: a connection does not hold statements back."""
+        self._watch.assert_intact()  # a connection does not hold statements back
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._transactional_id = transactional_id
@@ -373,7 +373,7 @@ class PsycopgTransaction:
         return os.getpid() != self._process_id
 
     def _assert_ours(self) -> None:
-        if self._belongs_to_the_parent:
+        if os.getpid() != self._process_id:
             raise IllegalStateError(
                 "this dual write belongs to the parent process; nothing was sent from the child: end it in the parent"
             )

@@ -62,9 +62,6 @@ class SqlAlchemyPort:
     def doom(self, error: BaseException) -> None:
         self._transaction.doom(error)
 
-    def assert_intact(self) -> None:
-        self._transaction.assert_intact()
-
     async def flush(self) -> None:
         await self._carry(self._transaction.flush)
 

@@ -341,8 +341,10 @@ class SqlAlchemyTransaction:
         return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
 
     def flush(self) -> None:
-        """Send the statements that the Session still holds back. Raises the database's errors."""
+        """Send the statements that the Session still holds back. Raises the database's errors, as `assert_intact`."""
+        self.assert_intact()
         self._binding.flush()
+        self.assert_intact()
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""

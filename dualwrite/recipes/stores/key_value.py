@@ -38,7 +38,7 @@ class BatchTransaction(ABC):
         if self._failure is None:
             self._failure = error
 
-    def assert_intact(self) -> None:
+    async def flush(self) -> None:
         if self._failure is not None:
             raise TransactionDoomedError(
                 f"a part of this dual write failed ({type(self._failure).__name__}) and its error was swallowed; "
@@ -49,9 +49,6 @@ class BatchTransaction(ABC):
         """Raise IllegalStateError if the block has ended."""
         if self._ended or self.commit_was_sent:
             raise IllegalStateError("this dual write has ended, so nothing was changed: make changes inside its block")
-
-    async def flush(self) -> None:  # noqa: B027 - there is nothing to do: the changes go with the commit
-        """Do nothing: no change is held back from the store."""
 
     @abstractmethod
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState: ...

@@ -366,12 +366,9 @@ class Transaction:
     def doom(self, error: BaseException) -> None:
         self._doom = error
 
-    def assert_intact(self) -> None:
+    async def flush(self) -> None:
         if self._doom is not None:
             raise self._doom
-
-    async def flush(self) -> None:
-        pass
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         limit_s = None if timeout_ms is None else timeout_ms / 1000
