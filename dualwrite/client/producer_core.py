@@ -98,7 +98,8 @@ class ProducerCore:
 
     def _pump(self) -> None:
         if self._wake_pending:  # else `start` has pumped in the meantime
-            self._pump_now()
+            self._wake_pending = False
+            self._sender.pump()
 
     def _pump_now(self) -> None:
         self._wake_pending = False

@@ -114,6 +114,8 @@ def test_a_kill_at_a_point_of_the_awaited_one(awaited: AwaitedPsycopgScenario, p
     check_a_kill_at_a_point(awaited, point, Predecessor.COMMITTED, "--psycopg", "awaited")
 
 
+_AT_COMMIT = (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
+
 # After the last one nothing is awaited any more, so that a cancellation is the caller's affair.
 _CANCELLED = [point for point in PausePoint if point is not PausePoint.AFTER_KAFKA_COMMIT]
 
@@ -135,8 +137,7 @@ def test_a_cancellation_at_a_point_of_a_ready_writer(awaited: AwaitedPsycopgScen
     with awaited.writer(hook) as writer:
         assert awaited.write(writer, 0).error is None
         hook.arm()
-        at_commit = (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
-        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in at_commit)
+        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in _AT_COMMIT)
 
 
 def _cancel() -> None:

@@ -61,7 +61,7 @@ from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.refused import RefusedBlock, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
-from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.slot import GIVEN_UP, SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
@@ -176,12 +176,15 @@ class DualWriteCoordinator:
                 "For a part that may fail by itself, tx.savepoint() begins a block inside a block"
             )
         self._user = threading.get_ident()
+        if self._slot.state in GIVEN_UP:
+            self._leave_unusable()
+        return self
+
+    def _leave_unusable(self) -> None:
         try:
             self.owned.assert_usable()
-        except BaseException:
+        finally:
             self.leave()
-            raise
-        return self
 
     def _enter_in_turn(self) -> None:
         """Acquire the id, and wait for other threads at most as long as for the row lock.
@@ -347,7 +350,8 @@ class DualWriteCoordinator:
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
-        self._assert_present()
+        if owned.availability.away is not None:
+            raise owned.availability.refusal()
         try:
             if self._slot.state is SlotState.CONFIRMING:
                 with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again

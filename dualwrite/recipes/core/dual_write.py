@@ -165,7 +165,8 @@ class DualWrite:
         commits. Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed,
         and IllegalStateError after the block has ended, which includes `before_commit` hooks.
         """
-        self.assert_in_block()
+        if self._is_over:
+            self.assert_in_block()
         try:
             return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
         except BaseException as error:

@@ -393,6 +393,13 @@ class SlotWait:
             self._instruments.pool_wait.record(self._instruments.clock_s() - self._since_s, {"prefix": self._prefix})
 
 
+def note_no_wait(prefix: str) -> None:
+    """Record that a block of a pool had its slot at once."""
+    found = instruments()
+    if found is not None:
+        found.pool_wait.record(0.0, {"prefix": prefix})
+
+
 def count_timeout(prefix: str) -> None:
     """Count a block of a pool that got no slot in time."""
     found = instruments()

@@ -29,7 +29,7 @@ from dualwrite.recipes.core.dual_write import (
     roll_back_database,
 )
 from dualwrite.recipes.core.leases import Leases, transactional_id_of
-from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, observe_pool
+from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, note_no_wait, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator, PoolSettings
@@ -81,6 +81,10 @@ class PooledBlock:
         Raises PoolTimeoutError, KafkaUnreachableError while Kafka is away, and database errors from leasing.
         """
         if self.slot is None:
+            self.slot = self._pool.registry.take_at_once()
+            if self.slot is not None:
+                note_no_wait(self._pool.prefix)
+                return
             waiting = SlotWait(self._pool.prefix)
             try:
                 await self._pool.wait_for_turn()
