@@ -149,6 +149,10 @@ class PooledBlock:
         self.slot = await self._pool.replace(lost, why)
 
 
+def _no_groups() -> int:
+    return 0
+
+
 class PoolCoordinator:
     """Carries out dual writes under the slots of one prefix, at most `max_writers` at a time."""
 
@@ -185,6 +189,8 @@ class PoolCoordinator:
         self._tally = settings.tally
         self._last_block_bell = runtime.bell()
         self.is_of_this_process = True
+        self.waiting_for_group: Callable[[], int] = _no_groups
+        """Returns how many blocks wait for their turn in a group."""
         self.maintenance: Final = PoolMaintenance(
             settings.prefix,
             registry=self.registry,
@@ -203,6 +209,7 @@ class PoolCoordinator:
         return self._counts.status(
             self._max_writers,
             self.registry.places(),
+            self.waiting_for_group(),
             self._tally,
             self.availability.away,
             self.maintenance.refused_of_dead,
