@@ -25,7 +25,6 @@ from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
 from dualwrite import DualWriterPool, GroupCommit, Producer
 from dualwrite.client.transactions.manifest import Manifest
-from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 DATABASE = "database alone"
@@ -217,7 +216,6 @@ def without_manifest(way: Way) -> Way:
     @contextmanager
     def bare(work: Work, worker: str) -> Iterator[Transact]:
         patch.object(Manifest, "__str__", lambda _: "").start()
-        patch.object(PsycopgTransaction, "attach", lambda *_: None).start()
         with way(work, worker) as transact:
             yield transact
 

@@ -414,7 +414,8 @@ class Producer(ProducerBase[RecordFuture]):
     def _run(self, call: Callable[[], Operation]) -> None:
         """Make a call, and block this thread until it ends."""
         self._check_process()
-        waiter = self._new_waiter()
+        self._check_may_wait()
+        waiter = Waiter()
         operation = self._core.start(call, waiter.wake)
         if not operation.done:
             self._wait(operation, waiter)

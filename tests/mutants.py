@@ -79,12 +79,6 @@ MUTANTS: Final = (
     ),
     Mutant(f"{_CLIENT}recovery.py", "if ahead < 0:", "if ahead < -1:", "unit/test_recovery.py"),
     # recipes
-    Mutant(
-        f"{_CORE}steps.py",
-        "if write.written_row == write.prepared_state:",
-        "if True:",
-        "recipes/test_dual_writer.py",
-    ),
     Mutant(f"{_CORE}steps.py", "if row == owned.row:", "if True:", "recipes/test_late_take_over.py"),
     Mutant(
         f"{_CORE}steps.py",
@@ -98,13 +92,6 @@ MUTANTS: Final = (
         "self._slot.state in (SlotState.OPEN, SlotState.DECIDING)",
         "self._slot.state in (SlotState.DECIDING,)",
         "recipes/test_dual_writer.py crash/test_split_brain.py",
-    ),
-    Mutant(
-        f"{_CORE}coordinator.py",
-        "if write.written_row != write.locked_row:",
-        "if False:",
-        "recipes/test_psycopg.py crash/test_pool_leases.py crash/test_lock_and_write.py",
-        proof=True,
     ),
     Mutant(
         f"{_CORE}completion.py",

@@ -33,11 +33,13 @@ class IoThread:
 
     def __init__(self) -> None:
         self.loop: Final[asyncio.AbstractEventLoop] = _new_event_loop()
+        self._ident: int | None = None
         self._thread = threading.Thread(target=self._run, name="dualwrite-io", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
+        self._ident = threading.get_ident()
         while True:
             try:
                 self.loop.run_forever()
@@ -55,7 +57,7 @@ class IoThread:
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in this thread, which must never wait for its own loop."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._ident
 
 
 class _Shared:
@@ -75,20 +77,20 @@ class _Shared:
             self.thread = None
 
 
-_shared: Final = _Shared()
+SHARED: Final = _Shared()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_shared.after_fork_in_child)
+    os.register_at_fork(after_in_child=SHARED.after_fork_in_child)
 
 
 def shared_io_thread() -> IoThread:
     """Return the I/O thread of this process; start it on the first call."""
-    with _shared.lock:
-        if _shared.thread is None:
-            _shared.thread = IoThread()
-        return _shared.thread
+    with SHARED.lock:
+        if SHARED.thread is None:
+            SHARED.thread = IoThread()
+        return SHARED.thread
 
 
 def process_generation() -> int:
     """Return a number that changes in a forked child: objects made under another number belong to a parent."""
-    return _shared.forks
+    return SHARED.forks

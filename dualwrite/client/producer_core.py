@@ -102,7 +102,8 @@ class ProducerCore:
 
     def _pump(self) -> None:
         if self._wake_pending:  # else `start` has pumped in the meantime
-            self._pump_now()
+            self._wake_pending = False
+            self._sender.pump()
 
     def _pump_now(self) -> None:
         self._wake_pending = False
@@ -131,7 +132,8 @@ class ProducerCore:
     def manifest(self) -> Manifest | None:
         """Where the records of the prepared transaction are stored; None if none is prepared, or it is not known."""
         with self.lock:
-            return self.transaction_manager.transaction.manifest(self._topology.cluster_id)
+            manager = self._transaction_manager or self.transaction_manager
+            return manager.transaction.manifest(self._topology.cluster_id)
 
     def coordinator_knows(self, stored: PreparedTxnState) -> bool:
         """Return whether the coordinator said that the transaction of `stored` is open or committed."""
@@ -197,7 +199,7 @@ class ProducerCore:
 
     def begin_transaction(self) -> None:
         """Open a transaction. Sends no request; Kafka learns of the transaction with its first record."""
-        manager = self.transaction_manager
+        manager = self._transaction_manager or self.transaction_manager
         began_ns = time.perf_counter_ns()
         with self.lock:
             manager.begin_transaction()
@@ -255,7 +257,7 @@ class ProducerCore:
         To be called after `start` and the wait. Not if the wait was interrupted: then the outcome is still to come.
         """
         with self.lock:
-            self.transaction_manager.acknowledge(operation)
+            (self._transaction_manager or self.transaction_manager).acknowledge(operation)
             began_ns = self._began_ns.pop(operation, None) if operation.done else None
             if began_ns is not None:
                 self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
@@ -268,11 +270,11 @@ class ProducerCore:
 
     def prepare_transaction(self) -> Operation:
         """Flush and prepare."""
-        return self._flushed(self.transaction_manager.prepare_transaction)
+        return self._flushed((self._transaction_manager or self.transaction_manager).prepare_transaction)
 
     def commit_transaction(self) -> Operation:
         """Flush and commit."""
-        return self._flushed(self.transaction_manager.commit_transaction)
+        return self._flushed((self._transaction_manager or self.transaction_manager).commit_transaction)
 
     def abort_transaction(self) -> Operation:
         """Drop unsent records and abort."""
@@ -318,7 +320,7 @@ class ProducerCore:
         operation = call()
         self._accumulator.close_open_batches()
         if not operation.done and self._accumulator.incomplete == 0:
-            self.transaction_manager.settle_without_kafka()
+            (self._transaction_manager or self.transaction_manager).settle_without_kafka()
         return operation
 
     # ---- records --------------------------------------------------------------------------------------------

@@ -153,10 +153,10 @@ class Sender:
         new_topics: list[str] = []
         with self._lock:
             # A transaction of one record comes here four times, and only once with batches to expire or to drain.
-            if self._accumulator.has_waiting:
+            if self._accumulator.active:
                 self._expire_batches(now_ms)
             self._poll_manager(now_ms)
-            if self._accumulator.has_waiting:
+            if self._accumulator.active:
                 drained = self._drain_all(now_ms)
                 if self._manager.wants_partitions:  # draining found some that are not in the transaction
                     self._poll_manager(now_ms)
@@ -176,7 +176,10 @@ class Sender:
         if self._cluster.is_obstructed:
             self._end_waits_on_refusal()
             unreachable_at_ms = self._end_waits_if_unreachable(now_ms)
-        self._arm_timer(now_ms, unreachable_at_ms)
+        # Without the lock: a thread that adds a batch or a call after this wakes the loop, or a timer is set for it.
+        is_idle = self._outgoing is None and not self._accumulator.active and self._manager.retry_at_ms is None
+        if not is_idle or unreachable_at_ms < self.timer_at_ms:
+            self._arm_timer(now_ms, unreachable_at_ms)
 
     def _end_waits_on_refusal(self) -> None:
         """Fail callers at once, without waiting for the timeout, if a broker has refused the login.
@@ -217,7 +220,7 @@ class Sender:
             self._outgoing is not None
             or self._manager.retry_at_ms is not None
             or self._topic_waiters
-            or self._accumulator.has_waiting
+            or self._accumulator.active
         )
 
     def _expire_batches(self, now_ms: float) -> None:
@@ -242,7 +245,7 @@ class Sender:
         drained: list[_Produce] = []
         if now_ms < self._pace.may_produce_at_ms:
             return drained
-        while self._accumulator.has_waiting and self._manager.may_produce:
+        while self._accumulator.active and self._manager.may_produce:
             more = self._drain(now_ms)
             if not more:
                 break
@@ -298,11 +301,11 @@ class Sender:
         retry_at_ms = self._manager.retry_at_ms
         if retry_at_ms is not None:
             at_ms = retry_at_ms
-        if self._accumulator.has_waiting and self._manager.may_produce:
+        if self._accumulator.active and self._manager.may_produce:
             at_ms = min(at_ms, self._accumulator.wake_at_ms(now_ms) or _NEVER)
             if now_ms < self._pace.may_produce_at_ms:
                 at_ms = min(at_ms, self._pace.may_produce_at_ms)
-        if self._outgoing is not None or self._accumulator.has_waiting:
+        if self._outgoing is not None or self._accumulator.active:
             at_ms = min(at_ms, self._cluster.wake_at_ms(now_ms) or _NEVER)
         return at_ms
 
@@ -370,7 +373,7 @@ class Sender:
             self._metrics.answered(now_ms - sent_ms)
             self._pace.answered(now_ms - sent_ms)
         try:
-            answered = self._decoded(connection, lambda body: codec.decode_produce(body, version), body)
+            answered = self._decoded(connection, partial(codec.decode_produce, version=version), body)
             results = {(result.topic, result.partition): result for result in answered or ()}
             with self._lock:
                 if answered is None:
@@ -472,7 +475,7 @@ class Sender:
             return
         now_ms = self._clock_ms()
         try:
-            response = self._decoded(connection, lambda body: codec.decode(request, body, version), body)
+            response = self._decoded(connection, partial(codec.decode, request, version=version), body)
             self._take_response(request, response, now_ms)
         except Exception as error:
             self._fail_on_bug(error)

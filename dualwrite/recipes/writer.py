@@ -601,7 +601,7 @@ class _PooledWriter(_Writer[BindT, TxT]):
             connect_first=backend.connect_first,
         )
         if settings.group_commit is not None:
-            self.groups = Groups(
+            groups = self.groups = Groups(
                 settings.group_commit,
                 backend=backend,
                 pool=coordinator,
@@ -609,6 +609,8 @@ class _PooledWriter(_Writer[BindT, TxT]):
                 runtime=runtime,
                 current=self._current_block,
             )
+            alive = weakref.ref(groups)  # so that the pool and its groups do not keep each other alive
+            coordinator.waiting_for_group = lambda: 0 if (found := alive()) is None else found.waiting
         return coordinator
 
     def _current_block(self) -> TxT | None:

@@ -46,7 +46,7 @@ def takes_effect(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> 
 
 
 def takes_effect_when_ready(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:
-    """The same of a writer that locks and writes the row by one statement."""
+    """The same of a writer that sends nothing to the database between the lock and COMMIT."""
     return takes_effect(scenario, point, fault) or fault is FaultKind.DATABASE_ANSWER_LOST
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -12,11 +12,11 @@ import psycopg
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from tests.crash.awaited import AwaitedWriter
-from tests.crash.scenario import ScenarioOf, Seen, event_texts
+from tests.crash.scenario import POINTS_BEFORE_WRITE_AND_COMMIT, ScenarioOf, Seen, event_texts
 from tests.support.databases import PostgresDatabase
 
 ResultT = TypeVar("ResultT")
@@ -86,6 +86,10 @@ class PsycopgScenario(ScenarioOf[PsycopgDualWriter]):
 
     database_error = psycopg.Error
 
+    @property
+    def points_before_commit_request(self) -> Sequence[PausePoint]:
+        return POINTS_BEFORE_WRITE_AND_COMMIT
+
     def writer(
         self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None, **settings: Any
     ) -> PsycopgDualWriter:
@@ -106,6 +110,10 @@ class AwaitedPsycopgScenario(ScenarioOf[AwaitedWriter[AsyncPsycopgDualWriter]]):
         return make_awaited_psycopg_writer(
             self.database.engine.url, self.emulator.bootstrap_servers, self.transactional_id, pause=pause, **settings
         )
+
+    @property
+    def points_before_commit_request(self) -> Sequence[PausePoint]:
+        return POINTS_BEFORE_WRITE_AND_COMMIT
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter[AsyncPsycopgDualWriter]:
         return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))

@@ -27,23 +27,14 @@ ROWS_PER_WRITE = 2
 
 POINTS_OF_A_TAKE_OVER = (PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
 POINTS_BEFORE_COMMIT_REQUEST = (PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
-# Of SQLAlchemy on psycopg, which writes the row in the message of COMMIT.
+# Of psycopg, alone or under SQLAlchemy, which writes the row in the message of COMMIT.
 POINTS_BEFORE_WRITE_AND_COMMIT = (
     PausePoint.AFTER_BEGIN,
     PausePoint.AFTER_SEND,
     PausePoint.AFTER_PREPARE,
     *POINTS_BEFORE_COMMIT_REQUEST,
 )
-# Of a writer that locks and writes the row by one statement, which it does where its id is ready: nothing but COMMIT is
-# sent to the database after any of them.
-POINTS_AFTER_LOCK_AND_WRITE = (
-    PausePoint.AFTER_LOCK,
-    PausePoint.AFTER_STATE_WRITE,
-    PausePoint.AFTER_BEGIN,
-    PausePoint.AFTER_SEND,
-    PausePoint.AFTER_PREPARE,
-    PausePoint.BEFORE_DATABASE_COMMIT,
-)
+POINTS_AFTER_LOCK = (PausePoint.AFTER_LOCK, *POINTS_BEFORE_WRITE_AND_COMMIT)
 POINTS_AFTER_THE_DECISION = (PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_KAFKA_COMMIT)
 
 

@@ -236,6 +236,42 @@ def test_who_gets_no_turn_in_time_hears_why(scenario: PsycopgScenario, open_styl
     assert written(scenario) == {"9", "0"}
 
 
+def test_blocks_that_wait_for_their_turn_are_counted(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    style.write(9)
+    held = style.start(0, "put", "hold")
+    assert held.holds.wait(PATIENCE_S)
+    waiting = [style.start(1), style.start(2)]
+    until(lambda: style.pool.status.waiting == 2, PATIENCE_S)
+    held.hold.set()
+    assert [member.error for member in (held, *waiting)] == [None] * 3
+    assert style.pool.status.waiting == 0
+    assert written(scenario) == {"9", "0", "1", "2"}
+
+
+_REFUSES_ONE_AT_COMMIT = """
+    CREATE FUNCTION refuse_one() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'one too many' USING ERRCODE = 'check_violation'; END $$;
+    CREATE CONSTRAINT TRIGGER refuse_one AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.body = '1') EXECUTE FUNCTION refuse_one()
+"""
+
+
+def test_a_deferred_constraint_that_fails_at_commit_takes_the_group_with_it(
+    scenario: PsycopgScenario, open_style: Open
+) -> None:
+    with scenario.database.engine.begin() as connection:
+        connection.exec_driver_sql(_REFUSES_ONE_AT_COMMIT)
+    style = open_style()
+    members = style.together([[], [], []])
+    assert all(isinstance(member.error, (psycopg.errors.CheckViolation, sa.exc.IntegrityError)) for member in members)
+    assert {member.outcome for member in members} == {Outcome.ROLLED_BACK}
+    assert written(scenario) == set()
+    assert style.write(7).outcome is Outcome.COMMITTED
+    assert written(scenario) == {"7"}
+    scenario.assert_nothing_open()
+
+
 def test_blocks_that_wait_hear_that_kafka_is_away(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style()
     style.write(9)

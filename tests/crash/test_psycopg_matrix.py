@@ -23,7 +23,7 @@ from tests.crash.matrix import (
 )
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import (
-    POINTS_AFTER_LOCK_AND_WRITE,
+    POINTS_AFTER_LOCK,
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
     AtPoint,
@@ -74,7 +74,7 @@ def test_a_kill_at_a_point(blocking: PsycopgScenario, point: PausePoint) -> None
     check_a_kill_at_a_point(blocking, point, Predecessor.COMMITTED, "--psycopg", "blocking")
 
 
-_OF_A_READY_WRITER = [*POINTS_AFTER_LOCK_AND_WRITE, *POINTS_AFTER_THE_DECISION]
+_OF_A_READY_WRITER = [*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION]
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,6 @@ _OF_A_READY_WRITER = [*POINTS_AFTER_LOCK_AND_WRITE, *POINTS_AFTER_THE_DECISION]
 def test_a_fault_at_a_point_of_a_ready_writer(
     blocking: PsycopgScenario, point: PausePoint, fault: FaultKind, survivor: Survivor
 ) -> None:
-    """The row is written before the first record is sent, and names what Kafka has or will never have prepared."""
     check_a_fault_of_a_ready_writer(blocking, point, fault, survivor)
 
 
@@ -115,6 +114,8 @@ def test_a_kill_at_a_point_of_the_awaited_one(awaited: AwaitedPsycopgScenario, p
     check_a_kill_at_a_point(awaited, point, Predecessor.COMMITTED, "--psycopg", "awaited")
 
 
+_AT_COMMIT = (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
+
 # After the last one nothing is awaited any more, so that a cancellation is the caller's affair.
 _CANCELLED = [point for point in PausePoint if point is not PausePoint.AFTER_KAFKA_COMMIT]
 
@@ -125,7 +126,9 @@ def test_a_cancellation_at_a_point(awaited: AwaitedPsycopgScenario, point: Pause
     awaited.leave_behind(Predecessor.COMMITTED)
     hook = AtPoint(point, _cancel)
     with awaited.writer(hook) as writer:
-        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in POINTS_BEFORE_COMMIT_REQUEST)
+        _check_a_cancellation(
+            awaited, writer, hook, may_be_unresolved=point in (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
+        )
 
 
 @pytest.mark.parametrize("point", [point for point in _OF_A_READY_WRITER if point in _CANCELLED])
@@ -134,8 +137,7 @@ def test_a_cancellation_at_a_point_of_a_ready_writer(awaited: AwaitedPsycopgScen
     with awaited.writer(hook) as writer:
         assert awaited.write(writer, 0).error is None
         hook.arm()
-        at_commit = (PausePoint.AFTER_PREPARE, PausePoint.BEFORE_DATABASE_COMMIT)
-        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in at_commit)
+        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in _AT_COMMIT)
 
 
 def _cancel() -> None:

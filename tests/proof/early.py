@@ -69,7 +69,7 @@ class MarkedTransaction(CheckedTransaction):
     """A database transaction whose state row has a mark: a number that each take-over raises."""
 
     def __init__(self, number: int, expected_mark: int | None) -> None:
-        super().__init__(number, predicts=False)
+        super().__init__(number, by_commit=False)
         self._expected_mark = expected_mark
         self.mark = 0
 
@@ -96,7 +96,7 @@ class MarkedDatabase(CheckedDatabase):
     """A database whose state row has a mark, which is expected to be the one that this process has raised."""
 
     def __init__(self) -> None:
-        super().__init__(predicts=False)
+        super().__init__(by_commit=False)
         self.expected_mark: int | None = None
 
     async def begin(self) -> MarkedTransaction:
@@ -148,7 +148,7 @@ class EarlyCoordinator(DualWriteCoordinator):
         self._marked = MarkedDatabase() if ordering is Ordering.MARKED else None
         super().__init__(
             TRANSACTIONAL_ID,
-            database=CheckedDatabase(predicts=False) if self._marked is None else self._marked,
+            database=CheckedDatabase(by_commit=False) if self._marked is None else self._marked,
             kafka=self._early,
             sleep=_no_sleep,
             lock_timeout_ms=None,
@@ -190,7 +190,7 @@ class EarlyCoordinator(DualWriteCoordinator):
             is_mine = await self._early.adds_again(write.prepared_state)
         if not is_mine:
             raise FencedError("another process has used the id since; nothing was decided")
-        write.locked_row = write.written_row = row
+        write.locked_row = row
         await self._steps.write_prepared(write)
 
 
@@ -198,7 +198,7 @@ class EarlyOwner(Owner):
     """One process with such a coordinator."""
 
     def __init__(self, profile: Profile, told: list[Said], ordering: Ordering) -> None:
-        super().__init__(profile, told, predicts=False, shape=ONE_RECORD)
+        super().__init__(profile, told, by_commit=False, shape=ONE_RECORD)
         coordinator = EarlyCoordinator(profile, ordering)
         assert isinstance(coordinator.owned.database, CheckedDatabase)
         self._coordinator, self._database = coordinator, coordinator.owned.database

@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--writes", default="a1,a2/b1", help="dual writes of each process")
     parser.add_argument("--after-crash", default="")
     parser.add_argument("--states", type=int, default=None)
-    parser.add_argument("--predicts", action="store_true", help="lock and write the row ahead, as psycopg does")
+    parser.add_argument("--by-commit", action="store_true", help="write the row with COMMIT, as psycopg does")
     parser.add_argument("--plain", action="store_true", help="transactions without a database; those with an x abort")
     parser.add_argument("--partitions", type=int, default=1)
     parser.add_argument(
@@ -236,7 +236,7 @@ def main() -> None:
         budget,
         written,
         after,
-        given.predicts,
+        given.by_commit,
         shape,
         given.plain,
         settings,

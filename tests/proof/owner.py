@@ -287,10 +287,6 @@ class CheckedKafka:
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         raise AssertionError("the bound was accepted by name")
 
-    @property
-    def next_state(self) -> PreparedTxnState:
-        return self._live.next_prepared_state
-
     async def begin(self) -> None:
         self._live.begin_transaction()
 
@@ -578,24 +574,8 @@ class Read(NamedTuple):
     number: int
 
 
-class LockAndWrite(NamedTuple):
-    """Lock and replace the state row if it is free and holds `previous`."""
-
-    number: int
-    previous: str
-    state: str
-
-
 class Write(NamedTuple):
     """Replace the locked state row."""
-
-    number: int
-    state: str
-    manifest: str
-
-
-class Attach(NamedTuple):
-    """Replace the manifest of the state row, if it holds `state`: the statement that rides on COMMIT."""
 
     number: int
     state: str
@@ -623,12 +603,12 @@ class MakeDurable(NamedTuple):
 class CheckedTransaction:
     """A `DatabaseTransaction` whose statements go to the world. A reply of None: the connection is gone."""
 
-    def __init__(self, number: int, *, predicts: bool, stored_blocks: StoredBlocks | None = None) -> None:
+    def __init__(self, number: int, *, by_commit: bool, stored_blocks: StoredBlocks | None = None) -> None:
         self._number = number
         self._is_over = False
-        self._attached: Attach | None = None
+        self._by_commit = by_commit
+        self._carried: Write | None = None
         self.commit_was_sent = False
-        self.can_lock_and_write = predicts
         self.stored_blocks: StoredBlocks = stored_blocks or NoStoredBlocks()
 
     async def insert(self, write: bytes) -> None:
@@ -636,9 +616,6 @@ class CheckedTransaction:
 
     def doom(self, error: BaseException) -> None:
         raise AssertionError(error)
-
-    def assert_intact(self) -> None:
-        pass
 
     async def flush(self) -> None:
         pass
@@ -659,17 +636,15 @@ class CheckedTransaction:
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None:
-        await self._ask(Write(self._number, str(new), manifest))
-
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return bool(await self._ask(LockAndWrite(self._number, str(previous), str(new))))
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        self._attached = Attach(self._number, str(state), manifest)
+        written = Write(self._number, str(new), manifest)
+        if self._by_commit:
+            self._carried = written
+        else:
+            await self._ask(written)
 
     async def commit(self) -> None:
-        if self._attached is not None:
-            await ask(self._attached)  # with COMMIT, in one message: it is COMMIT that finds the connection gone
+        if self._carried is not None:
+            await ask(self._carried)  # with COMMIT, in one message: it is COMMIT that finds the connection gone
         self.commit_was_sent = True
         await self._ask(Commit(self._number))
         self._is_over = True
@@ -695,12 +670,12 @@ class CheckedTransaction:
 class CheckedDatabase:
     """A `Database` whose transactions are numbered per process.
 
-    `predicts`: the row is locked and written with one statement before the records are sent, as with psycopg.
+    `by_commit`: the row is written by the message of COMMIT, as with psycopg.
     `fails_over`: what is visible may not be durable.
     """
 
-    def __init__(self, *, predicts: bool, settings: Settings = DEFAULTS, fails_over: bool = False) -> None:
-        self._predicts = predicts
+    def __init__(self, *, by_commit: bool, settings: Settings = DEFAULTS, fails_over: bool = False) -> None:
+        self._by_commit = by_commit
         self._settings = settings
         self._fails_over = fails_over
         self._begun = 0
@@ -716,7 +691,7 @@ class CheckedDatabase:
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return CheckedTransaction(self._begun, predicts=self._predicts, stored_blocks=self._stored_blocks())
+        return CheckedTransaction(self._begun, by_commit=self._by_commit, stored_blocks=self._stored_blocks())
 
     def _stored_blocks(self) -> StoredBlocks:
         if not self._settings.policy.needs_table:
@@ -757,14 +732,14 @@ class Owner:
         profile: Profile,
         told: list[Said],
         *,
-        predicts: bool,
+        by_commit: bool,
         shape: Shape,
         settings: Settings = DEFAULTS,
         fails_over: bool = False,
     ) -> None:
         self._told = told
         self._shape = shape
-        self._database = CheckedDatabase(predicts=predicts, settings=settings, fails_over=fails_over)
+        self._database = CheckedDatabase(by_commit=by_commit, settings=settings, fails_over=fails_over)
         self._kafka = CheckedKafka(profile)
         self._availability = Availability(None, _NoWatch(), lambda: 0.0)
         self._now_s = 0.0
@@ -857,7 +832,7 @@ def writes(
     profile: Profile,
     values: Sequence[bytes],
     *,
-    predicts: bool = False,
+    by_commit: bool = False,
     shape: Shape = ONE_RECORD,
     settings: Settings = DEFAULTS,
     fails_over: bool = False,
@@ -865,7 +840,7 @@ def writes(
     """Return the program of a process that carries out dual writes."""
 
     async def program(told: list[Said]) -> None:
-        owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings, fails_over=fails_over)
+        owner = Owner(profile, told, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
         for value in values:
             await owner.write(value)
         if settings.follows_later:
@@ -879,7 +854,7 @@ def recovers(
     values: Sequence[bytes] = (),
     *,
     tries: int = 1,
-    predicts: bool = False,
+    by_commit: bool = False,
     shape: Shape = ONE_RECORD,
     settings: Settings = DEFAULTS,
     fails_over: bool = False,
@@ -891,7 +866,7 @@ def recovers(
 
     async def program(told: list[Said]) -> None:
         for _ in range(tries):
-            owner = Owner(profile, told, predicts=predicts, shape=shape, settings=settings, fails_over=fails_over)
+            owner = Owner(profile, told, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
             if await owner.recover() or (values and settings.stores_blocks):
                 for value in values:
                     await owner.write(value)

@@ -177,13 +177,6 @@ class PooledTransaction(CheckedTransaction):
     async def write(self, transactional_id: str, **given: Any) -> None:
         await self._of(transactional_id, super().write(transactional_id, **given))
 
-    async def lock_and_write(self, transactional_id: str, **given: Any) -> bool:
-        return await self._of(transactional_id, super().lock_and_write(transactional_id, **given))
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        self._slot = _slot(transactional_id)
-        super().attach(transactional_id, state, manifest)
-
     async def commit(self) -> None:
         await _on_slot(self._slot, super().commit())
 
@@ -198,7 +191,7 @@ class PooledDatabase(CheckedDatabase):
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return PooledTransaction(self._begun, predicts=self._predicts)
+        return PooledTransaction(self._begun, by_commit=self._by_commit)
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
@@ -247,9 +240,9 @@ class _CheckedWaiting:
 class PooledProcess:
     """One process with a pool of at most one writer at a time, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, predicts: bool) -> None:
+    def __init__(self, profile: Profile, told: list[Said], *, by_commit: bool) -> None:
         self._told = told
-        self._database = PooledDatabase(predicts=predicts, fails_over=False)
+        self._database = PooledDatabase(by_commit=by_commit, fails_over=False)
         settings = PoolSettings(
             PREFIX,
             max_writers=1,
@@ -324,11 +317,11 @@ class PooledProcess:
             self._told.append(("background", type(error).__name__))
 
 
-def pool_writes(profile: Profile, values: Sequence[bytes], *, predicts: bool = False) -> Program:
+def pool_writes(profile: Profile, values: Sequence[bytes], *, by_commit: bool = False) -> Program:
     """Return the program of a process that carries out dual writes by a pool, and closes it."""
 
     async def program(told: list[Said]) -> None:
-        process = PooledProcess(profile, told, predicts=predicts)
+        process = PooledProcess(profile, told, by_commit=by_commit)
         for value in values:
             await process.in_foreground(process.write(value))
         await process.close()
@@ -341,7 +334,7 @@ def pool_recovers(profile: Profile, *, tries: int) -> Program:
 
     async def recovered(told: list[Said]) -> PooledProcess | None:
         for _ in range(tries):
-            process = PooledProcess(profile, told, predicts=False)
+            process = PooledProcess(profile, told, by_commit=False)
             if await process.recover():
                 return process
             await process.close()

@@ -32,7 +32,7 @@ from dualwrite.client import messages as m
 from tests.proof import kafka_log
 from tests.proof.kafka_model import Kafka, Profile, rules_of
 from tests.proof.kafka_requests import Produce, topic_partition
-from tests.proof.owner import Commit, Lock, LockAndWrite, Read
+from tests.proof.owner import Commit, Lock, Read
 from tests.proof.remembered import remembered
 from tests.proof.world import Budget, Rules, Step, World
 
@@ -54,7 +54,7 @@ _HARMLESS: Final = frozenset(
 )
 """Faults that do not come between a process and what it reads in the database."""
 
-_STATEMENTS: Final = (Lock, Read, LockAndWrite, Commit)
+_STATEMENTS: Final = (Lock, Read, Commit)
 
 
 class Reduced(Rules):
@@ -79,7 +79,7 @@ class Reduced(Rules):
                     return text, reached
         return None
 
-    def _is_fixed(self, world: World, number: int, request: Lock | Read | LockAndWrite | Commit) -> bool:
+    def _is_fixed(self, world: World, number: int, request: Lock | Read | Commit) -> bool:
         """Return whether nobody can change any more what the process finds."""
         txn = self._txn(world, number, request.number)
         if txn is None:

@@ -32,7 +32,7 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.interop.wire import Identity, Wire
 from tests.proof.kafka_model import FOREIGN_TIMEOUT_MS
 from tests.proof.kafka_requests import TOPIC, EndOf, Produce, RecordsOf, RepairOf, WriteMarker
-from tests.proof.owner import DEFAULTS, RECOVERED, Commit, Lock, LockAndWrite, Read
+from tests.proof.owner import DEFAULTS, RECOVERED, Commit, Lock, Read
 from tests.proof.replay_network import WAIT_S, HeldCommit, Network, Parked, ReplayError, What
 from tests.proof.replay_process import Program, RealProcess, recovering, writing
 from tests.proof.replay_servers import EXPIRATION_MS, TRANSACTION_TIMEOUT_MS, Servers
@@ -144,7 +144,7 @@ class Replay:
             self._network,
             self._emulator.bootstrap_servers,
             self._servers.postgres,
-            predicts=self._setting.predicts,
+            by_commit=self._setting.by_commit,
         )
 
     # ---- the history ----------------------------------------------------------------------------------------
@@ -247,14 +247,14 @@ class Replay:
             self._kill(number, fate, request, before)
             return
         parked = self._parked(process, request)
-        if isinstance(request, Lock | LockAndWrite) and not any(txn.is_locked for txn in before.txns):
+        if isinstance(request, Lock) and not any(txn.is_locked for txn in before.txns):
             self._servers.wait_until_free()
         match request:
             case Commit() if fate not in (Fate.ANSWERED, Fate.CONNECTION_GONE):
                 self._commit(number, fate, parked, self._txn_of(before, number, request.number))
             case EndOf() | RecordsOf() | RepairOf() if fate in (Fate.UNHEARD, Fate.DELAYED):
                 pass  # whoever reads the log asks again, which changes nothing
-            case Lock() | LockAndWrite() | Read() | Commit() | EndOf() | RecordsOf() | RepairOf():
+            case Lock() | Read() | Commit() | EndOf() | RecordsOf() | RepairOf():
                 process.gate.take(parked)
                 parked.meet(fate).result(WAIT_S)
             case _:
@@ -473,7 +473,7 @@ def what_of(request: Hashable) -> What | None:
     match request:
         case None:
             return None
-        case Lock() | Read() | LockAndWrite() | Commit():
+        case Lock() | Read() | Commit():
             return What(type(request).__name__, (request.number,))
         case m.InitProducerId():
             return What("InitProducerId", (request.producer_epoch, request.enable_2pc, request.keep_prepared_txn))

@@ -147,11 +147,11 @@ def _named_as_in_the_model() -> Iterator[None]:
 class GatedTransaction:
     """The real transaction; a `DatabaseTransaction`. The director says when it may wait for others."""
 
-    def __init__(self, number: int, real: PsycopgTransaction, gate: GateOfLoop, *, predicts: bool) -> None:
+    def __init__(self, number: int, real: PsycopgTransaction, gate: GateOfLoop, *, by_commit: bool) -> None:
         self._number = number
         self._real = real
         self._gate = gate
-        self.can_lock_and_write = predicts
+        self.can_lock_and_write = by_commit
         self.server_process = real.connection.info.backend_pid
 
     async def insert(self, write: bytes) -> None:
@@ -170,9 +170,6 @@ class GatedTransaction:
 
     def doom(self, error: BaseException) -> None:
         self._real.doom(error)
-
-    def assert_intact(self) -> None:
-        self._real.assert_intact()
 
     async def flush(self) -> None:
         await self._real.flush()
@@ -194,13 +191,6 @@ class GatedTransaction:
     ) -> None:
         with _named_as_in_the_model():
             await self._real.write(transactional_id, previous=previous, new=new, manifest=manifest)
-
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        with self._gone_through(await self._gate.passing("LockAndWrite", self._number)):
-            return await self._real.lock_and_write(transactional_id, previous=previous, new=new)
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        self._real.attach(transactional_id, state, manifest)
 
     async def commit(self) -> None:
         with self._gone_through(await self._gate.passing("Commit", self._number)):
@@ -230,10 +220,10 @@ class GatedDatabase:
 
     errors: tuple[type[Exception], ...] = (DatabaseGone,)
 
-    def __init__(self, real: PsycopgDatabase, gate: GateOfLoop, *, predicts: bool) -> None:
+    def __init__(self, real: PsycopgDatabase, gate: GateOfLoop, *, by_commit: bool) -> None:
         self._real = real
         self._gate = gate
-        self._predicts = predicts
+        self._by_commit = by_commit
         self._begun = 0
         self.newest: dict[int, GatedTransaction] = {}
         """By number."""
@@ -249,7 +239,7 @@ class GatedDatabase:
         self._begun += 1
         with _named_as_in_the_model():
             real = await self._real.begin()
-        begun = self.newest[self._begun] = GatedTransaction(self._begun, real, self._gate, predicts=self._predicts)
+        begun = self.newest[self._begun] = GatedTransaction(self._begun, real, self._gate, by_commit=self._by_commit)
         return begun
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
@@ -308,7 +298,7 @@ class RealProcess:
     """One life of a process."""
 
     def __init__(
-        self, name: str, program: Program, network: Network, kafka: str, postgres: Any, *, predicts: bool
+        self, name: str, program: Program, network: Network, kafka: str, postgres: Any, *, by_commit: bool
     ) -> None:
         """`postgres`: a conninfo without an address, and where the server listens."""
         self.name = name
@@ -316,7 +306,7 @@ class RealProcess:
         self.told: list[Said] = []
         self.failure: BaseException | None = None
         self._program = program
-        self._predicts = predicts
+        self._by_commit = by_commit
         self._network = network
         self._kafka = network.run(KafkaRelay(kafka, self.gate, network).start())
         conninfo, target = postgres
@@ -392,6 +382,6 @@ class RealProcess:
             create_table=True,
             schema=None,
         )
-        database = GatedDatabase(backend.database, self._in_loop, predicts=self._predicts)
+        database = GatedDatabase(backend.database, self._in_loop, by_commit=self._by_commit)
         self._databases.append(database)
         return RealOwner(self.told, database, waiting, settings)

@@ -40,7 +40,7 @@ class Sample(NamedTuple):
     @property
     def name(self) -> str:
         faults = "-".join(f"{name}{n}" for name, n in self.setting.budget._asdict().items() if n) or "nothing fails"
-        return f"tier{self.setting.tier}-{faults}{'-ahead' if self.setting.predicts else ''}-{self.seed}"
+        return f"tier{self.setting.tier}-{faults}{'-by-commit' if self.setting.by_commit else ''}-{self.seed}"
 
     def lines(self) -> list[str]:
         """Return the steps of the history, each in `brief`, until it is at rest."""

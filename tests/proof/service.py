@@ -131,7 +131,7 @@ class _ServicesDatabase(CheckedDatabase):
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return _ImpatientTransaction(self._begun, predicts=False)
+        return _ImpatientTransaction(self._begun, by_commit=False)
 
 
 async def _no_sleep(seconds: float) -> None:
@@ -147,7 +147,7 @@ def _rows(*given: Any, **named: Any) -> dict[str, StoredRow]:
 
 def _replaced(profile: Profile, *, fails_over: bool) -> dict[str, Any]:
     """Return what stands for the names in the service's module."""
-    database = _ServicesDatabase(predicts=False, fails_over=fails_over)
+    database = _ServicesDatabase(by_commit=False, fails_over=fails_over)
     return {
         "TransactionAdmin": lambda **_: _CheckedAdmin(profile.features.transaction_version),
         "Producer": lambda **_: _LogReader(profile),

@@ -47,8 +47,8 @@ class Space(NamedTuple):
     budget: Budget
     written: tuple[tuple[bytes, ...], ...] = _ONE_EACH
     """The dual writes of each process."""
-    predicts: bool = False
-    """Whether the row is written ahead of the records, as with psycopg."""
+    by_commit: bool = False
+    """Whether the row is written by the message of COMMIT, as with psycopg."""
     after_crash: tuple[bytes, ...] = (b"c1",)
     """The dual writes of the process that comes after one that was killed. Two such processes would write the same."""
 
@@ -72,7 +72,7 @@ class Space(NamedTuple):
         name = f"tier{self.tier}-{faults or 'nothing fails'}-{writes} writes"
         after = "none after the crash" if self.budget.crashes and not self.after_crash else ""
         settings = "-".join(name for name, value in self.settings._asdict().items() if value)
-        kind = "plain" if self.is_plain else "ahead" if self.predicts else ""
+        kind = "plain" if self.is_plain else "by commit" if self.by_commit else ""
         recoveries = f"{self.recoveries} recoveries" if self.recoveries else ""
         services = f"{self.services} services" if self.services else ""
         more = (settings, recoveries, services, "pools" if self.pools else "")
@@ -104,7 +104,7 @@ SMALL: Final = (
     Space(2, Budget(expiries=1)),
     Space(3, Budget(timeouts=1)),
     Space(3, Budget(expiries=1)),
-    Space(3, Budget(), _TWO_AND_ONE, predicts=True),
+    Space(3, Budget(), _TWO_AND_ONE, by_commit=True),
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
     Space(1, Budget(losses=1), _ONE_WRITER, settings=_FOLLOWS),
@@ -130,11 +130,11 @@ SMALL: Final = (
     Space(3, Budget(crashes=1)),
     Space(1, Budget(failovers=1)),
     Space(1, Budget(restores=1)),
-    *(Space(tier, Budget(restores=1), _ONE_ALONE, predicts=True) for tier in PROFILES),
+    *(Space(tier, Budget(restores=1), _ONE_ALONE, by_commit=True) for tier in PROFILES),
     Space(1, Budget(), _THREE),
     Space(1, Budget(), _ONE, recoveries=2),
     Space(3, Budget(timeouts=1), _ONE, services=1),
-    Space(1, Budget(timeouts=1), pools=True, predicts=True),
+    Space(1, Budget(timeouts=1), pools=True, by_commit=True),
     Space(1, Budget(crashes=1), _ONE, pools=True),
 )
 """More than 100,000 states, in a few seconds."""
@@ -174,7 +174,7 @@ _MORE: Final = (
     *(Space(tier, budget) for tier, budget in product(PROFILES, ONE_FAULT)),
     *(Space(1, budget) for budget in TWO_FAULTS if budget.crashes < 2 and not budget.aborts),
     *(Space(tier, Budget(kills=1, losses=1)) for tier in (2, 3, 4)),
-    *(Space(tier, Budget(kills=1), _TWO_AND_ONE, predicts=True) for tier in PROFILES),
+    *(Space(tier, Budget(kills=1), _TWO_AND_ONE, by_commit=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
     *(
@@ -192,7 +192,7 @@ _MORE: Final = (
     *(Space(tier, Budget(outages=1, timeouts=1), _ONE_WRITER, settings=_STORES) for tier in (3, 4)),
     *(Space(tier, Budget(outages=1), settings=_STORES) for tier in (1, 3)),
     *(Space(tier, Budget(outages=1), _ONE_ALONE, settings=_STORES_LARGE) for tier in (1, 3)),
-    Space(1, Budget(outages=1), _ONE_WRITER, predicts=True, settings=_STORES),
+    Space(1, Budget(outages=1), _ONE_WRITER, by_commit=True, settings=_STORES),
     *(Space(tier, Budget(timeouts=1, crashes=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
     Space(3, Budget(timeouts=1, deletions=1, crashes=1), ((b"a1",),), settings=_COPIES),
     Space(3, Budget(timeouts=1, deletions=1), settings=_COPIES),
@@ -204,7 +204,7 @@ _MORE: Final = (
     *(Space(tier, Budget(losses=1), _ONE_WRITER, shape=_OFFSETS) for tier in PROFILES),
     *(Space(tier, budget) for tier, budget in product(PROFILES, _WITHOUT_RETURN)),
     *(
-        Space(tier, budget, _ONE_WRITER, predicts=True, recoveries=1)
+        Space(tier, budget, _ONE_WRITER, by_commit=True, recoveries=1)
         for tier, budget in product(PROFILES, _WITHOUT_RETURN)
     ),
     *(Space(tier, Budget(crashes=1), _ONE, services=1) for tier in PROFILES),
@@ -216,7 +216,7 @@ _MORE: Final = (
     *(Space(tier, Budget(lapses=1, rounds=1, crashes=1), _ONE, pools=True, after_crash=()) for tier in PROFILES),
     Space(1, Budget(kills=1), pools=True),
     Space(4, Budget(crashes=1), _ONE, pools=True),
-    Space(3, Budget(timeouts=1), pools=True, predicts=True),
+    Space(3, Budget(timeouts=1), pools=True, by_commit=True),
     Space(1, Budget(kills=1), _THREE),
     Space(3, Budget(timeouts=1), _ONE, recoveries=2),
 )
@@ -236,13 +236,13 @@ def catalogue(tier: int) -> Iterator[Space]:
 def _systematic(tier: int) -> Iterator[Space]:
     """Yield one fault and then two, with one dual write of each process, then two and one, then two of each."""
     for faults, written in product((ONE_FAULT, TWO_FAULTS), (_ONE_EACH, _TWO_AND_ONE, _TWO_EACH)):
-        for budget, predicts in product((*faults, *_with_upgrade(tier, faults)), (False, True)):
+        for budget, by_commit in product((*faults, *_with_upgrade(tier, faults)), (False, True)):
             if budget.aborts and (budget.deletions or max(map(len, written)) > 1):
                 continue  # what is documented as not promised: docs/guarantees.md, test_documented.py
             if budget.crashes < 2:
-                yield Space(tier, budget, written, predicts)
+                yield Space(tier, budget, written, by_commit)
             if budget.crashes:
-                yield Space(tier, budget, written, predicts, after_crash=())
+                yield Space(tier, budget, written, by_commit, after_crash=())
     for budget, shape in product(TWO_FAULTS, (_TWO_PARTITIONS, _OFFSETS)):
         if budget.aborts and (budget.deletions or shape.has_offsets):
             continue  # nobody can see that the offsets of a group, or what retention deletes, were aborted by hand
@@ -251,8 +251,8 @@ def _systematic(tier: int) -> Iterator[Space]:
 
 def _of_databases_and_pools(tier: int) -> Iterator[Space]:
     """Yield one fault beside a database that goes back, and beside what the background of a pool does."""
-    for budget, predicts in product(_WITH_RETURN, (False, True)):
-        yield Space(tier, budget, predicts=predicts)
+    for budget, by_commit in product(_WITH_RETURN, (False, True)):
+        yield Space(tier, budget, by_commit=by_commit)
     for budget, name in product(ONE_FAULT, ("lapses", "rounds")):
         if not budget.aborts:
             yield Space(tier, budget._replace(**{name: 1}), _ONE if budget.crashes else _ONE_EACH, pools=True)

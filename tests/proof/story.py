@@ -181,7 +181,7 @@ class Setting(NamedTuple):
     budget: Budget
     written: tuple[tuple[bytes, ...], ...]
     after_crash: tuple[bytes, ...] = ()
-    predicts: bool = False
+    by_commit: bool = False
     shape: Shape = ONE_RECORD
     is_plain: bool = False
     settings: Settings = DEFAULTS
@@ -201,7 +201,7 @@ class Setting(NamedTuple):
             self.profile,
             self.written,
             self.after_crash,
-            predicts=self.predicts,
+            by_commit=self.by_commit,
             shape=self.shape,
             is_plain=self.is_plain,
             settings=self.settings,

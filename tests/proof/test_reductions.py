@@ -24,7 +24,7 @@ _ONE_EACH: Final = ((b"a1",), (b"b1",))
 
 SETTINGS: Final = (
     Setting(1, Budget(losses=1), _ONE_EACH),
-    Setting(2, Budget(kills=1), _ONE_EACH, predicts=True),
+    Setting(2, Budget(kills=1), _ONE_EACH, by_commit=True),
     Setting(3, Budget(losses=1), _ONE_EACH),
     Setting(3, Budget(crashes=1), _ONE_EACH),
     Setting(4, Budget(timeouts=1), _ONE_EACH),

@@ -55,7 +55,6 @@ from tests.proof.owner import (
     RETURNED,
     UNPROVEN,
     WENT_BACK,
-    Attach,
     Begin,
     Cast,
     Commit,
@@ -63,7 +62,6 @@ from tests.proof.owner import (
     Join,
     Leave,
     Lock,
-    LockAndWrite,
     LockInTime,
     MakeDurable,
     Moment,
@@ -204,7 +202,7 @@ _FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "Tra
 _FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
 """They say that another process has the id, or may have replaced the row."""
 
-_AT_ONCE: Final = frozenset({Begin, Insert, Write, Attach, Rollback, Decide, Cast, OnRedo, Start, Leave})
+_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Decide, Cast, OnRedo, Start, Leave})
 """What only changes a process's own database transaction, or waits for nothing."""
 
 _PROCESSES: Final = World._fields.index("processes")
@@ -220,7 +218,7 @@ class Rules:
         written: Sequence[Sequence[bytes]],
         after_crash: Sequence[bytes],
         *,
-        predicts: bool = False,
+        by_commit: bool = False,
         shape: Shape = ONE_RECORD,
         is_plain: bool = False,
         settings: Settings = DEFAULTS,
@@ -255,17 +253,17 @@ class Rules:
             programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
             programs.append(produces(profile, (), tries=_SETTLING_TRIES))
         elif pools:
-            programs = [pool_writes(profile, values, predicts=predicts) for values in (*written, after_crash)]
+            programs = [pool_writes(profile, values, by_commit=by_commit) for values in (*written, after_crash)]
             programs.append(pool_recovers(profile, tries=_SETTLING_TRIES))
         else:
-            writing = partial(writes, predicts=predicts, shape=shape, settings=settings, fails_over=fails_over)
+            writing = partial(writes, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
             recovering = partial(recovers, shape=shape, settings=settings)
-            after = partial(recovering, predicts=predicts, fails_over=fails_over)
+            after = partial(recovering, by_commit=by_commit, fails_over=fails_over)
             programs = [writing(profile, values) for values in written]
             programs.append(after(profile, after_crash))
             programs.append(recovering(profile, tries=_SETTLING_TRIES))
         if recoveries or services:
-            programs.append(recovers(profile, predicts=predicts, shape=shape, fails_over=fails_over))
+            programs.append(recovers(profile, by_commit=by_commit, shape=shape, fails_over=fails_over))
             programs.append(serves(profile, fails_over=fails_over))
         self.programs = [Automaton(program) for program in programs]
 
@@ -344,8 +342,6 @@ class Rules:
                 yield f"P{number} reads the row without its lock", self._answer(world, number, world.row)
             case OnLeases():
                 yield from self._changes_leases(world, number, request)
-            case LockAndWrite():
-                yield self._locks_and_writes(world, number, request)
             case Commit():
                 yield from self._commits(world, number, request)
             case Moment():
@@ -388,16 +384,6 @@ class Rules:
             if done != world:
                 text = f"P{number}: {request.sql} is carried out, and the connection lost"
                 yield text, self._answer(_spend(done, kills=1), number, None)
-
-    def _locks_and_writes(self, world: World, number: int, request: LockAndWrite) -> Step:
-        txn = self._txn(world, number, request.number)
-        if txn is None:
-            return f"P{number} finds its connection gone", self._answer(world, number, None)
-        row = txn.cut_off or world.row
-        if row[0] != request.previous or not _is_free(world, txn):
-            return f"P{number} finds the row locked or changed", self._answer(world, number, False)
-        written = _with(world, txn, txn._replace(is_locked=True, row=(request.state, row[1])))
-        return f"P{number} locks the row and writes {request.state}", self._answer(written, number, True)
 
     def _commits(self, world: World, number: int, request: Commit) -> Iterator[Step]:
         txn = self._txn(world, number, request.number)
@@ -600,7 +586,7 @@ class Rules:
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | LockInTime() | Read() | LockAndWrite() | Moment() | Join():
+            case Lock() | LockInTime() | Read() | Moment() | Join():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case MakeDurable() | OnLeases() | ReadRow():
                 yield f"{name} is killed", self._restarted(poorer, number)
@@ -727,7 +713,7 @@ class Rules:
             return (
                 self.profile is not PROFILES[1] and described_now is not None and commits_later(stored, described_now)
             )
-        if len(world.processes) > 1 or not isinstance(self._request(world, 0), Lock | LockAndWrite):
+        if len(world.processes) > 1 or not isinstance(self._request(world, 0), Lock):
             return False
         outcomes = [said for said in self._told(world.processes[0]) if said[1] != RETURNED]
         if len(outcomes) != 1 or outcomes[0][1] != "COMMITTED":
@@ -793,15 +779,12 @@ class Rules:
             match request:
                 case Begin():
                     world = _with_added(world, Txn(number, process.incarnation, request.number))
-                case Insert() | Write() | Attach():
+                case Insert() | Write():
                     txn = self._txn(world, number, request.number)
                     if txn is None:
                         reply = None
                     elif isinstance(request, Insert):
                         world = _with(world, txn, txn._replace(inserted=(*txn.inserted, request.write)))
-                    elif isinstance(request, Attach):
-                        if txn.row is not None and txn.row[0] == request.state:
-                            world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))
                     else:
                         assert txn.is_locked, "the row was written without its lock"
                         world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))

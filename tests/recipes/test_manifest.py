@@ -209,19 +209,15 @@ def on_psycopg(postgres: PostgresDatabase) -> Iterator[Database]:
         yield database
 
 
-def lock_and_write(begun: DatabaseTransaction, previous: PreparedTxnState, new: PreparedTxnState) -> None:
-    assert blocking.run(begun.lock_and_write(ID, previous=previous, new=new))
-
-
 @pytest.mark.parametrize("manifest", ["m", ODD, LONG], ids=["short", "odd", "long"])
 @pytest.mark.parametrize(
     "setting",
     ["client_encoding = 'SJIS'", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"],
 )
-def test_what_is_attached_is_committed_with_the_state(on_psycopg: Database, manifest: str, setting: str) -> None:
+def test_it_is_committed_with_the_state_at_every_setting(on_psycopg: Database, manifest: str, setting: str) -> None:
     with transaction(on_psycopg) as begun:
-        lock_and_write(begun, EMPTY, FIRST)
-        begun.attach(ID, FIRST, manifest)
+        blocking.run(begun.lock(ID, timeout_ms=None))
+        blocking.run(begun.write(ID, previous=EMPTY, new=FIRST, manifest=manifest))
         connection_of(begun).execute(f"SET LOCAL {setting}")
         blocking.run(begun.commit())
     assert row(on_psycopg) == (FIRST, manifest)
@@ -230,81 +226,38 @@ def test_what_is_attached_is_committed_with_the_state(on_psycopg: Database, mani
 def test_until_then_the_manifest_of_the_earlier_pair_stays(on_psycopg: Database) -> None:
     put(on_psycopg, EMPTY, FIRST, "first")
     with transaction(on_psycopg) as begun:
-        lock_and_write(begun, FIRST, SECOND)
-        begun.attach(ID, SECOND, "second")
+        blocking.run(begun.lock(ID, timeout_ms=None))
+        blocking.run(begun.write(ID, previous=FIRST, new=SECOND, manifest="second"))
         assert blocking.run(begun.read_manifest(ID)) == "first"
     assert row(on_psycopg) == (FIRST, "first")
 
 
-def test_an_empty_one_that_is_attached_leaves_none(on_psycopg: Database) -> None:
-    put(on_psycopg, EMPTY, FIRST, "first")
+@pytest.mark.parametrize("ending", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN", "ROLLBACK; BEGIN"])
+def test_in_a_transaction_that_was_ended_past_us_nothing_is_written(on_psycopg: Database, ending: str) -> None:
     with transaction(on_psycopg) as begun:
-        lock_and_write(begun, FIRST, SECOND)
-        begun.attach(ID, SECOND, "")
-        blocking.run(begun.commit())
-    assert row(on_psycopg) == (SECOND, "")
-
-
-def test_the_latest_one_that_is_attached_counts_and_a_write_after_it_replaces_it(on_psycopg: Database) -> None:
-    with transaction(on_psycopg) as begun:
-        lock_and_write(begun, EMPTY, FIRST)
-        begun.attach(ID, FIRST, "older")
-        begun.attach(ID, FIRST, "first")
-        blocking.run(begun.commit())
-    assert row(on_psycopg) == (FIRST, "first")
-    with transaction(on_psycopg) as begun:
-        lock_and_write(begun, FIRST, SECOND)
-        begun.attach(ID, SECOND, "second")
-        blocking.run(begun.write(ID, previous=SECOND, new=FIRST, manifest="restored"))
-        blocking.run(begun.commit())
-    assert row(on_psycopg) == (FIRST, "restored")
-
-
-def test_it_is_not_put_beside_another_state(on_psycopg: Database) -> None:
-    put(on_psycopg, EMPTY, FIRST, "first")
-    with transaction(on_psycopg) as begun:
-        lock_and_write(begun, FIRST, SECOND)
-        begun.attach(ID, FIRST, "of another pair")
-        blocking.run(begun.commit())
-    assert row(on_psycopg) == (SECOND, "first")
-
-
-@pytest.mark.parametrize("ending", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN"])
-def test_in_a_transaction_that_was_ended_past_us_nothing_is_attached(on_psycopg: Database, ending: str) -> None:
-    """The row holds the state by then, so only the mark tells."""
-    with transaction(on_psycopg) as begun:
-        lock_and_write(begun, EMPTY, FIRST)
-        begun.attach(ID, FIRST, "first")
+        blocking.run(begun.lock(ID, timeout_ms=None))
+        blocking.run(begun.write(ID, previous=EMPTY, new=FIRST, manifest="first"))
         connection_of(begun).pgconn.exec_(ending.encode())
         with pytest.raises(TransactionEndedInsideError):
             blocking.run(begun.commit())
-    assert row(on_psycopg) == (FIRST, "")
-
-
-def test_in_a_transaction_that_was_rolled_back_past_us_nothing_is_written(on_psycopg: Database) -> None:
-    with transaction(on_psycopg) as begun:
-        lock_and_write(begun, EMPTY, FIRST)
-        begun.attach(ID, FIRST, "first")
-        connection_of(begun).pgconn.exec_(b"ROLLBACK; BEGIN")
-        with pytest.raises(TransactionEndedInsideError):
-            blocking.run(begun.commit())
+        assert not begun.commit_was_sent
     assert row(on_psycopg) == (EMPTY, "")
 
 
 def test_an_awaited_commit_carries_it_too(postgres: PostgresDatabase, on_psycopg: Database) -> None:
-    async def attach() -> None:
+    async def write() -> None:
         async with AsyncPsycopgDualWriter(
             conninfo_of(postgres.url), bootstrap_servers=NOWHERE, transactional_id=ID
         ) as writer:
             database = writer.backend.database
             await database.ensure_row(ID)
             begun = await database.begin()
-            assert await begun.lock_and_write(ID, previous=EMPTY, new=FIRST)
-            begun.attach(ID, FIRST, ODD)
+            await begun.lock(ID, timeout_ms=None)
+            await begun.write(ID, previous=EMPTY, new=FIRST, manifest=ODD)
             await begun.commit()
             await begun.close()
 
-    asyncio.run(attach())
+    asyncio.run(write())
     assert row(on_psycopg) == (FIRST, ODD)
 
 

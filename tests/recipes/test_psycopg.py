@@ -712,12 +712,14 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
     assert isinstance(database, PsycopgDatabase)
     transaction = PsycopgTransaction(connection, RecordBuffer(), None, database._pin)
     blocking.run(transaction.begin())
-    with pytest.raises(StateRowError, match="past psycopg"):  # the row was not locked
-        blocking.run(
-            transaction.write(
-                scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"), manifest=""
-            )
+    blocking.run(
+        transaction.write(
+            scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"), manifest=""
         )
+    )
+    with pytest.raises(StateRowError, match="past psycopg"):  # the row was not locked
+        blocking.run(transaction.commit())
+    assert not transaction.commit_was_sent
     blocking.run(transaction.rollback())
     blocking.run(transaction.close())
     assert scenario.row().is_empty

@@ -351,7 +351,7 @@ class ProducerModel(RuleBasedStateMachine):
             self.outgoing = manager.poll(
                 self.now_ms, delivered=accumulator.incomplete == 0, in_flight=accumulator.in_flight > 0
             )
-        while accumulator.has_waiting and manager.may_produce:
+        while accumulator.active and manager.may_produce:
             drained = accumulator.drain(
                 self.now_ms,
                 lambda topic, partition: self.leaders[partition] if manager.may_produce_to(topic, partition) else -1,
@@ -736,7 +736,7 @@ class ProducerModel(RuleBasedStateMachine):
 
     def _wake_at_ms(self) -> float | None:
         times = [self.manager.retry_at_ms]
-        if self.accumulator.has_waiting and self.manager.may_produce:
+        if self.accumulator.active and self.manager.may_produce:
             times.append(self.accumulator.wake_at_ms(self.now_ms))
         return min((time for time in times if time is not None), default=None)
 

@@ -125,6 +125,8 @@ class PartitionQueue:
 
     def has_unresolved_before(self, batch: Batch) -> bool:
         """Return whether the broker may lack an earlier batch, which explains an out-of-order error for this one."""
+        if len(self.in_flight) == 1 and not self.retries:
+            return self.in_flight[0].number < batch.number
         return any(other.number < batch.number for other in (*self.in_flight, *self.retries))
 
 
@@ -164,7 +166,8 @@ class Accumulator:
         self._numbers = 0
         self._queues: dict[str, dict[int, PartitionQueue]] = {}
         # queues with a batch that is not in flight; a dict because it keeps the insertion order
-        self._active: dict[PartitionQueue, None] = {}
+        self.active: Final[dict[PartitionQueue, None]] = {}
+        """The queues with batches that wait to be sent, now or later."""
         self._open: dict[PartitionQueue, None] = {}
 
     # ---- appending ------------------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ class Accumulator:
         batch.reserved_bytes = reserved_bytes
         self._used += reserved_bytes
         self.incomplete += 1
-        self._active[queue] = None
+        self.active[queue] = None
         return batch
 
     def append_full(
@@ -267,14 +270,9 @@ class Accumulator:
         return self._used
 
     @property
-    def has_waiting(self) -> bool:
-        """Whether any batch waits to be sent, now or later."""
-        return bool(self._active)
-
-    @property
     def has_full_batches(self) -> bool:
         """Whether a partition has batches to send but no open one, so that they need not linger."""
-        return len(self._active) > len(self._open)
+        return len(self.active) > len(self._open)
 
     def incomplete_batches(self) -> list[Batch]:
         """Return all batches whose outcome is not known."""
@@ -291,10 +289,10 @@ class Accumulator:
         `leader_of` returns the node to send to, or -1 if there is none at present.
         """
         drained: dict[int, list[Batch]] = {}
-        if not self._active:
+        if not self.active:
             return drained
         sizes: dict[int, int] = {}
-        for queue in list(self._active):
+        for queue in list(self.active):
             if not self._is_sendable(queue, now_ms):
                 continue
             node_id = leader_of(queue.topic, queue.partition)
@@ -344,7 +342,7 @@ class Accumulator:
 
     def _deactivate_if_empty(self, queue: PartitionQueue) -> None:
         if not queue.retries and not queue.closed and queue.open is None:
-            self._active.pop(queue, None)
+            self.active.pop(queue, None)
 
     def _stamp(self, queue: PartitionQueue, batch: Batch, producer_id: int, producer_epoch: int) -> None:
         """Write the producer id, epoch and sequence into the batch.
@@ -374,9 +372,9 @@ class Accumulator:
 
     def wake_at_ms(self, now_ms: float) -> float | None:
         """Return when `drain` or `expire` will next have something to do, if nothing else happens before."""
-        if not self._active:
+        if not self.active:
             return None
-        return min(self._due_ms(queue, now_ms) for queue in self._active)
+        return min(self._due_ms(queue, now_ms) for queue in self.active)
 
     def _due_ms(self, queue: PartitionQueue, now_ms: float) -> float:
         first = self._first(queue)
@@ -411,7 +409,7 @@ class Accumulator:
         queue = batch.queue
         insort(queue.retries, batch, key=_BY_NUMBER)
         queue.muted_until_ms = max(queue.muted_until_ms, now_ms + queue.backoff.failed(error_code))
-        self._active[queue] = None
+        self.active[queue] = None
 
     def _land(self, batch: Batch) -> None:
         batch.queue.in_flight.remove(batch)
@@ -434,10 +432,10 @@ class Accumulator:
         For the error's text, `obstacle` describes what has blocked a batch since its creation, and `consequence` what
         its loss means.
         """
-        if not self._active:
+        if not self.active:
             return []
         due_ms = now_ms - self._delivery_timeout_ms
-        expired = [batch for queue in self._active for batch in queue.waiting() if batch.created_ms <= due_ms]
+        expired = [batch for queue in self.active for batch in queue.waiting() if batch.created_ms <= due_ms]
         for batch in expired:
             self._discard(
                 batch,
@@ -451,7 +449,7 @@ class Accumulator:
 
     def drop_waiting(self, error: KafkaError) -> None:
         """Fail all batches that are not in flight."""
-        for batch in [batch for queue in self._active for batch in queue.waiting()]:
+        for batch in [batch for queue in self.active for batch in queue.waiting()]:
             self._discard(batch, error)
 
     def drop_all(self, error: KafkaError) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.client import messages as m
 from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.wire import compiled
 from dualwrite.client.wire.kafka_python import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -250,7 +251,7 @@ class ProduceEncoder:
             _TOPIC_DATA(version=version, name=topic, partition_data=partitions)
             for topic, partitions in by_topic.items()
         ]
-        body = _encode(self._request, version)
+        body = compiled.encode(self._request, version)
         self._request.topic_data = []
         return body
 
@@ -260,7 +261,7 @@ class ProduceEncoder:
         self._partition.records = batch.data
         self._topic.name = batch.topic
         self._request.topic_data = self._one_topic
-        body = _encode(self._request, version)
+        body = compiled.encode(self._request, version)
         self._partition.records = None
         return body
 
@@ -287,23 +288,14 @@ def _produced(body: memoryview, version: int) -> list[m.PartitionProduced]:
             partition.log_append_time_ms,
             partition.error_message,
         )
-        for topic in _decode(ProduceResponse, body, version).responses
+        for topic in compiled.decode(ProduceResponse, body, version).responses
         for partition in topic.partition_responses
     ]
 
 
-def _encode(message: Any, version: int) -> bytes:
-    body: bytes = message.encode(version=version)
-    return body
-
-
-def _decode(message_class: Any, body: memoryview, version: int) -> Any:
-    return message_class.decode(body, version=version)
-
-
 def encode(request: m.Request, version: int) -> bytes:
     """Return the body of any request except Produce and ApiVersions."""
-    return _encode(_ENCODERS[type(request)](request, version), version)
+    return compiled.encode(_ENCODERS[type(request)](request, version), version)
 
 
 def decode(request: m.Request, body: memoryview, version: int) -> m.Response:
@@ -327,14 +319,14 @@ def decode_api_versions(body: memoryview, version: int) -> m.BrokerFeatures:
 def _features(body: memoryview, version: int) -> m.BrokerFeatures:
     if body[0] == 0 and body[1] == 35:
         return m.BrokerFeatures(35, {}, 0)
-    response = _decode(ApiVersionsResponse, body, version)
+    response = compiled.decode(ApiVersionsResponse, body, version)
     versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
     return m.BrokerFeatures(response.error_code, versions, _transaction_version(response.finalized_features or ()))
 
 
 def encode_sasl_handshake(mechanism: str, version: int) -> bytes:
     """Return the body that names the mechanism of a login (KIP-43)."""
-    return _encode(SaslHandshakeRequest(version=version, mechanism=mechanism), version)
+    return compiled.encode(SaslHandshakeRequest(version=version, mechanism=mechanism), version)
 
 
 def decode_sasl_handshake(body: memoryview, version: int) -> m.SaslHandshakeResponse:
@@ -343,13 +335,13 @@ def decode_sasl_handshake(body: memoryview, version: int) -> m.SaslHandshakeResp
 
 
 def _mechanism_answered(body: memoryview, version: int) -> m.SaslHandshakeResponse:
-    response = _decode(SaslHandshakeResponse, body, version)
+    response = compiled.decode(SaslHandshakeResponse, body, version)
     return m.SaslHandshakeResponse(response.error_code, tuple(response.mechanisms))
 
 
 def encode_sasl_authenticate(auth_bytes: bytes, version: int) -> bytes:
     """Return the body with the mechanism's next message (KIP-152)."""
-    return _encode(SaslAuthenticateRequest(version=version, auth_bytes=auth_bytes), version)
+    return compiled.encode(SaslAuthenticateRequest(version=version, auth_bytes=auth_bytes), version)
 
 
 def decode_sasl_authenticate(body: memoryview, version: int) -> m.SaslAuthenticateResponse:
@@ -358,7 +350,7 @@ def decode_sasl_authenticate(body: memoryview, version: int) -> m.SaslAuthentica
 
 
 def _authenticated(body: memoryview, version: int) -> m.SaslAuthenticateResponse:
-    response = _decode(SaslAuthenticateResponse, body, version)
+    response = compiled.decode(SaslAuthenticateResponse, body, version)
     return m.SaslAuthenticateResponse(
         response.error_code, response.error_message, bytes(response.auth_bytes), response.session_lifetime_ms
     )
@@ -478,7 +470,7 @@ _ENCODERS: Final[Mapping[type[m.Request], Callable[[Any, int], Any]]] = {
 
 
 def _found_coordinator(body: memoryview, version: int) -> m.FindCoordinatorResponse:
-    response = _decode(FindCoordinatorResponse, body, version)
+    response = compiled.decode(FindCoordinatorResponse, body, version)
     (found,) = (response,) if version < FIRST_BATCHED_FIND_COORDINATOR else response.coordinators
     if found.error_code == 0:
         _check_address(found.host, found.port)
@@ -492,7 +484,7 @@ def _check_address(host: str | None, port: int) -> None:
 
 
 def _initialised(body: memoryview, version: int) -> m.InitProducerIdResponse:
-    response = _decode(InitProducerIdResponse, body, version)
+    response = compiled.decode(InitProducerIdResponse, body, version)
     if response.error_code == 0:
         _check_pair(response.producer_id, response.producer_epoch)
     if (response.ongoing_txn_producer_id, response.ongoing_txn_producer_epoch) != _NO_PAIR:
@@ -516,18 +508,18 @@ def _partitions_added(body: memoryview, version: int) -> m.AddPartitionsToTxnRes
     return m.AddPartitionsToTxnResponse(
         {
             TopicPartition(topic.name, partition.partition_index): partition.partition_error_code
-            for topic in _decode(AddPartitionsToTxnResponse, body, version).results_by_topic_v3_and_below
+            for topic in compiled.decode(AddPartitionsToTxnResponse, body, version).results_by_topic_v3_and_below
             for partition in topic.results_by_partition
         }
     )
 
 
 def _offsets_added(body: memoryview, version: int) -> m.AddOffsetsToTxnResponse:
-    return m.AddOffsetsToTxnResponse(_decode(AddOffsetsToTxnResponse, body, version).error_code)
+    return m.AddOffsetsToTxnResponse(compiled.decode(AddOffsetsToTxnResponse, body, version).error_code)
 
 
 def _transaction_described(body: memoryview, version: int) -> m.DescribeTransactionResponse:
-    (described,) = _decode(DescribeTransactionsResponse, body, version).transaction_states
+    (described,) = compiled.decode(DescribeTransactionsResponse, body, version).transaction_states
     return m.DescribeTransactionResponse(
         described.error_code,
         described.transaction_state,
@@ -539,21 +531,21 @@ def _transaction_described(body: memoryview, version: int) -> m.DescribeTransact
 
 
 def _ended(body: memoryview, version: int) -> m.EndTxnResponse:
-    response = _decode(EndTxnResponse, body, version)
+    response = compiled.decode(EndTxnResponse, body, version)
     if (response.producer_id, response.producer_epoch) != _NO_PAIR:
         _check_pair(response.producer_id, response.producer_epoch)
     return m.EndTxnResponse(response.error_code, response.producer_id, response.producer_epoch)
 
 
 def _offsets_committed(body: memoryview, version: int) -> m.TxnOffsetCommitResponse:
-    response = _decode(TxnOffsetCommitResponse, body, version)
+    response = compiled.decode(TxnOffsetCommitResponse, body, version)
     return m.TxnOffsetCommitResponse(
         tuple(partition.error_code for topic in response.topics for partition in topic.partitions)
     )
 
 
 def _described(body: memoryview, version: int) -> m.MetadataResponse:
-    response = _decode(MetadataResponse, body, version)
+    response = compiled.decode(MetadataResponse, body, version)
     for broker in response.brokers:
         _check_address(broker.host, broker.port)
     brokers = tuple(m.Broker(broker.node_id, broker.host, broker.port) for broker in response.brokers)

@@ -61,6 +61,7 @@ with warnings.catch_warnings():
         SaslHandshakeResponse,
     )
     from kafka.protocol.schemas.fields.codecs import TaggedFields
+    from kafka.protocol.schemas.fields.codecs.encode_buffer import EncodeBuffer
     from kafka.record.default_records import DefaultRecordBatchBuilder
     from kafka.record.util import calc_crc32c
 
@@ -96,6 +97,7 @@ __all__ = [
     "DescribeProducersResponse",
     "DescribeTransactionsRequest",
     "DescribeTransactionsResponse",
+    "EncodeBuffer",
     "EndTxnRequest",
     "EndTxnResponse",
     "FetchRequest",

@@ -73,7 +73,7 @@ class BufferedRecord:
     @property
     def size_bytes(self) -> int:
         """The approximate size in memory."""
-        in_headers = sum(len(name) + len(value or b"") for name, value in self.headers)
+        in_headers = sum(len(name) + len(value or b"") for name, value in self.headers) if self.headers else 0
         return _RECORD_OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"") + in_headers
 
 
@@ -133,7 +133,8 @@ class RecordBuffer:
 
         Raises InvalidRecordError, TransactionTooLargeError, IllegalStateError.
         """
-        self._assert_open()
+        if self._closed:
+            self._assert_open()
         check_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)
         if self._serializers is not None:

@@ -61,7 +61,7 @@ from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.refused import RefusedBlock, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
-from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.slot import GIVEN_UP, SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
@@ -172,12 +172,15 @@ class DualWriteCoordinator:
         if not self._in_use.acquire(blocking=False):
             raise self._carries_another()
         self._user = threading.get_ident()
+        if self._slot.state in GIVEN_UP:
+            self._leave_unusable()
+        return self
+
+    def _leave_unusable(self) -> None:
         try:
             self.owned.assert_usable()
-        except BaseException:
+        finally:
             self.leave()
-            raise
-        return self
 
     def _carries_another(self) -> IllegalStateError:
         carries = f"transactional id {self.transactional_id!r} already carries a dual write"
@@ -333,11 +336,8 @@ class DualWriteCoordinator:
             await self.owned.complete_kafka(write.locked_row, Outcome.ROLLED_BACK)
         if isinstance(error, AbortableError) and self._slot.state not in (SlotState.FENCED, SlotState.IN_DOUBT):
             return False  # the block's own records are the cause, so another id would not help
-        if write.written_row != write.locked_row:
-            manifest = await write.database.read_manifest(self.transactional_id)  # still the locked row's
-            await self._steps.write_state(write, write.locked_row, manifest)  # restore what the next owner may need
         write.transactional_id = None
-        write.locked_row = write.written_row = NOTHING_PREPARED  # until a row is locked again, there is none to restore
+        write.locked_row = NOTHING_PREPARED
         return True
 
     async def _prepare_or_store(self, write: DualWriteProgress) -> DualWriteError | None:
@@ -359,7 +359,8 @@ class DualWriteCoordinator:
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
-        self._assert_present()
+        if owned.availability.away is not None:
+            raise owned.availability.refusal()
         try:
             if self._slot.state is SlotState.CONFIRMING:
                 with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
@@ -378,8 +379,7 @@ class DualWriteCoordinator:
 
     async def _lock_and_send(self, write: DualWriteProgress) -> None:
         """Lock the row, taking the id over unless this process owns it; prepare Kafka, and write the row."""
-        if not await self._steps.lock_and_write(write):
-            write.locked_row = write.written_row = await self._steps.lock(write.database)
+        write.locked_row = await self._steps.lock(write.database)
         write.transactional_id = self.transactional_id
         if self.owned.owed and write.records.has_offsets:
             await self._publishing.leave_owed()

@@ -46,7 +46,6 @@ class DualWriteProgress:
         "stored",
         "transactional_id",
         "uninterrupted",
-        "written_row",
     )
 
     def __init__(self, database: DatabaseTransaction, records: RecordBuffer, uninterrupted: Uninterrupted) -> None:
@@ -56,8 +55,6 @@ class DualWriteProgress:
         self.transactional_id: str | None = None
         self.locked_row = NOTHING_PREPARED
         """The content of the state row when it was locked."""
-        self.written_row = NOTHING_PREPARED
-        """The last content that this transaction wrote to the state row."""
         self.prepared_state = NOTHING_PREPARED
         self.sends_since_s = 0.0
         self.stored: StoredBlock | None = None
@@ -168,7 +165,8 @@ class DualWrite:
         commits. Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed,
         and IllegalStateError after the block has ended, which includes `before_commit` hooks.
         """
-        self.assert_in_block()
+        if self._is_over:
+            self.assert_in_block()
         try:
             return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
         except BaseException as error:
@@ -188,9 +186,7 @@ class DualWrite:
 async def flush_block(write: DualWriteProgress) -> bool:
     """Flush the database transaction and close the buffer at the end of a block. Return whether it has records."""
     database, records = write.database, write.records
-    database.assert_intact()
     await database.flush()
-    database.assert_intact()
     records.close()  # records sent by a hook inside COMMIT would come after the state was written
     return bool(records)
 

@@ -85,10 +85,6 @@ class KafkaParticipant(Protocol):
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         """Return whether this client may read topics, and how their logs are cleaned. Changes nothing."""
 
-    @property
-    def next_state(self) -> PreparedTxnState:
-        """What `prepare` is going to return for the next transaction; empty if that is not known."""
-
     async def begin(self) -> None: ...
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
@@ -117,13 +113,14 @@ class BlockingKafkaParticipant:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
-        self._producer: Producer | None = None
+        self._live: Producer
+        """Missing before the first take-over, and after `give_up`."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         from dualwrite.producer import Producer
 
         await self.give_up()
-        producer = self._producer = Producer(**self._settings, transactional_id=kafka_id)
+        producer = self._live = Producer(**self._settings, transactional_id=kafka_id)
         producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 
@@ -177,10 +174,6 @@ class BlockingKafkaParticipant:
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return self._live.describe_topics(topics)
 
-    @property
-    def next_state(self) -> PreparedTxnState:
-        return self._live.next_prepared_state
-
     async def begin(self) -> None:
         self._live.begin_transaction()
 
@@ -212,14 +205,9 @@ class BlockingKafkaParticipant:
         self._live.abort_transaction()
 
     async def give_up(self) -> None:
-        producer, self._producer = self._producer, None
+        producer = vars(self).pop("_live", None)
         if producer is not None:
             producer.close(timeout_s=0)
-
-    @property
-    def _live(self) -> Producer:
-        assert self._producer is not None, "no producer: the id was not taken over"
-        return self._producer
 
 
 class AsyncKafkaParticipant:
@@ -227,13 +215,14 @@ class AsyncKafkaParticipant:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
-        self._producer: AsyncProducer | None = None
+        self._live: AsyncProducer
+        """Missing before the first take-over, and after `give_up`."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         from dualwrite.async_producer import AsyncProducer
 
         await self.give_up()
-        producer = self._producer = AsyncProducer(**self._settings, transactional_id=kafka_id)
+        producer = self._live = AsyncProducer(**self._settings, transactional_id=kafka_id)
         await producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 
@@ -287,10 +276,6 @@ class AsyncKafkaParticipant:
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return await self._live.describe_topics(topics)
 
-    @property
-    def next_state(self) -> PreparedTxnState:
-        return self._live.next_prepared_state
-
     async def begin(self) -> None:
         await self._live.begin_transaction()
 
@@ -322,14 +307,9 @@ class AsyncKafkaParticipant:
         await self._live.abort_transaction()
 
     async def give_up(self) -> None:
-        producer, self._producer = self._producer, None
+        producer = vars(self).pop("_live", None)
         if producer is not None:
             await producer.close(timeout_s=0)
-
-    @property
-    def _live(self) -> AsyncProducer:
-        assert self._producer is not None, "no producer: the id was not taken over"
-        return self._producer
 
 
 # ---- topics, without a transaction ----------------------------------------------------------------------------------

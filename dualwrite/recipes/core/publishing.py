@@ -279,7 +279,7 @@ class Publishing:
         is_repair = bool(owned.owed)
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
         write.transactional_id = owned.transactional_id
-        write.locked_row = write.written_row = row
+        write.locked_row = row
         await self._blocks.assert_not_still_refused(waiting)
         try:
             await self._blocks.delete(database, waiting)

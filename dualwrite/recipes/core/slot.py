@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from dualwrite.errors import IllegalStateError
 
@@ -39,6 +40,9 @@ class SlotState(StrEnum):
 
 
 _S = SlotState
+
+GIVEN_UP: Final = (SlotState.CLOSED, SlotState.FENCED)
+"""The states in which this process does not use the id any more."""
 
 TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyType(
     {

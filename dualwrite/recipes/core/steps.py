@@ -53,23 +53,6 @@ class DualWriteSteps:
 
     # -- the lock ----------------------------------------------------------------------------------------------
 
-    async def lock_and_write(self, write: DualWriteProgress) -> bool:
-        """Lock and write the row with one statement, if its content and the next prepared state can be predicted.
-
-        Both predictions are verified: the row by the statement, the state when Kafka is prepared.
-        """
-        owned = self._owned
-        if not write.database.can_lock_and_write or self._slot.state is not SlotState.READY or owned.has_stored:
-            return False
-        if (next_state := owned.kafka.next_state).is_empty:
-            return False
-        if not await write.database.lock_and_write(owned.transactional_id, previous=owned.row, new=next_state):
-            return False
-        write.locked_row, write.written_row = owned.row, next_state
-        owned.reach(PausePoint.AFTER_LOCK)
-        owned.reach(PausePoint.AFTER_STATE_WRITE)
-        return True
-
     async def lock(self, database: DatabaseTransaction) -> PreparedTxnState:
         """Lock the row, and take the id over unless this process already owns it. Return the content of the row.
 
@@ -138,11 +121,8 @@ class DualWriteSteps:
         owned.manifest = self._repairability.text_of(owned.kafka.manifest, write, owned)
         if owned.policy.keeps_copy:
             await keep_copy(owned, write, (*owned.owed, *ahead))
-        if write.written_row == write.prepared_state:
-            write.database.attach(owned.transactional_id, write.prepared_state, owned.manifest)
-        else:
-            await self.write_state(write, write.prepared_state, owned.manifest)
-            owned.reach(PausePoint.AFTER_STATE_WRITE)
+        await self.write_state(write, write.prepared_state, owned.manifest)
+        owned.reach(PausePoint.AFTER_STATE_WRITE)
         owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
     def _names_another(self, write: DualWriteProgress) -> RetriableError:
@@ -160,8 +140,7 @@ class DualWriteSteps:
         silently roll back.
         """
         transactional_id = self._owned.transactional_id
-        await write.database.write(transactional_id, previous=write.written_row, new=state, manifest=manifest)
-        write.written_row = state
+        await write.database.write(transactional_id, previous=write.locked_row, new=state, manifest=manifest)
 
     # -- the decision ------------------------------------------------------------------------------------------
 

@@ -132,21 +132,18 @@ class DatabaseTransaction(Protocol):
         """Whether COMMIT may have reached the database; as long as it has not, a rollback is certain."""
 
     @property
-    def can_lock_and_write(self) -> bool:
-        """Whether `lock_and_write` may return True; checked before the preparations for it."""
-
-    @property
     def stored_blocks(self) -> StoredBlocks:
         """The stored blocks, as seen inside this transaction."""
 
     def doom(self, error: BaseException) -> None:
         """Allow only a rollback from now on, even if the block swallows `error`."""
 
-    def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
-
     async def flush(self) -> None:
-        """Send the statements that are held back. Raises the database's own errors."""
+        """Send the statements that are held back, once the block has ended.
+
+        Raises the database's own errors; a RecipeError or IllegalStateError if this transaction cannot be the decision,
+        before that or after it.
+        """
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         """Lock the row until the end of the transaction and return its state.
@@ -170,21 +167,9 @@ class DatabaseTransaction(Protocol):
     ) -> None:
         """Replace `previous` with `new`, and the manifest with `manifest`; an empty one leaves none.
 
-        Raises StateRowError if the row does not hold `previous`, or if this transaction did not lock it.
-        """
-
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        """Do `lock` and `write` in one statement, and return whether that was done.
-
-        Afterwards `commit` proves that the lock was held until then, and `write` may replace `new` again. The manifest
-        stays as it is until `attach` or `write` replaces it. Returns False and does nothing if the row is locked, if it
-        does not hold `previous`, or if `commit` could not prove the lock.
-        """
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        """Let `commit` store `manifest` beside `state`, which `lock_and_write` has written, in the same message.
-
-        Sends nothing by itself. An empty manifest leaves none. Only for after `lock_and_write` has returned True.
+        The last call before `commit`, and made once. Raises StateRowError if the row does not hold `previous`, or if
+        this transaction did not lock it. It may be sent with COMMIT; then `commit` raises that, and COMMIT was not
+        reached.
         """
 
     async def commit(self) -> None:

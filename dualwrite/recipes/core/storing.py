@@ -28,7 +28,7 @@ class BlockStoring:
         owned, database = self._owned, write.database
         await self._leave_kafka()
         if write.transactional_id is None:
-            write.locked_row = write.written_row = await self._steps.lock_row(database)
+            write.locked_row = await self._steps.lock_row(database)
             write.transactional_id = owned.transactional_id
         manifest = await database.read_manifest(owned.transactional_id)  # the locked row's: none was written
         await self._blocks.append(write, why)

@@ -6,6 +6,7 @@ sums are here. What the metrics mean and which of them to alert on: docs/observa
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import weakref
@@ -184,8 +185,9 @@ class Instruments:
             self._since_s.setdefault(transactional_id, self.clock_s())
 
     def settled(self, transactional_id: str) -> None:
-        with self._lock:
-            self._since_s.pop(transactional_id, None)
+        if transactional_id in self._since_s:
+            with self._lock:
+                self._since_s.pop(transactional_id, None)
 
     def _count(self, options: CallbackOptions) -> Iterable[Observation]:
         from opentelemetry.metrics import Observation
@@ -265,6 +267,8 @@ class OpenTelemetry(Telemetry):
         self._began_s: float | None = None
         self._span: Span | None = None
         self._sending: tuple[Span, list[BufferedRecord]] | None = None
+        self._is_measured = False
+        """Whether the application had a provider of meters when the latest dual write began."""
 
     def sends(self, block: RecordBuffer, *ahead: Iterable[BufferedRecord]) -> None:
         if self._span is None:
@@ -291,10 +295,13 @@ class OpenTelemetry(Telemetry):
     def reach(self, point: PausePoint) -> None:
         if self._span is not None:
             self._span.add_event(point)
+            if point is _AFTER_PREPARE:
+                self._end_sending()
+        if not self._is_measured:
+            return
         if point in _START_OF_MEASUREMENT:
             self._began_s = self._instruments.clock_s()
         elif point is _AFTER_PREPARE:
-            self._end_sending()
             self._record(self._instruments.prepare)
         elif point is _AFTER_DATABASE_COMMIT:
             self._record(self._instruments.database_commit)
@@ -307,8 +314,10 @@ class OpenTelemetry(Telemetry):
 
     def moved(self, state: SlotState) -> None:
         if state is SlotState.OPEN:
-            span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
-            self._span = span if span.is_recording() else None
+            self._is_measured = is_provided(self._instruments.prepare)
+            if is_provided(self._instruments.tracer):
+                span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
+                self._span = span if span.is_recording() else None
         if state in _RUNNING:
             return
         if state is SlotState.FENCED:
@@ -333,7 +342,7 @@ class OpenTelemetry(Telemetry):
             self._span.set_attribute("dualwrite.prepared_state", str(state))
 
     def confirmed(self, outcome: Outcome) -> None:
-        if outcome is Outcome.COMMITTED:
+        if self._is_measured and outcome is Outcome.COMMITTED:
             self._record(self._instruments.kafka_commit)
 
     def recovered(self, outcome: Outcome) -> None:
@@ -389,6 +398,19 @@ def _send_span(tracer: Tracer, parent: Span, records: list[BufferedRecord], clie
     return tracer.start_span(name, context, kind=SpanKind.CLIENT, attributes=attributes, links=links)
 
 
+def is_provided(made: Any) -> bool:
+    """Return whether a tracer or an instrument has a provider of the application behind it by now.
+
+    Without one, OpenTelemetry's API gives proxies, each use of which costs several calls and does nothing. It has no
+    public way to ask them; `tests/unit/test_opentelemetry_internals.py` fails when it changes what is read here.
+    """
+    if hasattr(made, "_real_instrument"):
+        return made._real_instrument is not None  # noqa: SLF001
+    if hasattr(made, "_real_tracer") and made._real_tracer is None:  # noqa: SLF001
+        return sys.modules["opentelemetry.trace"]._TRACER_PROVIDER is not None  # noqa: SLF001
+    return True
+
+
 def telemetry_of(transactional_id: str) -> Telemetry:
     """Return the telemetry of a transactional id: a no-op if OpenTelemetry is not installed."""
     found = instruments()
@@ -423,6 +445,13 @@ class SlotWait:
         """Record the wait: the block has its slot, or has timed out."""
         if self._instruments is not None:
             self._instruments.pool_wait.record(self._instruments.clock_s() - self._since_s, {"prefix": self._prefix})
+
+
+def note_no_wait(prefix: str) -> None:
+    """Record that a block of a pool had its slot at once."""
+    found = instruments()
+    if found is not None:
+        found.pool_wait.record(0.0, {"prefix": prefix})
 
 
 def count_timeout(prefix: str) -> None:

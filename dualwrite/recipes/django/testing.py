@@ -44,5 +44,5 @@ def captured_records(using: str = DEFAULT_DB_ALIAS) -> Iterator[list[BufferedRec
         of_alias[:] = [each for each in of_alias if each is not records]
     around = connection.open_dual_write
     if around is not None:
-        around.progress.database.assert_intact()
+        around.assert_intact()
         records.extend(record for record in around.entries if not any(record is old for old in before))

@@ -42,6 +42,10 @@ class DjangoDualWrite(DualWrite):
         """Whether this is a forked child, which shares the socket of the transaction."""
         return os.getpid() != self._process_id
 
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
+        self._transaction.assert_intact()
+
     @property
     def was_undone(self) -> bool:
         """Whether a savepoint from before the first record was rolled back, and everything with it.

@@ -29,7 +29,7 @@ from dualwrite.recipes.core.dual_write import (
     roll_back_database,
 )
 from dualwrite.recipes.core.leases import Leases, transactional_id_of
-from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, observe_pool
+from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, note_no_wait, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator, PoolSettings
@@ -81,6 +81,10 @@ class PooledBlock:
         Raises PoolTimeoutError, KafkaUnreachableError while Kafka is away, and database errors from leasing.
         """
         if self.slot is None:
+            self.slot = self._pool.registry.take_at_once()
+            if self.slot is not None:
+                note_no_wait(self._pool.prefix)
+                return
             waiting = SlotWait(self._pool.prefix)
             try:
                 await self._pool.wait_for_turn()
@@ -145,6 +149,10 @@ class PooledBlock:
         self.slot = await self._pool.replace(lost, why)
 
 
+def _no_groups() -> int:
+    return 0
+
+
 class PoolCoordinator:
     """Carries out dual writes under the slots of one prefix, at most `max_writers` at a time."""
 
@@ -181,6 +189,8 @@ class PoolCoordinator:
         self._tally = settings.tally
         self._last_block_bell = runtime.bell()
         self.is_of_this_process = True
+        self.waiting_for_group: Callable[[], int] = _no_groups
+        """Returns how many blocks wait for their turn in a group."""
         self.maintenance: Final = PoolMaintenance(
             settings.prefix,
             registry=self.registry,
@@ -199,6 +209,7 @@ class PoolCoordinator:
         return self._counts.status(
             self._max_writers,
             self.registry.places(),
+            self.waiting_for_group(),
             self._tally,
             self.availability.away,
             self.maintenance.refused_of_dead,

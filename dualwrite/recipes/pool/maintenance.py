@@ -224,11 +224,11 @@ class PoolMaintenance:
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put back a slot whose dual write is over, idle or aside, depending on the state of its id."""
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
-        if may_be_used_again and not keep_turn and slot.coordinator.takes_more and not self._publishes_now():
+        if may_be_used_again and self._is_ready(slot):
+            self._registry.put_idle(slot)
+        elif may_be_used_again and not keep_turn and slot.coordinator.takes_more and not self._publishes_now():
             self._registry.put_stored(slot)
             self._resolver_bell.ring()
-        elif may_be_used_again and self._is_ready(slot):
-            self._registry.put_idle(slot)
         elif may_be_used_again and slot.coordinator.state is SlotState.CONFIRMING:
             self._registry.put_confirming(slot)
         else:
@@ -239,7 +239,8 @@ class PoolMaintenance:
 
     @staticmethod
     def _is_ready(slot: PooledSlot) -> bool:
-        return slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
+        owned = slot.coordinator.owned
+        return owned.slot.state is SlotState.READY and not owned.has_stored
 
     def _publishes_now(self) -> bool:
         """Return whether it is time to try to publish what is stored; a busy slot is never idle for long enough."""

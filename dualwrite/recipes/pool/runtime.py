@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from typing import Any, Protocol
 
 from dualwrite.recipes.core import blocking
@@ -47,8 +46,10 @@ class _ThreadBell:
         self._silence.acquire()
 
     def ring(self) -> None:
-        with suppress(RuntimeError):  # it has rung before
+        try:  # not `suppress`, which costs three calls
             self._silence.release()
+        except RuntimeError:
+            return  # it has rung before
 
     async def wait(self, timeout_s: float | None) -> None:
         self._silence.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))

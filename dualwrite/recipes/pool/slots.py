@@ -108,6 +108,18 @@ class SlotRegistry:
             self._in_use += 1
             return True
 
+    def take_at_once(self) -> PooledSlot | None:
+        """Take a turn and an idle slot, if both are there and the slot need not wait for Kafka; else nothing."""
+        with self._lock:
+            if self._waiting or not self._idle or self._in_use >= self.max_writers or self._aside or self._attended:
+                return None
+            if self._idle[-1].coordinator.owned.slot.state is not SlotState.READY:
+                return None
+            self._in_use += 1
+            slot = self._idle.pop()
+            self._used.add(slot)
+            return slot
+
     def request_turn(self, wake: Callable[[], None]) -> Turn:
         """Request a turn. If it is not granted at once, `wake` is called when it is, from any thread."""
         turn = Turn(wake)
@@ -177,6 +189,12 @@ class SlotRegistry:
 
     def put_idle(self, slot: PooledSlot) -> None:
         """Put back a slot whose dual write is over and left nothing open."""
+        with self._lock:
+            if slot in self._used and not self._waiting:
+                self._used.discard(slot)
+                self._in_use -= 1
+                self._idle.append(slot)
+                return
         self._end_use(slot, self._idle.append)
 
     def put_confirming(self, slot: PooledSlot) -> None:

@@ -74,6 +74,7 @@ class PsycopgDatabase:
         self.location: str | None = None
         """The database that our own connections lead to; None before that was queried."""
         self._default_isolation: str | None = None
+        self._keeps_a_snapshot = False
         self._is_examined = False
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
@@ -209,15 +210,19 @@ class PsycopgDatabase:
 
     async def keeps_a_snapshot(self, connection: AnyConnection) -> bool:
         """Return whether a transaction on the connection sees only data committed before its first statement."""
-        if connection.isolation_level is not None:
-            return not sees_now(isolation_name(connection.isolation_level))
-        return not sees_now(await self.default_isolation())
+        level = connection.isolation_level
+        if level is not None:
+            return not sees_now(isolation_name(level))
+        if self._default_isolation is None:
+            await self.default_isolation()
+        return self._keeps_a_snapshot
 
     async def default_isolation(self) -> str:
         """Return the isolation level of connections without an explicit one. Queried once."""
         if self._default_isolation is None:
             (answer,) = await self.in_transaction(lambda transaction: transaction.rows(_DEFAULT_ISOLATION, {}))
             self._default_isolation = str(answer[0])
+            self._keeps_a_snapshot = not sees_now(self._default_isolation)
         return self._default_isolation
 
     async def assert_holds(self, transaction: PsycopgTransaction) -> None:

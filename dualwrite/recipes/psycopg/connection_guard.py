@@ -19,7 +19,13 @@ from psycopg.sql import Composable
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.psycopg.driver import AnyConnection, PipelinedStatement, is_in_transaction_block, is_two_phase
+from dualwrite.recipes.psycopg.driver import (
+    AnyConnection,
+    PipelinedStatement,
+    is_in_transaction_block,
+    is_plain,
+    is_two_phase,
+)
 from dualwrite.recipes.sql.settings_changed import changes_settings
 from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of, postgres_savepoint
 
@@ -30,6 +36,7 @@ _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 _IDLE: Final = int(pq.TransactionStatus.IDLE)
 _ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
 _INERROR: Final = int(pq.TransactionStatus.INERROR)
+_READY: Final = (_IDLE, int(pq.TransactionStatus.INTRANS))
 _UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
 
 
@@ -47,6 +54,13 @@ def assert_can_begin(connection: AnyConnection) -> None:
     """Raise IllegalStateError if COMMIT on this connection would not be the decision, or is not ours to send."""
     if _WATCH in vars(connection):
         raise IllegalStateError(_INSIDE_ANOTHER)
+    if (
+        is_plain(connection)
+        and connection.pgconn.transaction_status in _READY
+        and not connection.lock.locked()
+        and isinstance(connection.cursor_factory, type)
+    ):
+        return
     if connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
         raise IllegalStateError(_IN_PIPELINE)
     if is_two_phase(connection):
@@ -108,7 +122,7 @@ class Watch:
         failure = self._refused_ending or self._records.refused
         if failure is not None:
             raise TransactionDoomedError(_doomed(failure)) from failure
-        if self._has_sent_ahead:
+        if self._ahead is not None and self._ahead.is_pending:
             return  # all earlier statements have responses, and nothing was sent after it
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
@@ -119,7 +133,7 @@ class Watch:
             raise TransactionEndedInsideError(_CLOSED)
         if status == _IDLE:
             raise TransactionEndedInsideError(_ENDED)
-        if self._nested or is_busy(self._connection):
+        if self._nested or status == _ACTIVE or self._connection.lock.locked():
             raise IllegalStateError(_UNFINISHED)
 
     def forgive(self) -> None:
@@ -158,7 +172,7 @@ class Watch:
 
     def before(self, query: Any) -> TransactionControl:
         """Check a query that a cursor is about to execute. Return what it does to the transaction, for `after`."""
-        text = _text(query, self._connection)
+        text = query if type(query) is str else _text(query, self._connection)
         control = control_of(text, POSTGRES)
         if changes_settings(text):
             self.has_changed_settings = True
@@ -185,8 +199,7 @@ class Watch:
 
     def after(self, control: TransactionControl) -> None:
         """Follow a statement that was executed."""
-        if control.steps:
-            control.follow(self._records)
+        control.follow(self._records)
 
     def _refuse_commit(self) -> NoReturn:
         self._refuse(
@@ -282,7 +295,7 @@ def _blocking_cursor(factory: Any) -> Any:
         __slots__ = ()
 
         def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            watch = vars(self.connection).get(_WATCH)
+            watch = vars(self._conn).get(_WATCH)
             if watch is None:  # it was kept beyond the block
                 return super().execute(query, *arguments, **keywords)
             control = watch.before(query)
@@ -291,7 +304,8 @@ def _blocking_cursor(factory: Any) -> Any:
             except BaseException as error:
                 watch.failed(error, control)
                 raise
-            watch.after(control)
+            if control.steps:
+                watch.after(control)
             return executed
 
         def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -314,7 +328,7 @@ def _awaited_cursor(factory: Any) -> Any:
         __slots__ = ()
 
         async def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            watch = vars(self.connection).get(_WATCH)
+            watch = vars(self._conn).get(_WATCH)
             if watch is None:  # it was kept beyond the block
                 return await super().execute(query, *arguments, **keywords)
             control = watch.before(query)
@@ -323,7 +337,8 @@ def _awaited_cursor(factory: Any) -> Any:
             except BaseException as error:
                 watch.failed(error, control)
                 raise
-            watch.after(control)
+            if control.steps:
+                watch.after(control)
             return executed
 
         async def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, Final, Protocol
 
@@ -88,9 +87,10 @@ class KeptConnections:
         if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg does not close them
             self._process_id = os.getpid()
             self._kept.clear()
-        with suppress(IndexError):
+        try:
             return self._kept.pop()
-        return None
+        except IndexError:
+            return None
 
 
 class PooledConnections:

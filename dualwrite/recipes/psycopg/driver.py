@@ -4,7 +4,7 @@ Four things, each on one connection at a time:
 
 * `PipelinedStatement` sends a statement without waiting; the next user of the connection reads its response;
 * `SocketReader` lets the event loop watch the socket of an AsyncConnection permanently, instead of anew for each wait;
-* `StandbyWait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
+* `standby_wait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
   `CommitMessage` sends it together with the write of the state;
 * `mark_next_begin` lets the BEGIN that psycopg sends by itself set the mark of the transaction.
 
@@ -19,7 +19,7 @@ import asyncio
 import os
 import select
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -41,6 +41,18 @@ _WAIT: Final = "wait"
 _COMMIT: Final = "commit"
 
 # ---- what psycopg has no public name for ---------------------------------------------------------------------------
+
+
+_NO_PIPELINE: Final = int(pq.PipelineStatus.OFF)  # as a number, which is what libpq gives
+
+
+def is_plain(connection: AnyConnection) -> bool:
+    """Return whether `commit()` may end a transaction on the connection, and waits for it."""
+    return (
+        connection._tpc is None  # noqa: SLF001
+        and not connection._num_transactions  # noqa: SLF001
+        and connection.pgconn.pipeline_status == _NO_PIPELINE
+    )
 
 
 def is_two_phase(connection: AnyConnection) -> bool:
@@ -67,13 +79,13 @@ _FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what li
 _IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
 
 
-def answered(connection: AnyConnection, sql: str) -> PQGen[PGresult]:
-    """Send statements and yield until their responses arrive; return the last one. Raises psycopg's errors."""
-    connection.pgconn.send_query(sql.encode())
-    return (yield from _answers(connection))
+def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
+    """Send statements and yield until their responses arrive; return the last one. Raises psycopg's errors.
 
-
-def _answers(connection: AnyConnection) -> PQGen[PGresult]:
+    None: they have been sent.
+    """
+    if sql is not None:
+        connection.pgconn.send_query(sql.encode())
     answers: list[PGresult] = yield from generators.execute(connection.pgconn)
     if answers[-1].status == _FAILED:
         raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
@@ -133,36 +145,35 @@ class PipelinedStatement:
 
     async def _wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
         """Read the response, then do what `connection.wait` does. Raises the statement's error at every call."""
-        if self._failure is not None:
-            raise self._failure
-        self.is_pending = False
+        self._begin_reading()
         try:
             self._connection.pgconn.consume_input()  # if the response is here already, there is nothing to wait for
-            await self._genuine(_answers(self._connection))
-        except psycopg.Error as error:
-            self._failure = error
-            raise
-        except BaseException:
-            self._failure = psycopg.OperationalError(_INTERRUPTED)
+            await self._genuine(answered(self._connection, None))
+        except BaseException as error:
+            self._keep(error)
             raise
         self.forget()
         return await self._genuine(generator, *arguments, **keywords)
 
     def _wait_blocking(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
         """Do what `_wait` does, on a blocking connection."""
-        if self._failure is not None:
-            raise self._failure
-        self.is_pending = False
+        self._begin_reading()
         try:
-            self._genuine(_answers(self._connection))
-        except psycopg.Error as error:
-            self._failure = error
-            raise
-        except BaseException:
-            self._failure = psycopg.OperationalError(_INTERRUPTED)
+            self._genuine(answered(self._connection, None))
+        except BaseException as error:
+            self._keep(error)
             raise
         self.forget()
         return self._genuine(generator, *arguments, **keywords)
+
+    def _begin_reading(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        self.is_pending = False
+
+    def _keep(self, error: BaseException) -> None:
+        """Keep the error for every later call."""
+        self._failure = error if isinstance(error, psycopg.Error) else psycopg.OperationalError(_INTERRUPTED)
 
 
 _INTERRUPTED: Final = (
@@ -367,27 +378,31 @@ _psycopgs_wait: Final[Callable[..., Any]] = psycopg.AsyncConnection.wait
 # The server then keeps waiting with the row locked, so that no transaction reads data that is not durable.
 
 
+_STANDBY: Final = "_dualwrite_standby"  # the attribute of a connection that has been watched
+
+
 class StandbyWait:
-    """Detects, inside a `with`, whether the server gave up waiting for its synchronous standby."""
+    """Whether the server gave up waiting for its synchronous standby during the latest COMMIT of a connection."""
 
-    __slots__ = ("_connection", "was_given_up")
+    __slots__ = ("was_given_up",)
 
-    def __init__(self, connection: AnyConnection) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
         self.was_given_up = False
 
-    def __enter__(self) -> Self:
-        self._connection.add_notice_handler(self._on_notice)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._connection.remove_notice_handler(self._on_notice)
-
-    def _on_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+    def on_notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Record a notice of the server."""
         if notice.source_function == GIVEN_UP_IN:
             self.was_given_up = True
+
+
+def standby_wait(connection: AnyConnection) -> StandbyWait:
+    """Return what hears whether the server gives up from now on. Its handler stays with the connection."""
+    wait: StandbyWait | None = vars(connection).get(_STANDBY)
+    if wait is None:
+        wait = vars(connection)[_STANDBY] = StandbyWait()
+        connection.add_notice_handler(wait.on_notice)
+    wait.was_given_up = False
+    return wait
 
 
 def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
@@ -419,62 +434,82 @@ def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> Non
         closed(connection)
 
 
-class CommitMessage(StandbyWait):
-    """Lets `connection.commit()`, inside a `with`, send a message that ends in COMMIT instead of COMMIT alone.
+class CommitMessage:
+    """A message that ends in COMMIT, and what became of it.
 
-    `refusal` returns the error for a failure that proves that the server did not reach COMMIT; otherwise None.
+    `refusals` are the errors for texts that the server quotes, followed by `token`, where it did not reach COMMIT.
     """
 
-    __slots__ = ("_of_connection", "_refusal", "_sql", "was_committed", "was_refused")
+    __slots__ = (
+        "_connection",
+        "_of_connection",
+        "_refusals",
+        "_sql",
+        "_token",
+        "_wait",
+        "was_committed",
+        "was_refused",
+    )
 
     def __init__(
-        self, connection: AnyConnection, sql: str, refusal: Callable[[psycopg.Error], Exception | None]
+        self, connection: AnyConnection, sql: str, token: str, refusals: Mapping[str, Callable[[], Exception]]
     ) -> None:
-        super().__init__(connection)
+        self._connection = connection
         self._sql = sql
-        self._refusal = refusal
+        self._token = token
+        self._refusals = refusals
+        self._wait: StandbyWait | None = None
         self.was_committed = False
         self.was_refused = False
         """Whether the server is known not to have reached COMMIT."""
 
+    @property
+    def was_given_up(self) -> bool:
+        """Whether the server gave up waiting for a synchronous standby but still reported success."""
+        return self._wait is not None and self._wait.was_given_up
+
     def __enter__(self) -> Self:
-        super().__enter__()
+        """Let `connection.commit()` inside the `with` send the message instead of COMMIT alone."""
         attributes = vars(self._connection)
         self._of_connection = attributes.get(_COMMIT)
-        attributes[_COMMIT] = self._commit
+        attributes[_COMMIT] = self.send
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        super().__exit__(kind, error, trace)
         if self._of_connection is None:
             del vars(self._connection)[_COMMIT]
         else:
             vars(self._connection)[_COMMIT] = self._of_connection
 
-    def _commit(self) -> Any:
-        """Do what `connection.commit()` does; when repeated, nothing."""
+    def send(self) -> Any:
+        """Do what `connection.commit()` does, without ever cancelling it; when repeated, nothing.
+
+        Returns None, or an awaitable of it.
+        """
         connection = self._connection
         if isinstance(connection, psycopg.AsyncConnection):
-            return self._commit_in_loop(connection)
+            return self._send_in_loop(connection)
         with connection.lock:
             return wait_or_drop(connection, self._steps())
 
-    async def _commit_in_loop(self, connection: psycopg.AsyncConnection[Any]) -> None:
+    async def _send_in_loop(self, connection: psycopg.AsyncConnection[Any]) -> None:
         async with connection.lock:
             await wait_or_drop(connection, self._steps())
 
     def _steps(self) -> PQGen[None]:
         if self.was_committed:
             return
+        connection = self._connection
         try:
-            self._connection.pgconn.consume_input()  # fails if the connection is known to be lost
+            connection.pgconn.consume_input()  # fails if the connection is known to be lost
         except psycopg.Error:
             self.was_refused = True
             raise
+        self._wait = standby_wait(connection)
         try:
-            assert_committed((yield from answered(self._connection, self._sql)))
+            assert_committed((yield from answered(connection, self._sql)))
         except TransactionDoomedError:
             self.was_refused = True
             raise
@@ -486,6 +521,17 @@ class CommitMessage(StandbyWait):
             raise refusal from error
         self.was_committed = True
 
+    def _refusal(self, error: psycopg.Error) -> Exception | None:
+        """Return the error for a failure that proves that COMMIT was not reached; None if it may have been."""
+        if isinstance(error, psycopg.errors.InFailedSqlTransaction):
+            return TransactionDoomedError(
+                "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
+            )
+        if not isinstance(error, psycopg.errors.InvalidTextRepresentation):
+            return None
+        text = str(error)
+        return next((refused() for why, refused in self._refusals.items() if f"{why} {self._token}" in text), None)
+
 
 def assert_committed(answer: PGresult) -> None:
     """Check the response to COMMIT. Raises TransactionDoomedError if it says that the server rolled back."""
@@ -495,15 +541,6 @@ def assert_committed(answer: PGresult) -> None:
             f"PostgreSQL answered COMMIT with {status}, because the transaction had failed before; "
             "neither database nor Kafka was changed"
         )
-
-
-def refusal_as_failed(error: psycopg.Error) -> TransactionDoomedError | None:
-    """Return the error for a message that found its transaction failed; None if `error` is another one."""
-    if not isinstance(error, psycopg.errors.InFailedSqlTransaction):
-        return None
-    return TransactionDoomedError(
-        "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
-    )
 
 
 @contextmanager
@@ -522,19 +559,6 @@ def uncancelled(connection: AnyConnection) -> Iterator[None]:
             del vars(connection)[_WAIT]
         else:
             vars(connection)[_WAIT] = of_connection
-
-
-async def take_answer_of_ahead(connection: AnyConnection) -> None:
-    """Read the response to a statement that was sent ahead, as the next user of the connection must."""
-    if isinstance(getattr(connection.wait, "__self__", None), PipelinedStatement):
-        waited: Any = connection.wait(_nothing())
-        if isinstance(connection, psycopg.AsyncConnection):
-            await waited
-
-
-def _nothing() -> PQGen[None]:
-    """Send nothing."""
-    yield from ()
 
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------
@@ -591,11 +615,4 @@ def isolation_name(level: int) -> str:
 
 def begin_statement(connection: AnyConnection) -> str:
     """Return BEGIN as psycopg would send it, with the settings of the connection."""
-    parts = ["BEGIN"]
-    if connection.isolation_level is not None:
-        parts.append("ISOLATION LEVEL " + isolation_name(connection.isolation_level))
-    if connection.read_only is not None:
-        parts.append("READ ONLY" if connection.read_only else "READ WRITE")
-    if connection.deferrable is not None:
-        parts.append("DEFERRABLE" if connection.deferrable else "NOT DEFERRABLE")
-    return " ".join(parts)
+    return connection._get_tx_start_command().decode()  # noqa: SLF001

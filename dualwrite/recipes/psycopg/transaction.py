@@ -16,7 +16,6 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
 from dualwrite.errors import (
-    DualWriteError,
     IllegalStateError,
     StateTableError,
     TransactionDoomedError,
@@ -39,14 +38,11 @@ from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, 
 from dualwrite.recipes.psycopg.connections import Connections, settled
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
-    StandbyWait,
+    CommitMessage,
     answered,
     assert_committed,
     begin_statement,
     closed,
-    refusal_as_failed,
-    take_answer_of_ahead,
-    wait_or_drop,
 )
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
@@ -68,16 +64,17 @@ from dualwrite.recipes.sql.pinned_tables import (
     table_replaced,
 )
 from dualwrite.recipes.sql.postgres import (
+    ANOTHER_TRANSACTION,
+    LOCATION,
     LOCK_NOT_AVAILABLE,
+    NOT_AS_LOCKED,
     RAISE,
-    SAME_TABLE,
     SELECT_LOCKED,
     SELECT_MANIFEST,
-    STILL_HELD,
     WITNESS,
-    attach_manifest,
+    lock_free_row,
     lock_row,
-    with_literals,
+    write_and_commit,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
@@ -88,43 +85,8 @@ ResultT = TypeVar("ResultT")
 
 # The statements below name our tables without a schema; `PinnedTables.sql` inserts it before they are executed.
 
-# Where a transaction runs: the database, and the server by its start time. The statements that lock a row check that it
-# is in the same table.
-_LOCATION: Final = (
-    "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
-)
-
-_WRITE: Final = (
-    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest,"
-    " updated_at = CURRENT_TIMESTAMP WHERE transactional_id = :id AND prepared_transaction_state = :previous"
-    f" AND current_setting('{_MARK}', true) = :mark AND {STILL_HELD}"
-)
-# Locks and writes a row that is not locked yet. `_WRITE` proves by the lock that it runs in the right transaction; here
-# `_PROOF` proves it, in the request of COMMIT.
-_LOCK_AND_WRITE_IF: Final = (
-    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, updated_at = CURRENT_TIMESTAMP"
-    " FROM (SELECT transactional_id FROM kafka_transaction_state WHERE transactional_id = :id"
-    f" AND prepared_transaction_state = :previous AND current_setting('{_MARK}', true) = :mark"
-    f" AND {SAME_TABLE}"
-    "{condition} FOR UPDATE SKIP LOCKED) AS free"
-    " WHERE kafka_transaction_state.transactional_id = free.transactional_id"
-)
-_LOCK_AND_WRITE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", "")
-_LOCK_AND_WRITE_HERE: Final = _LOCK_AND_WRITE_IF.replace("{condition}", f" AND {_LOCATION} = :here")
-
 # In one request, so that nothing before COMMIT can lower the durability setting.
-_DECIDING_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
-# In another transaction, or outside of one, the cast fails, and the server reaches nothing that follows in the request.
-_PROOF: Final = (
-    f"SELECT CAST(CASE current_setting('{_MARK}', true) WHEN ':mark' THEN '1' ELSE 'this is not :mark' END AS integer),"
-    f" {RAISE}"
-)
-# Only the transaction that wrote `:previous` can see it.
-_WRITE_AGAIN: Final = (
-    "UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest"
-    " WHERE transactional_id = :id AND prepared_transaction_state = :previous"
-    f" AND current_setting('{_MARK}', true) = :mark"
-)
+_DURABLE_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
 # ON CONFLICT alone would wait for a transaction that is writing the row.
 _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
@@ -181,8 +143,6 @@ class RequiredPlace(Protocol):
 class PsycopgTransaction:
     """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
 
-    can_lock_and_write: Final = True
-
     def __init__(
         self,
         connection: AnyConnection,
@@ -200,39 +160,38 @@ class PsycopgTransaction:
         self._mark = os.urandom(8).hex()
         self._process_id = os.getpid()
         self._cursor: Any = None
-        self._has_written = False  # together with the lock
-        self._decides = False
-        self._attachment: str | None = None  # the statement that stores the manifest
+        self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
+        self._deciding: CommitMessage | None = None
         self._transactional_id: str | None = None
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
 
     async def begin(self) -> None:
         """Begin the transaction, or join the one that is open; works in autocommit mode too."""
-        await self._command(self._beginning)
+        await self._command(self._beginning())
         self._watch.start()
 
     async def begin_and_locate(self) -> str:
         """Begin as `begin` does, and query `location` in the same round trip."""
-        response = await self._command(f"{self._beginning}; SELECT {_LOCATION}")
+        response = await self._command(f"{self._beginning()}; SELECT {LOCATION}")
         location = response.get_value(0, 0)
         assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
         return location.decode()
 
-    @property
     def _beginning(self) -> str:
         mark = f"SET LOCAL {_MARK} = '{self._mark}'"
         return f"{begin_statement(self.connection)}; {mark}" if is_idle(self.connection) else mark
 
     async def location(self) -> str:
         """Query in which database of which server the transaction runs."""
-        return str(await self._scalar(f"SELECT {_LOCATION}"))
+        return str(await self._scalar(f"SELECT {LOCATION}"))
 
     def doom(self, error: BaseException) -> None:
         self._watch.doom(error)
 
     def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
         self._watch.assert_intact()
 
     def forgive(self) -> None:
@@ -249,12 +208,35 @@ class PsycopgTransaction:
         return self._watch.has_changed_settings
 
     async def flush(self) -> None:
-        """Send nothing: a connection does not hold statements back."""
+        self._watch.assert_intact()  # a connection does not hold statements back
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._transactional_id = transactional_id
-        if self._must_be_in is not None:
-            await self._must_be_in.assert_holds(self)
+        try:
+            text = await self._lock_free(transactional_id)
+            if text is None:
+                text = await self._lock_in_time(transactional_id, timeout_ms)
+        except psycopg.errors.UndefinedTable as error:
+            raise self._replaced() from error
+        except psycopg.OperationalError as error:
+            if error.sqlstate != LOCK_NOT_AVAILABLE:
+                raise
+            raise stayed_locked(transactional_id, timeout_ms) from error
+        if text is None:
+            await self._assert_still_there()
+        return self._locked_state(transactional_id, text)
+
+    async def _lock_free(self, transactional_id: str) -> str | None:
+        """Lock the row if that needs no waiting, and check where it is, in one round trip. None: it is not free."""
+        assert self._pin.tables is not None, "the tables are located before the first statement on their rows"
+        place = self._must_be_in
+        locked = await self._command(lock_free_row(self._pin.tables, transactional_id, and_locate=place is not None))
+        text, found = (locked.get_value(0, 0), locked.get_value(0, 1)) if locked.ntuples else (None, None)
+        if place is not None and (found is None or found.decode() != place.location):
+            await place.assert_holds(self)
+        return None if text is None else text.decode()
+
+    async def _lock_in_time(self, transactional_id: str, timeout_ms: int | None) -> str | None:
         steps = lock_row(transactional_id, timeout_ms)
         answer: str | None = None
         try:
@@ -262,15 +244,8 @@ class PsycopgTransaction:
                 statement, values = steps.send(answer)
                 answer = await self._scalar(self._pin.sql(statement), values)
         except StopIteration as locked:
-            if locked.value is None:
-                await self._assert_still_there()
-            return self._locked_state(transactional_id, locked.value)
-        except psycopg.errors.UndefinedTable as error:
-            raise self._replaced() from error
-        except psycopg.OperationalError as error:
-            if error.sqlstate != LOCK_NOT_AVAILABLE:
-                raise
-            raise stayed_locked(transactional_id, timeout_ms) from error
+            text: str | None = locked.value
+            return text
 
     def _replaced(self) -> StateTableError:
         assert self._pin.tables is not None, "a statement has named them"
@@ -300,44 +275,16 @@ class PsycopgTransaction:
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None:
-        values: dict[str, str | None] = {
-            "id": transactional_id,
-            "previous": str(previous),
-            "new": str(new),
-            "manifest": manifest or None,
-            "mark": self._mark,
+        assert self._pin.tables is not None, "the row was locked before"
+        mark = self._mark
+        sql = write_and_commit(
+            self._pin.tables, transactional_id, previous=previous, new=new, manifest=manifest, mark=mark, token=mark
+        )
+        refusals = {
+            NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="psycopg"),
+            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION),
         }
-        self._decides = True
-        self._attachment = None
-        statement = self._pin.sql(_WRITE_AGAIN if self._has_written else _WRITE)
-        if (await self._execute(statement, values)).rowcount == 1:
-            return
-        if await self._scalar(f"SELECT current_setting('{_MARK}', true)") != self._mark:
-            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
-        raise not_as_locked(transactional_id, previous, past="psycopg")
-
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        self._transactional_id = transactional_id
-        values: dict[str, str | None] = {
-            "id": transactional_id,
-            "previous": str(previous),
-            "new": str(new),
-            "mark": self._mark,
-        }
-        statement = _LOCK_AND_WRITE
-        if self._must_be_in is not None:
-            statement, values["here"] = _LOCK_AND_WRITE_HERE, self._must_be_in.location
-        try:
-            written = await self._command(with_literals(self._pin.sql(statement), **values))
-        except psycopg.errors.UndefinedTable as error:
-            raise self._replaced() from error
-        self._has_written = self._decides = written.command_tuples == 1
-        return self._has_written
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        assert self._has_written, "only COMMIT after lock_and_write proves that it runs in the right transaction"
-        assert self._pin.tables is not None, "a statement has named them"
-        self._attachment = attach_manifest(self._pin.tables, transactional_id, str(state), manifest)
+        self._deciding = CommitMessage(self.connection, sql, mark, refusals)
 
     @property
     def stored_blocks(self) -> StoredBlocks:
@@ -346,57 +293,37 @@ class PsycopgTransaction:
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without locking it; once this transaction is committed, what was read is durable."""
         self._transactional_id = transactional_id
-        self._decides = True
+        self._deciding = CommitMessage(self.connection, _DURABLE_COMMIT, self._mark, {})
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
 
     async def commit(self) -> None:
         self._assert_ours()
+        message = self._deciding
+        if message is None:
+            await self._commit_alone()
+            return
+        self.commit_was_sent = True
+        try:
+            if self._is_awaited:
+                await message.send()
+            else:
+                message.send()
+        except BaseException:
+            if message.was_refused:
+                self.commit_was_sent = False  # the server did not reach the COMMIT
+            raise
+        if message.was_given_up:
+            raise wait_given_up(self._transactional_id)
+
+    async def _commit_alone(self) -> None:
+        """Send COMMIT for a transaction that decides nothing."""
         self.connection.pgconn.consume_input()  # fails if the connection is known to be lost
         self.commit_was_sent = True
         try:
-            answer = await (self._decide() if self._decides else self._command("COMMIT"))
-        except psycopg.Error as error:
-            refusal = self._refusal(error)
-            if refusal is None:
-                raise
-            self.commit_was_sent = False  # the server did not reach the COMMIT
-            raise refusal from error
-        try:
-            assert_committed(answer)
+            assert_committed(await self._command("COMMIT"))
         except TransactionDoomedError:
             self.commit_was_sent = False  # the response says that it rolled back
             raise
-
-    def _refusal(self, error: psycopg.Error) -> DualWriteError | None:
-        """Return the error for a failure before COMMIT was reached; None if it may have been reached."""
-        if isinstance(error, psycopg.errors.InvalidTextRepresentation) and self._mark in str(error):
-            return TransactionEndedInsideError(_ANOTHER_TRANSACTION)
-        return refusal_as_failed(error)
-
-    async def _decide(self) -> PGresult:
-        """Send COMMIT, and never a cancel request. Raises NotDurableError if the response came before durability."""
-        sql = self._proven_commit() if self._has_written else _DECIDING_COMMIT
-        connection: Any = self.connection
-        with StandbyWait(connection) as wait:
-            if isinstance(connection, psycopg.AsyncConnection):
-                async with connection.lock:
-                    await take_answer_of_ahead(connection)
-                    answer: PGresult = await wait_or_drop(connection, answered(connection, sql))
-            else:
-                with connection.lock:
-                    await take_answer_of_ahead(connection)
-                    answer = wait_or_drop(connection, answered(connection, sql))
-        if wait.was_given_up:
-            raise wait_given_up(self._transactional_id)
-        return answer
-
-    def _proven_commit(self) -> str:
-        """Return one request: the proof that this is our transaction, then the manifest if there is one, then COMMIT.
-
-        The manifest is a text of ours that may contain anything, so it is added last and nothing in it is replaced.
-        """
-        proof = _PROOF.replace(":mark", self._mark)
-        return f"{proof}; COMMIT" if self._attachment is None else f"{proof}; {self._attachment}; COMMIT"
 
     async def rollback(self) -> None:
         self._watch.stop()
@@ -446,7 +373,7 @@ class PsycopgTransaction:
         return os.getpid() != self._process_id
 
     def _assert_ours(self) -> None:
-        if self._belongs_to_the_parent:
+        if os.getpid() != self._process_id:
             raise IllegalStateError(
                 "this dual write belongs to the parent process; nothing was sent from the child: end it in the parent"
             )

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.pinned_tables import OID, PinnedTables
 
 # ---- the row lock ---------------------------------------------------------------------------------------------------
@@ -59,9 +60,6 @@ LOCK_NOT_AVAILABLE: Final = "55P03"
 UNDEFINED_TABLE: Final = "42P01"
 """The SQLSTATE for a table that does not exist, or no longer."""
 
-INVALID_TEXT_REPRESENTATION: Final = "22P02"
-"""The SQLSTATE for a cast of a text that is no number."""
-
 _FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
 _LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
 _SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
@@ -88,6 +86,12 @@ def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Stateme
     found = yield SELECT_LOCKED, row
     yield _SET_LOCK_TIMEOUT, {"value": str(before)}
     return found
+
+
+LOCATION: Final = (
+    "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
+)
+"""Where a transaction runs: the database, and the server by its start time."""
 
 
 # ---- durability -----------------------------------------------------------------------------------------------------
@@ -125,7 +129,10 @@ _pieces: Final = cache(re.compile(r"(?<!:):([a-z_]+)").split)
 
 def with_literals(sql: str, **values: str | None) -> str:
     """Return a statement with literals in place of its parameters; None stands for NULL."""
-    literals = {name: _literal(value) for name, value in values.items()}
+    return _filled(sql, {name: _literal(value) for name, value in values.items()})
+
+
+def _filled(sql: str, literals: Mapping[str, str]) -> str:
     pieces = list(_pieces(sql))  # the text before a parameter, its name, the text behind it, and so on
     pieces[1::2] = map(literals.__getitem__, pieces[1::2])
     return "".join(pieces)
@@ -141,23 +148,14 @@ def _literal(text: str | None) -> str:
     return f"E'{escaped}'"
 
 
-def lock_free_row(pinned: PinnedTables, transactional_id: str) -> str:
-    """Return the statement that begins `lock_row`."""
-    return with_literals(pinned.sql(_FREE), id=transactional_id)
+@lru_cache(maxsize=1024)
+def lock_free_row(pinned: PinnedTables, transactional_id: str, *, and_locate: bool = False) -> str:
+    """Return the statement that begins `lock_row`. `and_locate`: with a second column, `LOCATION`."""
+    sql = _FREE.replace(" FROM ", f", {LOCATION} FROM ", 1) if and_locate else _FREE
+    return with_literals(pinned.sql(sql), id=transactional_id)
 
 
 # ---- what goes in the message of COMMIT -----------------------------------------------------------------------------
-
-_ATTACH_MANIFEST: Final = (
-    "UPDATE kafka_transaction_state SET manifest = :manifest"
-    " WHERE transactional_id = :id AND prepared_transaction_state = :state"
-)
-
-
-def attach_manifest(pinned: PinnedTables, transactional_id: str, state: str, manifest: str) -> str:
-    """Return a statement that stores the manifest beside `state`, if the row holds that; an empty one leaves none."""
-    return with_literals(pinned.sql(_ATTACH_MANIFEST), manifest=manifest or None, id=transactional_id, state=state)
-
 
 NOT_AS_LOCKED: Final = "not as locked"
 """What the server quotes in its error if `write_and_commit` found the row changed, or its lock gone."""
@@ -175,7 +173,14 @@ _WRITE_AND_COMMIT: Final = (
 
 
 def write_and_commit(
-    pinned: PinnedTables, transactional_id: str, *, previous: str, new: str, manifest: str, mark: str, token: str
+    pinned: PinnedTables,
+    transactional_id: str,
+    *,
+    previous: PreparedTxnState,
+    new: PreparedTxnState,
+    manifest: str,
+    mark: str,
+    token: str,
 ) -> str:
     """Return a message that writes the locked row, makes its COMMIT durable, and commits.
 
@@ -183,12 +188,12 @@ def write_and_commit(
     first statement fails, and the server does not reach COMMIT. It fails by the cast of a text that names the reason
     and ends with `token`.
     """
-    return with_literals(
-        pinned.sql(_WRITE_AND_COMMIT),
-        id=transactional_id,
-        previous=previous,
-        new=new,
-        manifest=manifest or None,
-        mark=mark,
-        token=token,
-    )
+    literals = {
+        "id": _literal(transactional_id),
+        "previous": f"'{previous}'",  # digits and a colon, as `new`; mark and token are hexadecimal digits
+        "new": f"'{new}'",
+        "manifest": _literal(manifest or None),
+        "mark": f"'{mark}'",
+        "token": f"'{token}'",
+    }
+    return _filled(pinned.sql(_WRITE_AND_COMMIT), literals)

@@ -43,8 +43,6 @@ async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
 class SqlAlchemyPort:
     """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
 
-    can_lock_and_write: Final = False  # the write travels with COMMIT where it can, which saves the same round trip
-
     def __init__(
         self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, redo: SqlAlchemyRedo, carry: Carry
     ) -> None:
@@ -63,9 +61,6 @@ class SqlAlchemyPort:
 
     def doom(self, error: BaseException) -> None:
         self._transaction.doom(error)
-
-    def assert_intact(self) -> None:
-        self._transaction.assert_intact()
 
     async def flush(self) -> None:
         await self._carry(self._transaction.flush)
@@ -93,12 +88,6 @@ class SqlAlchemyPort:
             return
         await self._carry(lambda: self._store.write(transaction.connection, transactional_id, manifest=manifest, **row))
         transaction.decides(self._store.raise_durability)
-
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return False
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        raise NotImplementedError("lock_and_write never returns True here")
 
     async def commit(self) -> None:
         if self._transaction.connection.dialect.driver == "asyncpg":

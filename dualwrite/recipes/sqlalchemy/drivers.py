@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, INVALID_TEXT_REPRESENTATION
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 ResultT = TypeVar("ResultT")
 
@@ -248,8 +248,10 @@ class CommitWait:
 class CommitMessage(Protocol):
     """What `commit()` of a driver's connection sends inside a `with`: a write of the state row, and COMMIT."""
 
-    was_given_up: bool
-    """Whether the server gave up waiting for a synchronous standby but still reported success."""
+    @property
+    def was_given_up(self) -> bool:
+        """Whether the server gave up waiting for a synchronous standby but still reported success."""
+
     was_committed: bool
     was_refused: bool
     """Whether the server is known not to have reached COMMIT."""
@@ -261,21 +263,10 @@ class CommitMessage(Protocol):
 def commit_message(
     connection: Any, sql: str, token: str, refusals: Mapping[str, Callable[[], Exception]]
 ) -> CommitMessage:
-    """Return the message for a connection of psycopg.
-
-    If the server's error quotes a key of `refusals` and `token`, COMMIT was not reached, and the error that the key
-    stands for is raised.
-    """
+    """Return the message for a connection of psycopg, which may not be installed if another driver is used."""
     from dualwrite.recipes.psycopg.driver import CommitMessage as Message
-    from dualwrite.recipes.psycopg.driver import refusal_as_failed
 
-    def refusal(error: Any) -> Exception | None:
-        text = str(error)
-        if error.sqlstate == INVALID_TEXT_REPRESENTATION and token in text:
-            return next((refused() for quoted, refused in refusals.items() if f"{quoted} {token}" in text), None)
-        return refusal_as_failed(error)
-
-    return Message(connection, sql, refusal)
+    return Message(connection, sql, token, refusals)
 
 
 @contextmanager
@@ -283,11 +274,12 @@ def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
     """Watch the call inside the `with`, which sends COMMIT on a driver's connection."""
     wait = CommitWait()
     if driver == "psycopg":
-        from dualwrite.recipes.psycopg.driver import StandbyWait, uncancelled
+        from dualwrite.recipes.psycopg.driver import standby_wait, uncancelled
 
-        with StandbyWait(connection) as standby_wait, uncancelled(connection):
+        on_psycopg = standby_wait(connection)
+        with uncancelled(connection):
             yield wait
-        wait.was_given_up = standby_wait.was_given_up
+        wait.was_given_up = on_psycopg.was_given_up
     elif driver == "asyncpg":
         connection.add_log_listener(wait.on_message)
         try:

@@ -115,7 +115,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._arrival = _Arrival(connection)
         self._has_ended = False
         self._initialise(self._arrival, engine, records)
-        self._driver_has_begun = in_transaction(self._driver) is True
+        self._driver_has_begun = in_transaction(self.driver) is True
         self._follower = follower(self)
 
     def commit(self) -> None:

@@ -500,8 +500,8 @@ class SqlAlchemyStateStore:
         sql = write_and_commit(
             self._known.pinned,
             transactional_id,
-            previous=str(previous),
-            new=str(new),
+            previous=previous,
+            new=new,
             manifest=manifest,
             mark=mark,
             token=token,

@@ -25,8 +25,6 @@ from dualwrite.recipes.writer import OneIdWriter, Use
 class BatchTransaction(ABC):
     """The part of a `DatabaseTransaction` that all key-value stores share."""
 
-    can_lock_and_write: Final = False  # the state is written by the same batch as the rest, so it would save nothing
-
     def __init__(self) -> None:
         self.commit_was_sent = False
         self._failure: BaseException | None = None
@@ -40,7 +38,7 @@ class BatchTransaction(ABC):
         if self._failure is None:
             self._failure = error
 
-    def assert_intact(self) -> None:
+    async def flush(self) -> None:
         if self._failure is not None:
             raise TransactionDoomedError(
                 f"a part of this dual write failed ({type(self._failure).__name__}) and its error was swallowed; "
@@ -51,9 +49,6 @@ class BatchTransaction(ABC):
         """Raise IllegalStateError if the block has ended."""
         if self._ended or self.commit_was_sent:
             raise IllegalStateError("this dual write has ended, so nothing was changed: make changes inside its block")
-
-    async def flush(self) -> None:  # noqa: B027 - there is nothing to do: the changes go with the commit
-        """Do nothing: no change is held back from the store."""
 
     @abstractmethod
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState: ...
@@ -68,12 +63,6 @@ class BatchTransaction(ABC):
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None: ...
-
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return False
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        raise NotImplementedError("lock_and_write never returns True here")
 
     @abstractmethod
     async def commit(self) -> None: ...

@@ -90,7 +90,7 @@ class Settings:
 
     def __init__(self, random: Random, bootstrap: str, tier: Tier) -> None:
         self.confirm: Any = "database" if random.random() < 0.3 else "kafka"
-        self.locks_and_writes = random.random() < 0.5
+        self.by_commit = random.random() < 0.5
         self.producer: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "request_timeout_ms": 2_000,
@@ -104,16 +104,14 @@ class Settings:
         """Whether consumed offsets go with the records; on other tiers that is refused."""
 
     def __repr__(self) -> str:
-        return (
-            f"confirm={self.confirm} consumes={self.consumes} locks_and_writes={self.locks_and_writes} {self.producer}"
-        )
+        return f"confirm={self.confirm} consumes={self.consumes} by_commit={self.by_commit} {self.producer}"
 
 
 def new_writer(
     loop: SimulatedLoop, network: Network, settings: Settings, transactional_id: str, pause: PauseHook | None
 ) -> Writer:
     """Return a writer of the current process; for `POOL`, a pool of writers."""
-    backend = SimulatedBackend(SimulatedDatabase(loop, network, locks_and_writes=settings.locks_and_writes))
+    backend = SimulatedBackend(SimulatedDatabase(loop, network, by_commit=settings.by_commit))
     given: dict[str, Any] = {
         "lock_timeout_ms": 3_000,
         "resolve_timeout_ms": 4_000,

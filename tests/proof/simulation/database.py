@@ -153,26 +153,19 @@ class DatabaseServer:
         session.written["state", row] = new
         reply(True)
 
-    def on_lock_and_write(self, session: Session, reply: Reply, row: str, previous: str, new: str) -> None:
-        """Lock and replace a state row, if that is possible at once."""
-        found = self._row(session, row)
-        if self._holders.get(row, session) is not session or found is None or found[0] != previous:
-            reply(False)
-            return
-        self._holders[row] = session
-        session.locked.add(row)
-        session.written["state", row] = (new, found[1])
-        reply(True)
-
     def on_ensure(self, session: Session, reply: Reply, row: str) -> None:
         """Create a state row."""
         self.visible.setdefault(("state", row), ("", ""))
         reply(True)
 
-    def on_commit(self, session: Session, reply: Reply, attached: tuple[str, tuple[str, str]] | None) -> None:
+    def on_commit(self, session: Session, reply: Reply, carried: tuple[str, str, tuple[str, str]] | None) -> None:
         """Commit: write the change to the log, and wait for the standby."""
-        if attached is not None:
-            session.written["state", attached[0]] = attached[1]
+        if carried is not None:
+            row, previous, new = carried
+            if row not in session.locked or self._row(session, row)[0] != previous:
+                reply(StateRowError(""))
+                return
+            session.written["state", row] = new
         session.is_committing = True
         self._append(session, Change(session.written), reply)
 
@@ -357,13 +350,13 @@ class Client:
 class Transaction:
     """A `DatabaseTransaction`."""
 
-    def __init__(self, client: Client, *, locks_and_writes: bool) -> None:
+    def __init__(self, client: Client, *, by_commit: bool) -> None:
         self._client = client
         self._is_over = False
-        self._attached: tuple[str, tuple[str, str]] | None = None
+        self._by_commit = by_commit
+        self._carried: tuple[str, str, tuple[str, str]] | None = None
         self._doom: BaseException | None = None
         self.commit_was_sent = False
-        self.can_lock_and_write = locks_and_writes
         self.stored_blocks = NoStoredBlocks()
 
     async def insert(self, table: str, key: Any, value: Any) -> None:
@@ -373,12 +366,9 @@ class Transaction:
     def doom(self, error: BaseException) -> None:
         self._doom = error
 
-    def assert_intact(self) -> None:
+    async def flush(self) -> None:
         if self._doom is not None:
             raise self._doom
-
-    async def flush(self) -> None:
-        pass
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         limit_s = None if timeout_ms is None else timeout_ms / 1000
@@ -400,21 +390,23 @@ class Transaction:
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None:
+        if self._by_commit:
+            self._carried = (transactional_id, str(previous), (str(new), manifest))
+            return
         try:
             await self._client.request("write", transactional_id, str(previous), (str(new), manifest))
         except StateRowError:
             raise not_as_locked(transactional_id, previous, past="the simulation") from None
 
-    async def lock_and_write(self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState) -> bool:
-        return bool(await self._client.request("lock_and_write", transactional_id, str(previous), str(new)))
-
-    def attach(self, transactional_id: str, state: PreparedTxnState, manifest: str) -> None:
-        self._attached = (transactional_id, (str(state), manifest))
-
     async def commit(self) -> None:
         self.commit_was_sent = True
         try:
-            await self._client.request("commit", self._attached)
+            await self._client.request("commit", self._carried)
+        except StateRowError:
+            self.commit_was_sent = False  # COMMIT was not reached
+            assert self._carried is not None
+            previous = PreparedTxnState(self._carried[1])
+            raise not_as_locked(self._carried[0], previous, past="the simulation") from None
         except NotDurableError:
             raise wait_given_up(None) from None
         self._is_over = True
@@ -435,10 +427,10 @@ class Transaction:
 class SimulatedDatabase:
     """A `Database` as one process uses it."""
 
-    def __init__(self, loop: SimulatedLoop, network: Network, *, locks_and_writes: bool) -> None:
+    def __init__(self, loop: SimulatedLoop, network: Network, *, by_commit: bool) -> None:
         self._loop = loop
         self._network = network
-        self._locks_and_writes = locks_and_writes
+        self._by_commit = by_commit
         self.errors: tuple[type[Exception], ...] = (DatabaseGoneError,)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
@@ -450,7 +442,7 @@ class SimulatedDatabase:
 
     async def begin(self) -> Transaction:
         client = await Client.connect(self._loop, self._network)
-        return Transaction(client, locks_and_writes=self._locks_and_writes)
+        return Transaction(client, by_commit=self._by_commit)
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         try:

@@ -46,7 +46,7 @@ from tests.proof.replay import assert_holds
 from tests.proof.story import Setting
 from tests.proof.world import Budget
 
-SETTING = Setting(tier=1, budget=Budget(kills=1), written=((b"a1", b"a2"), (b"b1",)), after_crash=(), predicts=False)
+SETTING = Setting(tier=1, budget=Budget(kills=1), written=((b"a1", b"a2"), (b"b1",)), after_crash=(), by_commit=False)
 
 STEPS = (
     "answered: P0 -> database: locks the row and reads it",

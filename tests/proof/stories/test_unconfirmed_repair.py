@@ -90,7 +90,7 @@ from tests.proof.story import Setting
 from tests.proof.world import Budget
 
 SETTING = Setting(
-    tier=1, budget=Budget(give_ups=1, foreigners=1), written=((b"a1",), (b"b1",)), after_crash=(b"c1",), predicts=False
+    tier=1, budget=Budget(give_ups=1, foreigners=1), written=((b"a1",), (b"b1",)), after_crash=(b"c1",), by_commit=False
 )
 
 STEPS = (

@@ -1,6 +1,6 @@
-"""A writer whose id is ready writes the state row together with its lock, before the first record is sent.
+"""A writer on psycopg whose id is ready: it locks the row, and the message of COMMIT writes it.
 
-So what happens between that and COMMIT must leave the row as it was, unless COMMIT is the very next thing.
+What happens between the two must leave the row as it was.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
-from tests.crash.scenario import POINTS_AFTER_LOCK_AND_WRITE, AtPoint, Seen
+from tests.crash.scenario import POINTS_AFTER_LOCK, AtPoint, Seen
 from tests.support.databases import PostgresDatabase
 
 MESSAGE_TOO_LARGE = 10
@@ -53,7 +52,7 @@ def ready(scenario: PsycopgScenario, hook: Callable[[PausePoint], None] | None =
     return writer
 
 
-def test_the_row_is_written_before_the_first_record_is_sent_and_seen_by_nobody(scenario: PsycopgScenario) -> None:
+def test_the_row_is_written_by_the_commit(scenario: PsycopgScenario) -> None:
     reached: list[PausePoint] = []
     rows: list[PreparedTxnState] = []
 
@@ -67,7 +66,7 @@ def test_the_row_is_written_before_the_first_record_is_sent_and_seen_by_nobody(s
         rows.clear()
         assert scenario.write(writer, 1).error is None
     assert [*dict.fromkeys(reached)] == [
-        *POINTS_AFTER_LOCK_AND_WRITE,
+        *POINTS_AFTER_LOCK,
         PausePoint.AFTER_DATABASE_COMMIT,
         PausePoint.AFTER_KAFKA_COMMIT,
     ]
@@ -89,7 +88,7 @@ def test_records_that_are_refused_take_the_row_with_them(scenario: PsycopgScenar
 
 
 @pytest.mark.parametrize("ending", ["ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"])
-@pytest.mark.parametrize("point", POINTS_AFTER_LOCK_AND_WRITE)
+@pytest.mark.parametrize("point", POINTS_AFTER_LOCK)
 def test_a_transaction_that_is_not_the_one_that_wrote_the_row_is_not_committed(
     scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint, ending: str
 ) -> None:
@@ -146,23 +145,6 @@ def test_a_fenced_writer_whose_row_nobody_has_written_since_leaves_it_as_it_was(
     scenario.assert_both_sides_agree()
 
 
-@pytest.mark.parametrize("guess", [PreparedTxnState(), PreparedTxnState("77:7")])
-def test_the_state_that_is_committed_is_the_one_that_kafka_gave(
-    scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch, guess: PreparedTxnState
-) -> None:
-    """What was foreseen may come otherwise, or not be known at all."""
-    with ready(scenario) as writer:
-        monkeypatch.setattr(BlockingKafkaParticipant, "next_state", guess)
-        with writer.transaction() as tx:
-            tx.connection.execute(INSERT, (10, "1/0"))
-            tx.send(scenario.topic, value="1/0", key="k")
-        scenario.expected.append("1/0")
-        assert scenario.row() == tx.prepared_state != guess
-        monkeypatch.undo()
-        assert scenario.write(writer, 2).error is None
-    scenario.assert_both_sides_agree()
-
-
 def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connection: psycopg.Connection) -> None:
     with ready(scenario) as writer:
         with connection.transaction():
@@ -207,7 +189,7 @@ class Sleeper:
         return self.seen
 
 
-@pytest.mark.parametrize("point", POINTS_AFTER_LOCK_AND_WRITE)
+@pytest.mark.parametrize("point", POINTS_AFTER_LOCK)
 def test_nobody_decides_while_a_ready_writer_holds_the_row(scenario: PsycopgScenario, point: PausePoint) -> None:
     older = Sleeper(scenario, point)
     with scenario.writer(lock_timeout_ms=50) as newer:
@@ -220,7 +202,7 @@ def test_nobody_decides_while_a_ready_writer_holds_the_row(scenario: PsycopgScen
     scenario.assert_both_sides_agree()
 
 
-@pytest.mark.parametrize("point", POINTS_AFTER_LOCK_AND_WRITE)
+@pytest.mark.parametrize("point", POINTS_AFTER_LOCK)
 def test_a_ready_zombie_whose_database_transaction_is_gone_changes_nothing(
     scenario: PsycopgScenario, point: PausePoint
 ) -> None:
