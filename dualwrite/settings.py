@@ -77,6 +77,7 @@ class _Sending(TypedDict, total=False):
     value_serializer: Serializer | None
     metadata_max_age_ms: int
     connections_max_per_node: int
+    trace_records: bool
 
 
 class ProducerSettings(ConnectionSettings, _Sending, total=False):

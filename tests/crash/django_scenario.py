@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -12,10 +13,10 @@ from django.core.management import call_command
 from django.db import DatabaseError, connections, transaction
 
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.pause_points import PauseHook
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
-from tests.crash.scenario import ScenarioOf, Seen, event_texts
+from tests.crash.scenario import POINTS_BEFORE_WRITE_AND_COMMIT, ScenarioOf, Seen, event_texts
 from tests.django.project import INSERT, QUIET_LEASE_MS, add_alias, drop_alias
 from tests.recipes.pools import LeaseTable
 from tests.support.conditions import until
@@ -109,6 +110,10 @@ class DjangoScenario(ScenarioOf[DjangoWriter]):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._leases = LeaseTable(self)
+
+    @property
+    def points_before_commit_request(self) -> Sequence[PausePoint]:
+        return POINTS_BEFORE_WRITE_AND_COMMIT
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> DjangoWriter:
         alias = unique("crashed").replace("-", "_")

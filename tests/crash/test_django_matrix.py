@@ -16,10 +16,10 @@ from tests.crash.matrix import (
     check_a_fault_of_a_ready_writer,
     check_a_kill_at_a_point,
 )
-from tests.crash.scenario import POINTS_AFTER_LOCK_AND_WRITE, POINTS_AFTER_THE_DECISION, Predecessor
+from tests.crash.scenario import POINTS_AFTER_LOCK, POINTS_AFTER_THE_DECISION, Predecessor
 from tests.support.databases import PostgresDatabase, unique
 
-OF_A_READY_WRITER = [*POINTS_AFTER_LOCK_AND_WRITE, *POINTS_AFTER_THE_DECISION]
+OF_A_READY_WRITER = [*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION]
 
 
 @pytest.fixture
