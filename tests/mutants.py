@@ -310,12 +310,6 @@ MUTANTS: Final = (
         "if True:",
         "recipes/test_psycopg_reader.py",
     ),
-    Mutant(
-        "dualwrite/recipes/psycopg/transaction.py",
-        'else f"{proof}; {self._attachment}; COMMIT"',
-        'else f"{self._attachment}; COMMIT"',
-        "recipes/test_manifest.py",
-    ),
     # the message that writes the row and commits
     Mutant(
         "dualwrite/recipes/sql/postgres.py",
@@ -343,9 +337,9 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dualwrite/recipes/sql/postgres.py",
-        """ AND prepared_transaction_state = :state\"""",
-        '"',
-        "recipes/test_manifest.py",
+        """ WHERE transactional_id = :id AND prepared_transaction_state = :previous\"""",
+        """ WHERE transactional_id = :id\"""",
+        "recipes/test_commit_message.py",
     ),
     # broker
     Mutant(

@@ -17,9 +17,10 @@ _ABOVE: Final = {
     "CHANGELOG.md": "CHANGELOG.md",
 }
 """Pages beside docs/, and what they are called on the site."""
+_PRODUCERS: Final = ("dualwrite.producer", "dualwrite.async_producer", "dualwrite.prepared_state", "dualwrite.settings")
 _REFERENCE: Final = {
     "dual-writes": ("Dual writes", ("dualwrite.recipes.",)),
-    "producers": ("Producers", ("dualwrite.producer", "dualwrite.async_producer", "dualwrite.prepared_state")),
+    "producers": ("Producers", _PRODUCERS),
     "administration": ("Administration and recovery", ("dualwrite.admin", "dualwrite.guarantee")),
     "errors": ("Errors", ("dualwrite.errors",)),
 }
