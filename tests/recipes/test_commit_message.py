@@ -244,6 +244,17 @@ def test_a_lock_that_a_hook_has_given_up(scenario: Scenario, writer: DualWriter,
     assert_rolled_back(scenario, writer, write)
 
 
+def test_a_row_that_a_hook_has_changed_and_locked_again(scenario: Scenario, writer: DualWriter, write: Write) -> None:
+    """The row names a transaction that this dual write does not know, which must not be forgotten."""
+    change = (
+        "UPDATE kafka_transaction_state SET prepared_transaction_state = '9:9'; SELECT 1 FROM kafka_transaction_state"
+    )
+
+    with pytest.raises(StateRowError, match="under the lock of this transaction"):
+        write(lambda connection: raw(connection, f"{change} FOR UPDATE"))
+    assert_rolled_back(scenario, writer, write)
+
+
 def test_an_error_past_sqlalchemy_in_a_hook(scenario: Scenario, writer: DualWriter, write: Write) -> None:
     with pytest.raises(TransactionDoomedError, match="had failed before COMMIT"):
         write(lambda connection: raw(connection, "SELECT 1 / 0"))
