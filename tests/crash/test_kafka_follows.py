@@ -134,7 +134,7 @@ def test_a_crash_while_the_commit_is_on_its_way(scenario: PsycopgScenario, actio
     fault = scenario.emulator.faults.add(Fault(api="EndTxn", action=action, count=None))
     assert scenario.write(crashed, 1).error is None
     fault.wait()
-    producer = crashed.coordinator.owned.kafka._producer
+    producer = crashed.coordinator.owned.kafka._live
     producer.close(timeout_s=0)
     fault.remove()
     with scenario.writer() as writer:

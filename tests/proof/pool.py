@@ -175,6 +175,8 @@ class PooledTransaction(CheckedTransaction):
         return await self._of(transactional_id, super().read_manifest(transactional_id))
 
     async def write(self, transactional_id: str, **given: Any) -> None:
+        if self._by_commit:
+            self._slot = _slot(transactional_id)  # of the message of COMMIT
         await self._of(transactional_id, super().write(transactional_id, **given))
 
     async def commit(self) -> None:

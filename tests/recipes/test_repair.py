@@ -208,6 +208,31 @@ def test_the_write_itself_repairs_when_it_learns_of_the_abort(store: Database, t
         site.assert_agreed("decided", "later")
 
 
+def test_a_rollback_after_the_transaction_timeout_is_not_called_a_take_over(
+    store: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Tier 4 refuses it as it refuses an older process, so that both reasons are named."""
+    why = "another process has taken it over, or the broker has aborted its transaction after transaction.timeout.ms"
+    with site_of(Tier.BOUNDED_V1, store) as site:
+        site.write("before")
+        aborted: list[str] = []
+
+        def abort(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_PREPARE and not aborted:
+                aborted.append("once")
+                site.world.abort_by_timeout()
+                raise InterruptedError
+
+        with site.writer(abort) as writer:
+            with pytest.raises(InterruptedError):
+                write(writer, "too slow")
+            assert f"Kafka refuses this writer, because {why}" in caplog.text
+            with pytest.raises(FencedError, match=f"is not this writer's any more: {why}; nothing was written"):
+                write(writer, "refused")
+        site.write("by a new writer")
+        site.assert_agreed("before", "by a new writer")
+
+
 @bounded
 def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier) -> None:
     """By its own timeout, after its own decision: recover() says so, and the next one publishes it."""

@@ -35,6 +35,11 @@ from dualwrite.recipes.core.waiting import Uninterrupted
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
+_WHY_FENCED: Final = (
+    "another process has taken it over, or the broker has aborted its transaction after transaction.timeout.ms"
+)
+"""The two reasons for which brokers raise an epoch; the error code is the same."""
+
 _ENDS_RAISE_EPOCH: Final = (Tier.STORED_PAIR, Tier.BOUNDED)
 """Where an id is taken over with EndTxn, which raises the epoch. KeepPreparedTxn raises it without ending anything."""
 
@@ -82,16 +87,16 @@ class OwnedId:
         self.resolve_timeout_ms = resolve_timeout_ms
 
     def assert_usable(self) -> None:
-        """Raise IllegalStateError if the id was closed, FencedError if another process has taken it over."""
+        """Raise IllegalStateError if the id was closed, FencedError if Kafka has refused this writer's epoch."""
         if self.slot.state is SlotState.CLOSED:
             raise IllegalStateError("this DualWriter is closed; make a new one")
         if self.slot.state is SlotState.FENCED:
             raise self.fenced()
 
     def fenced(self) -> FencedError:
-        """Return the error for an id that another process has taken over."""
+        """Return the error for an id that Kafka does not let this process use any more."""
         return FencedError(
-            f"transactional id {self.transactional_id!r} was taken over by another process; nothing was "
+            f"transactional id {self.transactional_id!r} is not this writer's any more: {_WHY_FENCED}; nothing was "
             "written: make a new DualWriter to take it back, or give each process its own id"
         )
 
@@ -153,8 +158,9 @@ class OwnedId:
                 await self.kafka.abort()
         except FencedError as error:
             _log.warning(
-                "transactional id %s was taken over by another process, which %s: %s",
+                "transactional id %s: Kafka refuses this writer, because %s; the next owner of the id %s: %s",
                 self.transactional_id,
+                _WHY_FENCED,
                 _completion_by_successor(state, outcome),
                 error,
             )
