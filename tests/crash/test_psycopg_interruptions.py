@@ -12,6 +12,7 @@ from psycopg.pq.abc import PGresult
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg import transaction as psycopg_transaction
 from dualwrite.recipes.psycopg.connections import settled
 from dualwrite.recipes.psycopg.driver import AnyConnection, answered
@@ -35,6 +36,7 @@ class InterruptedAt:
         self._left = at
         monkeypatch.setattr(psycopg_transaction, "settled", self._settled)
         monkeypatch.setattr(psycopg_transaction, "answered", self._answered)
+        monkeypatch.setattr(psycopg_driver, "answered", self._answered)  # of the message that commits
 
     async def _settled(self, value: Any) -> Any:
         self._count()
