@@ -71,7 +71,8 @@ def test_topics_and_logs() -> None:
         with pytest.raises(KeyError, match="t has no partition 2; it has 2, numbered from 0"):
             emulator.log("t", 2)
         with pytest.raises(KeyError, match="there is no topic 'order'; there are t, u"):
-            emulator.records("order")
+            emulator.log("order")
+        assert emulator.records("order") == []
         RawClient(emulator.bootstrap_servers).produce("u", plain_batch(b"1", b"2"), partition=2)
         snapshot = emulator.log("u", 2)
         assert (snapshot.log_start_offset, snapshot.log_end_offset, snapshot.last_stable_offset) == (0, 2, 2)
