@@ -361,10 +361,14 @@ def test_a_bug_ends_the_wait_for_a_topic(
 ) -> None:
     emulator.faults.add(Fault(api="Metadata", action=DropRequest(), count=None))
 
-    def broken(*_: object) -> None:
-        raise RuntimeError("oops")
+    genuine = Sender._poll_manager
 
-    monkeypatch.setattr(Sender, "_arm_timer", broken)
+    def broken(sender: Sender, now_ms: float) -> None:
+        if sender._topic_waiters:
+            raise RuntimeError("oops")
+        genuine(sender, now_ms)
+
+    monkeypatch.setattr(Sender, "_poll_manager", broken)
     producer = make_producer(None, two_phase_commit=False)
     with pytest.raises(FatalError, match="a bug in the producer: RuntimeError: oops"):
         producer.send("orders", "a")
