@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+_STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,9 @@ class InTerminal:
         self.interrupt()
 
     def read_until(self, is_shown: Callable[[str], bool]) -> None:
-        """Read until what was shown since the last call fulfils the condition."""
+        """Read until the text that was shown since the last call, without its colours, fulfils the condition."""
         shown = b""
-        while not is_shown(shown.decode(errors="ignore")):
+        while not is_shown(_STYLE.sub("", shown.decode(errors="ignore"))):
             shown += os.read(self._terminal, 65_536)
 
     def interrupt(self) -> Interrupted:
