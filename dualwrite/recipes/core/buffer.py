@@ -120,6 +120,11 @@ class RecordBuffer:
     def __iter__(self) -> Iterator[BufferedRecord | BufferedOffsets]:
         return iter(self._entries)
 
+    @property
+    def records(self) -> list[BufferedRecord]:
+        """The records without the offsets."""
+        return [entry for entry in self._entries if isinstance(entry, BufferedRecord)]
+
     def send(
         self,
         topic: str,

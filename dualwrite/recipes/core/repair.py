@@ -274,7 +274,7 @@ async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[Bu
 
     None are kept if consumed offsets go with them, because such a transaction is not published again.
     """
-    records = (*ahead, *(entry for entry in write.records if isinstance(entry, BufferedRecord)))
+    records = (*ahead, *write.records.records)
     content = b"" if write.records.has_offsets else encode(records)
     await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
 

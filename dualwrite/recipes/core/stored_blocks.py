@@ -110,7 +110,7 @@ class BlockStore:
     async def append(self, write: DualWriteProgress, why: DualWriteError) -> None:
         """Store the records of a block, whose row is locked. Raises StoreFullError, and InvalidRecordError."""
         owned, policy = self._owned, self._owned.policy
-        records = [entry for entry in write.records if isinstance(entry, BufferedRecord)]
+        records = write.records.records
         for record in records:
             self._assert_publishable(record)
         before = await write.database.stored_blocks.stored(owned.transactional_id)

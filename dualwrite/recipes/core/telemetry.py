@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from dualwrite.client.records import traces
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -28,6 +27,8 @@ from dualwrite.recipes.core.slot import SlotState
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation
     from opentelemetry.trace import Span, Tracer
+
+    from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 
 SCOPE: Final = traces.SCOPE
 SPAN: Final = "dualwrite.commit"
@@ -273,7 +274,7 @@ class OpenTelemetry(Telemetry):
     def sends(self, block: RecordBuffer, *ahead: Iterable[BufferedRecord]) -> None:
         if self._span is None:
             return
-        records = [entry for entry in chain(*ahead, block) if isinstance(entry, BufferedRecord)]
+        records = [*chain(*ahead), *block.records]
         if records:
             client_id = None if block.tracer is None else block.tracer.client_id
             self._sending = _send_span(self._instruments.tracer, self._span, records, client_id), records

@@ -65,7 +65,7 @@ class DjangoDualWrite(DualWrite):
     @property
     def entries(self) -> list[BufferedRecord]:
         """The records so far, without those that were rolled back."""
-        return [entry for entry in self.progress.records if isinstance(entry, BufferedRecord)]
+        return self.progress.records.records
 
     def decide(self) -> None:
         """Commit both sides, because Django commits. On an error both are rolled back, or the outcome is unknown."""

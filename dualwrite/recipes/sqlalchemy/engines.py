@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy.orm import SessionTransaction
 
 from dualwrite.recipes.sql.isolation import sees_now
+
+if TYPE_CHECKING:  # tasks of the Spark sink need no ORM
+    from sqlalchemy.orm import SessionTransaction
 
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
 
