@@ -366,7 +366,7 @@ def test_other_ids_of_a_pool_go_on(pooled: Scenario, emulator: Emulator) -> None
         assert "WRITE on the topic 'refusing'" in refused.why
         for number in (2, 3):
             assert write_in_pool(pool, pooled, number).outcome is Outcome.COMMITTED
-        assert "StoredBlockRefusedError" in (pool.status.last_background_error or "")
+        until(lambda: "StoredBlockRefusedError" in (pool.status.last_background_error or ""))
         with pytest.raises(StoredBlockRefusedError):
             pool.recover()
         allow(emulator)
