@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -62,6 +64,33 @@ def test_who_waits_no_more_leaves_its_place_to_the_next() -> None:
     assert third.turn.granted
     assert not shelf.withdraw(third.turn)
     assert served == [2]
+
+
+class LockAfter:
+    """A lock before which, once, another thread does something."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._genuine = threading.Lock()
+        self._left = [meanwhile]
+
+    def __enter__(self) -> None:
+        if self._left:
+            self._left.pop()()
+        self._genuine.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._genuine.release()
+
+
+def test_a_slot_that_is_put_back_while_others_are_attended_is_not_lost() -> None:
+    shelf = SlotRegistry(1)
+    slot = a_slot(0)
+    shelf.request_turn(lambda: None)
+    shelf.take_new(slot)
+    shelf._lock = cast(Any, LockAfter(shelf.attend_confirming))
+    shelf.put_idle(slot)
+    shelf.request_turn(lambda: None)
+    assert shelf.take_idle() is slot
 
 
 def test_the_slot_that_was_used_last_is_used_next() -> None:

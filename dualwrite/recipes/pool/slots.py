@@ -189,13 +189,8 @@ class SlotRegistry:
 
     def put_idle(self, slot: PooledSlot) -> None:
         """Put back a slot whose dual write is over and left nothing open."""
-        with self._lock:
-            if slot in self._used and not self._waiting:
-                self._used.discard(slot)
-                self._in_use -= 1
-                self._idle.append(slot)
-                return
-        self._end_use(slot, self._idle.append)
+        # Not `self._idle.append`: another thread may replace the list before the lock is held.
+        self._end_use(slot, lambda idle: self._idle.append(idle))
 
     def put_confirming(self, slot: PooledSlot) -> None:
         """Put back a slot whose Kafka commit is in progress; its next user must wait for that, so it is taken last."""
