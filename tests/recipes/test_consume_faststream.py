@@ -185,6 +185,23 @@ def test_a_poison_record_is_set_aside_and_its_neighbours_are_written(site: Site)
     assert refused == [1]
 
 
+def test_without_poison_those_before_the_record_at_fault_are_written(site: Site) -> None:
+    async def use() -> None:
+        async with site.member() as member:
+            consumer = FakeConsumer([0, 1, 2])
+            site.fails = {"1"}
+            for _ in range(2):
+                with pytest.raises(ValueError, match="1"):
+                    await member.take(consumer.deliver(3))
+                site.assert_written(0)
+                assert consumer.position == 0  # put back; what is written is skipped
+            site.fails.clear()
+            await drain(member, consumer, 3)
+
+    run(use)
+    site.assert_written(0, 1, 2)
+
+
 def test_a_second_message_of_a_partition_has_to_wait(site: Site) -> None:
     async def use() -> None:
         async with site.member() as member:

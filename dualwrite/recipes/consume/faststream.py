@@ -53,8 +53,9 @@ class ExactlyOnce:
     """Takes the messages of one FastStream subscriber, which has `ack_policy=AckPolicy.MANUAL`.
 
     `handle(tx, record)` is called for each record in order, in a dual write of all records of a message (several with
-    `batch=True`). If it raises, nothing of them is written, and they are delivered again after a pause; with `poison`,
-    a record that fails by itself is passed to `poison(tx, record, error)` in a dual write of its own and then skipped.
+    `batch=True`). If one of them is at fault, the message is divided until that record is alone: those before it are
+    written, and it is delivered again after a pause, with those behind it. With `poison`, it is passed to
+    `poison(tx, record, error)` in a dual write of its own instead, and then skipped.
     """
 
     def __init__(
@@ -85,8 +86,9 @@ class ExactlyOnce:
     async def take(self, message: Message) -> None:
         """Write what the message holds, unless it is written already. Raises what the handler or the dual write raises.
 
-        After an error neither side is changed (or, after `OutcomeUnknown`, that is not known yet), and the consumer is
-        put back: the same records are delivered again, here or to the consumer that has the partition then.
+        After an error neither side has the record at fault nor those behind it (or, after `OutcomeUnknown`, that is not
+        known yet), and the consumer is put back: they are delivered again, here or to the consumer that has the
+        partition then.
         """
         records = _records_of(message.raw_message)
         first = first_offsets(records)
