@@ -244,7 +244,7 @@ def test_blocks_that_wait_for_their_turn_are_counted(scenario: PsycopgScenario, 
     waiting = [style.start(1), style.start(2)]
     until(lambda: style.pool.status.waiting == 2, PATIENCE_S)
     held.hold.set()
-    assert [member.error for member in (held, *waiting)] == [None] * 3
+    assert [member.error for member in [held, *waiting]] == [None, None, None]
     assert style.pool.status.waiting == 0
     assert written(scenario) == {"9", "0", "1", "2"}
 
