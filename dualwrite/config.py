@@ -207,10 +207,10 @@ def _server(name: str, value: Any) -> tuple[str, int]:
 def _url(name: str, scheme: str, rest: str) -> str:
     """Return the sentence about a URL in place of an address, without the password that it may contain."""
     address = rest.rpartition("@")[2].partition("/")[0]
+    protocol = "security.protocol" if "." in name else "security_protocol"
     return (
         f"{name} takes host:port, and no URL: write {address!r} without '{scheme}://'. TLS and logins are settings of "
-        f"their own ({name.replace('bootstrap', 'security').replace('servers', 'protocol')} and what docs/security.md "
-        "has)"
+        f"their own ({protocol} and what docs/security.md has)"
     )
 
 

@@ -414,8 +414,7 @@ class Producer(ProducerBase[RecordFuture]):
     def _run(self, call: Callable[[], Operation]) -> None:
         """Make a call, and block this thread until it ends."""
         self._check_process()
-        self._check_may_wait()
-        waiter = Waiter()
+        waiter = self._new_waiter()
         operation = self._core.start(call, waiter.wake)
         if not operation.done:
             self._wait(operation, waiter)

@@ -77,20 +77,20 @@ class _Shared:
             self.thread = None
 
 
-SHARED: Final = _Shared()
+_shared: Final = _Shared()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=SHARED.after_fork_in_child)
+    os.register_at_fork(after_in_child=_shared.after_fork_in_child)
 
 
 def shared_io_thread() -> IoThread:
     """Return the I/O thread of this process; start it on the first call."""
-    with SHARED.lock:
-        if SHARED.thread is None:
-            SHARED.thread = IoThread()
-        return SHARED.thread
+    with _shared.lock:
+        if _shared.thread is None:
+            _shared.thread = IoThread()
+        return _shared.thread
 
 
 def process_generation() -> int:
     """Return a number that changes in a forked child: objects made under another number belong to a parent."""
-    return SHARED.forks
+    return _shared.forks

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 from dualwrite.client.error_texts import LastError
@@ -102,8 +103,7 @@ class ProducerCore:
 
     def _pump(self) -> None:
         if self._wake_pending:  # else `start` has pumped in the meantime
-            self._wake_pending = False
-            self._sender.pump()
+            self._pump_now()
 
     def _pump_now(self) -> None:
         self._wake_pending = False
@@ -132,8 +132,7 @@ class ProducerCore:
     def manifest(self) -> Manifest | None:
         """Where the records of the prepared transaction are stored; None if none is prepared, or it is not known."""
         with self.lock:
-            manager = self._transaction_manager or self.transaction_manager
-            return manager.transaction.manifest(self._topology.cluster_id)
+            return self.transaction_manager.transaction.manifest(self._topology.cluster_id)
 
     def coordinator_knows(self, stored: PreparedTxnState) -> bool:
         """Return whether the coordinator said that the transaction of `stored` is open or committed."""
@@ -190,7 +189,7 @@ class ProducerCore:
 
     # ---- transactions ---------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def transaction_manager(self) -> TransactionManager:
         """The transaction manager; `IllegalStateError` without a transactional id."""
         if self._transaction_manager is None:
@@ -199,7 +198,7 @@ class ProducerCore:
 
     def begin_transaction(self) -> None:
         """Open a transaction. Sends no request; Kafka learns of the transaction with its first record."""
-        manager = self._transaction_manager or self.transaction_manager
+        manager = self.transaction_manager
         began_ns = time.perf_counter_ns()
         with self.lock:
             manager.begin_transaction()
@@ -257,7 +256,7 @@ class ProducerCore:
         To be called after `start` and the wait. Not if the wait was interrupted: then the outcome is still to come.
         """
         with self.lock:
-            (self._transaction_manager or self.transaction_manager).acknowledge(operation)
+            self.transaction_manager.acknowledge(operation)
             began_ns = self._began_ns.pop(operation, None) if operation.done else None
             if began_ns is not None:
                 self._metrics.waited(operation.name, time.perf_counter_ns() - began_ns)
@@ -270,11 +269,11 @@ class ProducerCore:
 
     def prepare_transaction(self) -> Operation:
         """Flush and prepare."""
-        return self._flushed((self._transaction_manager or self.transaction_manager).prepare_transaction)
+        return self._flushed(self.transaction_manager.prepare_transaction)
 
     def commit_transaction(self) -> Operation:
         """Flush and commit."""
-        return self._flushed((self._transaction_manager or self.transaction_manager).commit_transaction)
+        return self._flushed(self.transaction_manager.commit_transaction)
 
     def abort_transaction(self) -> Operation:
         """Drop unsent records and abort."""
@@ -320,7 +319,7 @@ class ProducerCore:
         operation = call()
         self._accumulator.close_open_batches()
         if not operation.done and self._accumulator.incomplete == 0:
-            (self._transaction_manager or self.transaction_manager).settle_without_kafka()
+            self.transaction_manager.settle_without_kafka()
         return operation
 
     # ---- records --------------------------------------------------------------------------------------------

@@ -167,9 +167,7 @@ class OneId:
         kafka = KafkaSettings(transactional_id, producer_settings)
         self._transactional_id = kafka.transactional_id
         self.producer_settings: Final = kafka.producer
-        from dualwrite.client.wire.cluster import ClusterSettings
-
-        self._cluster = ClusterSettings.of(kafka.config)
+        self._cluster = kafka.cluster()
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
         self._policy = store_policy(
             kafka,

@@ -177,7 +177,7 @@ class IterableSource:
         self._span = None if core.tracer is None else core.tracer.send_batch(bulk.topic, len(records))
         try:
             self._records = [self._ready(place, record, now_ms) for place, record in enumerate(records)]
-        except InvalidRecordError as error:
+        except BaseException as error:
             if self._span is not None:
                 fail(self._span, error)
             raise

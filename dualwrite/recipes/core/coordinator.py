@@ -173,14 +173,9 @@ class DualWriteCoordinator:
             raise self._carries_another()
         self._user = threading.get_ident()
         if self._slot.state in GIVEN_UP:
-            self._leave_unusable()
-        return self
-
-    def _leave_unusable(self) -> None:
-        try:
-            self.owned.assert_usable()
-        finally:
             self.leave()
+            self.owned.assert_usable()
+        return self
 
     def _carries_another(self) -> IllegalStateError:
         carries = f"transactional id {self.transactional_id!r} already carries a dual write"
@@ -359,8 +354,7 @@ class DualWriteCoordinator:
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
-        if owned.availability.away is not None:
-            raise owned.availability.refusal()
+        self._assert_present()
         try:
             if self._slot.state is SlotState.CONFIRMING:
                 with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from dualwrite.client.records import traces
 from dualwrite.client.records.send_arguments import Serializers
@@ -12,6 +12,9 @@ from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.shown import shown
+
+if TYPE_CHECKING:
+    from dualwrite.client.wire.cluster import ClusterSettings
 
 _ACCEPT: Final = "accept_bounded_guarantee"
 
@@ -125,6 +128,12 @@ class KafkaSettings:
         self.producer: Final = {
             name: value for name, value in complete.items() if name.replace(".", "_") not in _NOT_OF_THE_PRODUCER
         }
+
+    def cluster(self) -> ClusterSettings:
+        """Return the settings of the connections."""
+        from dualwrite.client.wire.cluster import ClusterSettings  # which imports a Kafka client
+
+        return ClusterSettings.of(self.config)
 
 
 def checked_transactional_id(transactional_id: Any) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from django.db import DEFAULT_DB_ALIAS, connections
 from django.utils.asyncio import async_unsafe
 
+from dualwrite.client.records.record import RecordHeaders
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWrite
@@ -18,7 +18,7 @@ def send(
     topic: str,
     value: Any = None,
     key: Any = None,
-    headers: Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]] | None = None,
+    headers: RecordHeaders | None = None,
     partition: int | None = None,
     timestamp_ms: int | None = None,
     *,

@@ -83,9 +83,7 @@ class PoolSettings:
         self._pause = pause
         self.producer_settings = producer_settings
         kafka = self._kafka(transactional_id_of(prefix, 0))
-        from dualwrite.client.wire.cluster import ClusterSettings
-
-        self._cluster = ClusterSettings.of(kafka.config)
+        self._cluster = kafka.cluster()
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
         self.policy: Final = store_policy(
             kafka,
