@@ -588,11 +588,11 @@ class _PooledWriter(_Writer[BindT, TxT]):
         """Return a new coordinator for this process, with its own slots, leases, background task and groups."""
         backend, settings, runtime = self.backend, self.settings, self._new_runtime()
         backend.begin_life()
-        availability = settings.new_availability(backend.waiting)
+        availability, leases = settings.new_availability(backend.waiting), backend.leases(settings)
         coordinator = self.slots = PoolCoordinator(
             settings,
-            leases=backend.leases(settings),
-            new_coordinator=settings.coordinator_maker(backend.database, backend.waiting, availability),
+            leases=leases,
+            new_coordinator=settings.coordinator_maker(backend.database, backend.waiting, availability, leases),
             availability=availability,
             runtime=runtime,
             leases_inside_blocks=backend.leases_inside_blocks,

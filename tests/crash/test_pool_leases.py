@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError
+from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError, StateRowError
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings
+from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
 from tests.recipes.pools import (
     AnyPool,
@@ -45,6 +46,16 @@ def leases(scenario: Scenario) -> LeaseTable:
 
 
 @contextmanager
+def locked_row(scenario: Scenario) -> Iterator[None]:
+    """Hold the lock of the first slot's row, as a connection does that nobody has noticed to be gone."""
+    table = kafka_transaction_state
+    row = sa.select(table).where(table.c.transactional_id == scenario.transactional_id).with_for_update()
+    with sa.create_engine(scenario.database.url, poolclass=sa.NullPool).begin() as connection:
+        connection.execute(row)
+        yield
+
+
+@contextmanager
 def two_pools(scenario: Scenario, **settings: Any) -> Iterator[tuple[AnyPool, AnyPool]]:
     other = scenario.database.another_client()
     with make_pool(scenario, **settings) as first, make_pool(scenario, database=other, **settings) as second:
@@ -53,15 +64,52 @@ def two_pools(scenario: Scenario, **settings: Any) -> Iterator[tuple[AnyPool, An
 
 
 def test_two_pools_that_hold_the_same_lease(scenario: Scenario, leases: LeaseTable) -> None:
-    """Whoever finds the row replaced completes what the other has left, and takes the id over."""
+    """Whoever finds the row replaced completes what the other has left, and leaves the id to the lease's owner."""
     with two_pools(scenario) as (first, second):
         assert write(first, scenario, 1).transactional_id == scenario.transactional_id
         leases.free()
         assert write(second, scenario, 2).transactional_id == scenario.transactional_id
-        assert persist(first, scenario, 3).transactional_id == scenario.transactional_id
+        assert persist(first, scenario, 3).transactional_id == f"{prefix_of(scenario)}-1"
         assert write(second, scenario, 4).transactional_id == scenario.transactional_id
-        assert first.status.moved_total == second.status.moved_total == 0
+        assert (first.status.moved_total, first.status.lost_total) == (1, 1)
+        assert (second.status.moved_total, second.status.lost_total) == (0, 0)
     assert written(scenario) == {"1", "2", "3", "4"}
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("owner", [None, "another"], ids=["is given back", "is kept"])
+def test_no_transaction_begins_under_an_id_whose_lease_was_lost_before_it_was_taken_over(
+    scenario: Scenario, leases: LeaseTable, owner: str | None
+) -> None:
+    """As if the process had slept, and another one had recovered the slot: if it is given back, nobody looks again."""
+    if locks_whole_database(scenario):
+        pytest.skip("on SQLite nobody can take a lease while a transaction holds the lock of the whole file")
+    with make_pool(scenario) as before:
+        write(before, scenario, 1)
+    with make_pool(scenario) as pool, ThreadPoolExecutor() as threads:
+        with locked_row(scenario):
+            written_late = threads.submit(write, pool, scenario, 2)
+            until(lambda: leases.owners()[0] is not None)
+            leases.change(owner=owner, expires_at_ms=int(time.time() * 1000) + HOUR_MS)
+        assert written_late.result(DEADLINE_S).outcome is Outcome.COMMITTED
+        assert (pool.status.moved_total, pool.status.lost_total) == (1, 1)
+    assert written(scenario) == {"1", "2"}
+    scenario.assert_nothing_open()
+
+
+def test_on_sqlite_a_block_whose_lease_was_lost_before_its_first_statement_is_refused(
+    scenario: Scenario, leases: LeaseTable
+) -> None:
+    if not locks_whole_database(scenario):
+        pytest.skip("elsewhere the block gets another slot")
+    with make_pool(scenario) as pool:
+        with pytest.raises(FencedError, match="is not this process's any more"):
+            with pool.transaction() as tx:
+                leases.free()
+                put(tx, scenario, 1)
+        write(pool, scenario, 2)
+        assert pool.status.lost_total == 1
+    assert written(scenario) == {"2"}
     scenario.assert_nothing_open()
 
 
@@ -109,7 +157,7 @@ def test_a_slot_that_is_stolen_between_the_first_statement_and_the_lock(scenario
                     write(second, scenario, 2)
                 put(tx, scenario, 3)
             expected.add("3")
-        persist(first, scenario, 4)
+        persist(first, scenario, 4, is_snapshot=True)
     assert written(scenario) == expected
     scenario.assert_nothing_open()
 
@@ -266,12 +314,15 @@ def locks_whole_database(scenario: Scenario) -> bool:
     return scenario.database.engine.dialect.name == "sqlite"
 
 
-def persist(pool: AnyPool, scenario: Scenario, number: int) -> AnyWrite:
-    """On SQLite, where nobody can lease another slot under a dual write's lock, who lost one must ask again."""
-    with suppress(FencedError):
+def persist(pool: AnyPool, scenario: Scenario, number: int, *, is_snapshot: bool = False) -> AnyWrite:
+    """Ask again where a block that has lost its slot gets no other one.
+
+    On SQLite nobody can lease another slot under its lock, and in a snapshot nobody sees the row of a new one.
+    """
+    with suppress(FencedError, *([StateRowError] if is_snapshot else [])):
         return write(pool, scenario, number)
-    assert locks_whole_database(scenario)
-    return persist(pool, scenario, number)
+    assert is_snapshot or locks_whole_database(scenario)
+    return persist(pool, scenario, number, is_snapshot=is_snapshot)
 
 
 @pytest.mark.parametrize("change", ["expires", "is freed"])

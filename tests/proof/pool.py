@@ -255,12 +255,12 @@ class PooledProcess:
             pause=None,
             producer_settings=_SETTINGS,
         )
-        availability = Availability()
+        availability, leases = Availability(), CheckedLeases()
         waiting: Any = _CheckedWaiting(profile)
         self._pool = PoolCoordinator(
             settings,
-            leases=CheckedLeases(),
-            new_coordinator=settings.coordinator_maker(self._database, waiting, availability),
+            leases=leases,
+            new_coordinator=settings.coordinator_maker(self._database, waiting, availability, leases),
             runtime=_OneThread(),
             availability=availability,
         )

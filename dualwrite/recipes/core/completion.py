@@ -73,6 +73,7 @@ async def _take_over(
     aborted although it was decided is owed: the next transaction of the id must begin with it.
     """
     owned.owed = ()
+    owned.is_lease_known = False
     try:
         assert owned.kafka_id is not None, "the row was locked, so it exists"
         ongoing = await owned.kafka.take_over(owned.kafka_id)

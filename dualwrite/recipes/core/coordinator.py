@@ -55,6 +55,7 @@ from dualwrite.recipes.core.dual_write import (
     flush_block,
 )
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.publishing import Publishing
@@ -95,11 +96,12 @@ class DualWriteCoordinator:
         repairability: Repairability | None = None,
         availability: Availability = NEVER_AWAY,
         policy: StorePolicy = STORES_NOTHING,
+        lease: HeldLease | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
 
-        `repairability` is shared by the coordinators of a pool. By `clock_s`, blocks wait a moment between attempts to
+        `repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool. By `clock_s`, blocks wait a moment between attempts to
         publish what is stored.
         """
         self.transactional_id: Final = transactional_id
@@ -113,6 +115,7 @@ class DualWriteCoordinator:
             resolve_timeout_ms=resolve_timeout_ms,
             availability=availability,
             policy=policy,
+            lease=lease,
         )
         self._slot = self.owned.slot
         self._lost_commits = LostCommits(self.owned, sleep)

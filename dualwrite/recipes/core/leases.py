@@ -1,7 +1,9 @@
 """Leases of transactional ids: the interface of the table that divides a pool's ids among its processes.
 
-A lease only saves work. The safety of a dual write depends on its row lock and Kafka's epoch: two processes with the
-same lease fence each other, and nothing else happens.
+The outcome of a dual write depends on its row lock and on Kafka's epoch, never on a lease: two processes with the same
+lease fence each other. But a lease says whose death leaves something open under an id: recovery looks only at those
+that have expired. So no process may begin a transaction of Kafka by an epoch that it got after it had lost the lease
+(`assert_held`): others may have recovered the id and given it back, and would never look at it again.
 """
 
 from __future__ import annotations
@@ -9,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from dualwrite.errors import ConfigError
+from dualwrite.errors import ConfigError, FencedError
 from dualwrite.recipes.core.settings import checked_transactional_id
+from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.shown import shown
 
 MAX_SLOTS: Final = 1_000_000
@@ -47,6 +50,12 @@ class Leases(Protocol):
     async def renew(self, slots: set[int]) -> set[int]:
         """Renew the leases of these slots. Return those that this owner still has."""
 
+    async def has(self, slot: int, block: DatabaseTransaction) -> bool:
+        """Return whether this owner has the lease of a slot now, expired or not.
+
+        Where no other transaction can read the table while `block` holds its row lock, `block` reads it.
+        """
+
     async def release(self, slot: int) -> None:
         """Give back a slot that has nothing open. Harmless if this owner does not have it."""
 
@@ -55,6 +64,31 @@ class Leases(Protocol):
 
     async def adopt(self) -> None:
         """Create expired leases for slots that have a state row and no lease, because the table was emptied."""
+
+
+class LeaseLostError(FencedError):
+    """Another process has the lease of a transactional id, or has recovered the id and given it back."""
+
+
+class HeldLease:
+    """The lease of one transactional id, as the process that has taken the id over sees it."""
+
+    def __init__(self, leases: Leases, slot: int) -> None:
+        self._leases = leases
+        self._slot = slot
+
+    async def assert_held(self, transactional_id: str, block: DatabaseTransaction) -> None:
+        """Raise LeaseLostError if the lease is not this process's any more.
+
+        To be called between the take-over, which fences all others, and the first transaction of Kafka. Whoever claims
+        the lease after this takes the id over after this too, and ends what is open then.
+        """
+        if not await self._leases.has(self._slot, block):
+            raise LeaseLostError(
+                f"the lease of transactional id {transactional_id!r} is not this process's any more, which was silent "
+                "for longer than lease_ms; nothing was written under this id: repeat the dual write, which gets "
+                "another one"
+            )
 
 
 def transactional_id_of(prefix: str, slot: int) -> str:

@@ -25,10 +25,11 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
+from dualwrite.recipes.core.leases import HeldLease, LeaseLostError
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
-from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
 from dualwrite.recipes.core.waiting import Uninterrupted
@@ -59,7 +60,9 @@ class OwnedId:
         resolve_timeout_ms: int,
         availability: Availability,
         policy: StorePolicy = STORES_NOTHING,
+        lease: HeldLease | None = None,
     ) -> None:
+        """`lease`: that of an id of a pool; a single id has none."""
         self.transactional_id: Final = transactional_id
         self.database: Final = database
         self.kafka: Final = kafka
@@ -83,6 +86,9 @@ class OwnedId:
         self.has_stored = False
         """Whether the database may store blocks of the id, so that none is sent before that is known."""
         self.policy: Final = policy
+        self._lease = lease
+        self.is_lease_known = lease is None
+        """Whether the lease was held at a moment after the id was taken over."""
         self.lock_timeout_ms = lock_timeout_ms
         self.resolve_timeout_ms = resolve_timeout_ms
 
@@ -116,6 +122,18 @@ class OwnedId:
         """
         if not (row.is_empty and ongoing.is_empty):
             await self.database.make_durable(self.transactional_id, row, timeout_ms=self.resolve_timeout_ms)
+
+    async def assert_leased(self, database: DatabaseTransaction) -> None:
+        """Raise LeaseLostError if the id is one of a pool whose lease this process has no more; leave it then."""
+        try:
+            if self._lease is not None:
+                await self._lease.assert_held(self.transactional_id, database)
+        except LeaseLostError:
+            if self.slot.state is SlotState.READY:
+                self.slot.move(SlotState.NEW)
+                await self.give_up()
+            raise
+        self.is_lease_known = True
 
     async def give_up(self) -> None:
         """Close the producer without ending its transaction, even if the caller is interrupted."""

@@ -66,6 +66,7 @@ class DualWriteSteps:
             if row == owned.row:
                 return row
             await leave_to_successor(owned, row)
+            await owned.assert_leased(database)  # a take-over would fence the owner of the lease
         return (await take_over(owned, database))[0]
 
     async def lock_row(self, database: DatabaseTransaction) -> PreparedTxnState:
@@ -92,8 +93,13 @@ class DualWriteSteps:
         await self.write_prepared(write, ahead)
 
     async def send(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
-        """Begin a Kafka transaction, send its records as `send_and_write` does, and prepare it."""
+        """Begin a Kafka transaction, send its records as `send_and_write` does, and prepare it.
+
+        Raises LeaseLostError if the id is one of a pool, and was another process's when it was taken over.
+        """
         owned, kafka = self._owned, self._owned.kafka
+        if not owned.is_lease_known:
+            await owned.assert_leased(write.database)
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
         await kafka.begin()

@@ -28,7 +28,7 @@ from dualwrite.recipes.core.dual_write import (
     flush_block,
     roll_back_database,
 )
-from dualwrite.recipes.core.leases import Leases, transactional_id_of
+from dualwrite.recipes.core.leases import LeaseLostError, Leases, transactional_id_of
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, note_no_wait, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
@@ -313,6 +313,8 @@ class PoolCoordinator:
     async def replace(self, lost: PooledSlot, why: Exception) -> PooledSlot:
         """Return another slot for a block that lost its own before the decision, in the same turn."""
         self._counts.moved += 1
+        if isinstance(why, LeaseLostError):
+            self.maintenance.note_lost(lost)
         self.maintenance.put_back(lost, keep_turn=True)
         if not self.leases_inside_blocks:
             idle = self.registry.take_idle()
@@ -357,7 +359,7 @@ class PoolCoordinator:
         raise self._timeout()
 
     async def _prepared(self, number: int) -> PooledSlot:
-        coordinator = self._new_coordinator(transactional_id_of(self.prefix, number))
+        coordinator = self._new_coordinator(number)
         try:
             await coordinator.get_ready()
         except BaseException:

@@ -16,7 +16,7 @@ from typing import Final
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, StoredBlockRefusedError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import Resolution
-from dualwrite.recipes.core.leases import Lease, Leases, transactional_id_of
+from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transactional_id_of
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import telemetry_of
@@ -199,10 +199,15 @@ class PoolMaintenance:
         held = await self._leases.renew({slot.number for slot in before})
         lost = [slot for slot in before if slot.number not in held]
         for slot in lost:
-            _log.warning("the lease of transactional id %s is lost", slot.coordinator.transactional_id)
-        self._counts.lost += len(lost)
-        for slot in self._registry.lose(lost):
+            self.note_lost(slot)
+        for slot in self._registry.remove_idle(lost):
             await slot.coordinator.close(waits=False)
+
+    def note_lost(self, slot: PooledSlot) -> None:
+        """Note that another process has a slot, or has recovered it and given it back."""
+        _log.warning("the lease of transactional id %s is lost", slot.coordinator.transactional_id)
+        slot.lease_lost = True
+        self._counts.lost += 1
 
     async def claims(self, number: int, claim: Callable[[], Awaitable[bool]], *, gives_way: bool = False) -> bool:
         """Reserve a slot and claim its lease. Return whether both succeeded; `end_lease` or `take_new` comes next.
@@ -337,6 +342,8 @@ class PoolMaintenance:
                 with slot.coordinator.exclusively():
                     found.append(await slot.coordinator.recover())
                 self._counts.recovered += 1
+        except LeaseLostError:
+            self.note_lost(slot)  # whoever has the lease resolves it
         except BaseException as error:
             is_refused = isinstance(error, StoredBlockRefusedError)
             if slot.coordinator.takes_more and isinstance(error, Exception) and not is_refused:
@@ -460,13 +467,16 @@ class PoolMaintenance:
     async def _recover_expired(self, lease: Lease, *, gives_way: bool) -> list[Resolution]:
         if not await self.claims(lease.slot, lambda: self._leases.claim(lease), gives_way=gives_way):
             return []
-        coordinator = self._new_coordinator(transactional_id_of(self._prefix, lease.slot), recovery=True)
+        coordinator = self._new_coordinator(lease.slot, recovery=True)
         clean = False
         try:
             with coordinator.exclusively():
                 resolution = await coordinator.recover()
             clean = True
             self._dead_refused.pop(lease.slot, None)
+        except LeaseLostError as error:  # whoever has claimed it after this process recovers it
+            _log.warning("pool %s: %s", self._prefix, error)
+            return []
         except StoredBlockRefusedError:
             if (refused := coordinator.refused) is not None:
                 self._dead_refused[lease.slot] = (refused, time.monotonic() + _SECONDS_AFTER_REFUSAL)

@@ -12,7 +12,7 @@ from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
-from dualwrite.recipes.core.leases import checked_prefix, transactional_id_of
+from dualwrite.recipes.core.leases import HeldLease, Leases, checked_prefix, transactional_id_of
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
@@ -39,9 +39,9 @@ _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
 
 
 class NewCoordinator(Protocol):
-    """Creates the coordinator of one transactional id."""
+    """Creates the coordinator of one slot."""
 
-    def __call__(self, transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
+    def __call__(self, slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
         """Return a coordinator for dual writes, or with `recovery` one that resolves a dead process's transaction."""
 
 
@@ -109,10 +109,13 @@ class PoolSettings:
         """Return what a pool knows about Kafka in one process."""
         return Availability(self._cluster, waiting.new_watch())
 
-    def coordinator_maker(self, database: Database, waiting: Waiting, availability: Availability) -> NewCoordinator:
+    def coordinator_maker(
+        self, database: Database, waiting: Waiting, availability: Availability, leases: Leases
+    ) -> NewCoordinator:
         """Return the function that creates the coordinator of a slot."""
 
-        def new_coordinator(transactional_id: str, *, recovery: bool = False) -> DualWriteCoordinator:
+        def new_coordinator(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
+            transactional_id = transactional_id_of(self.prefix, slot)
             made = DualWriteCoordinator(
                 transactional_id,
                 database=database,
@@ -126,6 +129,7 @@ class PoolSettings:
                 policy=self.policy,
                 repairability=self.repairability,
                 availability=availability,
+                lease=HeldLease(leases, slot),
             )
             made.owned.tally = self.tally
             return made

@@ -341,15 +341,11 @@ class SlotRegistry:
         """All slots, in the order of their numbers: sets of them have an order that changes from run to run."""
         return sorted((*self._idle, *self._used, *self._aside, *self._attended), key=_number)
 
-    def lose(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
-        """Mark slots whose leases other processes now hold. Remove and return those that no block uses."""
+    def remove_idle(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
+        """Remove and return those of these slots that no block uses."""
         with self._lock:
-            gone = []
-            for slot in slots:
-                slot.lease_lost = True
-                if slot in self._idle:
-                    self._idle.remove(slot)
-                    gone.append(slot)
+            gone = [slot for slot in slots if slot in self._idle]
+            self._idle = [slot for slot in self._idle if slot not in gone]
             return gone
 
     def attend_all_idle(self) -> list[PooledSlot]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.recipes.core.leases import Lease, slot_of
+from dualwrite.recipes.core.store import DatabaseTransaction
 
 ResultT = TypeVar("ResultT")
 
@@ -28,6 +29,7 @@ _OURS: Final = "owner = :owner"
 _STATE_IDS: Final = f"SELECT transactional_id FROM {_STATE_TABLE} WHERE transactional_id LIKE :pattern ESCAPE '/'"
 _KNOWN: Final = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_PREFIX}"
 _ADOPT: Final = f"INSERT INTO {LEASE_TABLE} (prefix, slot, owner, expires_at_ms) VALUES (:prefix, :slot, '', 0)"
+_HELD: Final = f"SELECT slot FROM {LEASE_TABLE} WHERE {_OF_SLOT} AND {_OURS}"
 _RELEASE: Final = f"UPDATE {LEASE_TABLE} SET owner = NULL, expires_at_ms = 0 WHERE {_OF_SLOT} AND {_OURS}"
 _ABANDON: Final = f"UPDATE {LEASE_TABLE} SET expires_at_ms = 0 WHERE {_OF_SLOT} AND {_OURS}"
 
@@ -112,6 +114,12 @@ class TableLeases(ABC):
             return {slot for (slot,) in await transaction.rows(held, self._mine)}
 
         return await self._in_transaction(steps)
+
+    async def has(self, slot: int, block: DatabaseTransaction) -> bool:
+        return await self._in_transaction(lambda transaction: self._is_ours(transaction, slot))
+
+    async def _is_ours(self, transaction: LeaseTransaction, slot: int) -> bool:
+        return bool(await transaction.rows(_HELD, {**self._mine, "slot": slot}))
 
     async def release(self, slot: int) -> None:
         await self._end(_RELEASE, slot)

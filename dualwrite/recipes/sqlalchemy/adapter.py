@@ -59,6 +59,11 @@ class SqlAlchemyPort:
     def commit_was_sent(self) -> bool:
         return self._transaction.commit_was_sent
 
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection that the transaction is on."""
+        return self._transaction.connection
+
     def doom(self, error: BaseException) -> None:
         self._transaction.doom(error)
 

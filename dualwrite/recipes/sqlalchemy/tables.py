@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
-from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, DatabaseTransaction, missing_table
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
     IDENTITY_TABLE,
@@ -242,6 +242,13 @@ class _LeaseTransaction:
         return sa.inspect(self._connection).has_table(name, schema=self._pinned.schema)
 
 
+class _OnConnection(Protocol):
+    """What blocks and recoveries of an engine run in."""
+
+    @property
+    def connection(self) -> sa.Connection: ...
+
+
 class SqlAlchemyLeases(TableLeases):
     """`Leases` in the table, on an engine. Raises ConfigError for a database whose clock cannot be queried."""
 
@@ -275,6 +282,12 @@ class SqlAlchemyLeases(TableLeases):
             return True
         # SQLite's only conflict is a lock that was not free in time
         return isinstance(error, DBAPIError) and not locks_whole_database(self._engine.dialect) and is_conflict(error)
+
+    async def has(self, slot: int, block: DatabaseTransaction) -> bool:
+        if not locks_whole_database(self._engine.dialect):
+            return await super().has(slot, block)
+        here = _LeaseTransaction(cast("_OnConnection", block).connection, self._pinned_lease_table())
+        return await self._carry(lambda: blocking.run(self._is_ours(here, slot)))
 
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
         return await self._carry(lambda: self._run(steps))

@@ -47,6 +47,9 @@ class LeaseTable:
             self._leases[slot] = owner, now_s + lease_s
         return held
 
+    def _has(self, now_s: float, owner: str, slot: int) -> bool:
+        return self._leases[slot][0] == owner
+
     def _release(self, now_s: float, owner: str, slot: int) -> None:
         if self._leases[slot][0] == owner:
             self._leases[slot] = None, now_s
@@ -78,6 +81,9 @@ class SimulatedLeases:
     async def renew(self, slots: set[int]) -> set[int]:
         held: set[int] = await self._database.lease("renew", self._owner, set(slots), self._lease_s)
         return held
+
+    async def has(self, slot: int, block: object) -> bool:
+        return bool(await self._database.lease("has", self._owner, slot))
 
     async def release(self, slot: int) -> None:
         await self._database.lease("release", self._owner, slot)
