@@ -846,6 +846,9 @@ class Rules:
         told = self._told(world.processes[-1])
         if not told or told[-1] != RECOVERED or any(broker.marker_is_due(kafka) for kafka in _kafkas(world)):
             return None
+        is_about_to_write = isinstance(self._request(world, -1), OnLeases)  # and has nothing open itself
+        if is_about_to_write and any(broker.is_open(kafka) for kafka in _kafkas(world)):
+            return "recover() has returned, and a transaction is left open"
         missing = world.table.difference(_all_seen(world, self.profile), (LAST_WRITE,))
         is_left = missing and not self._was_said_to_be_lost(world)
         return f"recover() has returned, and {missing} are not visible" if is_left else None
