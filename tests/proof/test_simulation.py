@@ -33,8 +33,8 @@ process slept for longer than its lease while it recovered a slot of its pool; a
 120502: `recover()` passed over a slot that the background of its own pool had in hand.
 120540, 131652, 138051, 164505, 177195: of the simulation, whose last recovery did not close a pool before it made the
 next one.
-2617: a process slept between the lease of a slot and its lock; another one recovered the slot meanwhile and gave it back;
-the first one began a transaction there and died, and nobody looked at a free slot again.
+2617: a process slept between the lease of a slot and its lock; another one recovered the slot meanwhile and gave it
+back; the first one began a transaction there and died, and nobody looked at a free slot again.
 """
 
 SPARK_FAILED_ONCE: Final = (19,)

@@ -101,8 +101,8 @@ class DualWriteCoordinator:
     ) -> None:
         """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
 
-        `repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool. By `clock_s`, blocks wait a moment between attempts to
-        publish what is stored.
+        `repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool. By `clock_s`,
+        blocks wait a moment between attempts to publish what is stored.
         """
         self.transactional_id: Final = transactional_id
         self.owned: Final = OwnedId(

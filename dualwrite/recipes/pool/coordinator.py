@@ -28,7 +28,7 @@ from dualwrite.recipes.core.dual_write import (
     flush_block,
     roll_back_database,
 )
-from dualwrite.recipes.core.leases import LeaseLostError, Leases, transactional_id_of
+from dualwrite.recipes.core.leases import LeaseLostError, Leases
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, note_no_wait, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.runtime import Runtime
