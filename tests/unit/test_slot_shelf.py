@@ -156,9 +156,9 @@ def test_an_idle_slot_whose_lease_is_lost_is_gone() -> None:
         shelf.request_turn(lambda: None)
         shelf.take_new(slot)
     shelf.put_idle(idle)
-    assert shelf.lose([idle, used]) == [idle]
-    assert used.lease_lost
+    assert shelf.remove_idle([idle, used]) == [idle]
     assert shelf.take_idle() is None
+    assert shelf.all_slots() == [used]
 
 
 def test_a_closed_shelf_lets_blocks_end() -> None:
