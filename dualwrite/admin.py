@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
@@ -62,6 +64,8 @@ PROBED_ID: Final = "dualwrite-probe"
 """The transactional id of a request that every broker refuses; it is never created."""
 
 _CLOSE_TIMEOUT_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -511,9 +515,13 @@ class TransactionAdmin:
             return
         self._closed = True
         if self._generation == process_generation() and not sys.is_finalizing():
-            closing = asyncio.run_coroutine_threadsafe(self._admin.close(), self._io.loop)
-            if not self._io.is_current:
+            closing = self._io.start(self._admin.close())
+            if self._io.is_current:
+                return
+            try:
                 closing.result(_CLOSE_TIMEOUT_S)
+            except FutureTimeoutError:
+                _log.warning("the connections did not close within %g s", _CLOSE_TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -529,7 +537,7 @@ class TransactionAdmin:
             return  # a module's names may be None by now
         if not self._closed and self._generation == process_generation():
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
-            asyncio.run_coroutine_threadsafe(self._admin.close(), self._io.loop)
+            self._io.start(self._admin.close())
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call in the I/O thread and block this one until it ends, which the call's own timeout bounds."""
@@ -538,7 +546,7 @@ class TransactionAdmin:
         except IllegalStateError:
             call.close()
             raise
-        pending: Future[T] = asyncio.run_coroutine_threadsafe(call, self._io.loop)
+        pending: Future[T] = self._io.start(call)
         try:
             return pending.result()
         except BaseException:  # KeyboardInterrupt, for example

@@ -54,7 +54,7 @@ def run_in_background(coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT
     An `AsyncProducer` that is created in the coroutine shares their connections, so a thread can use many producers at
     once without a loop of its own. The coroutine must not block: all producers would wait for it.
     """
-    return asyncio.run_coroutine_threadsafe(coroutine, shared_io_thread().loop)
+    return shared_io_thread().start(coroutine)
 
 
 class _Waiter:

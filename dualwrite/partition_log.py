@@ -77,13 +77,13 @@ class PartitionLog:
     def close(self) -> None:
         """Release the connections."""
         if self._generation == process_generation():
-            asyncio.run_coroutine_threadsafe(self._calls.close(), self._io.loop)
+            self._io.start(self._calls.close())
 
     def _run(self, call: Callable[[float], Coroutine[Any, Any, T]]) -> T:
         """Run a call, which gets its deadline, in the I/O thread, and wait for it in this one."""
         if self._generation != process_generation():
             raise IllegalStateError("this log belongs to the process before the fork; create a new one here")
-        pending = asyncio.run_coroutine_threadsafe(self._until(call), self._io.loop)
+        pending = self._io.start(self._until(call))
         try:
             return pending.result()
         except BaseException:  # KeyboardInterrupt, for example

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -246,7 +247,7 @@ def _named(orphans: Sequence[Orphan]) -> str:
 
 
 def _since(found: OpenTransaction) -> str:
-    began = dt.datetime.now(dt.UTC) - dt.timedelta(milliseconds=found.age_ms)
+    began = dt.datetime.fromtimestamp(time.time() - found.age_ms / 1000, dt.UTC)
     return began.isoformat(timespec="seconds").replace("+00:00", "Z")
 
 

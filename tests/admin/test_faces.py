@@ -174,6 +174,21 @@ def test_forgotten_ones_of_coroutines_are_told_of(kip_939: Site) -> None:
     asyncio.run(forget())
 
 
+def test_closing_does_not_wait_for_ever(
+    kip_939: Site, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A machine that stood still for longer: what was called before has ended well, and so does this."""
+    monkeypatch.setattr("dualwrite.admin._CLOSE_TIMEOUT_S", 0.01)
+    go_on = threading.Event()
+    admin.describe_cluster()
+    shared_io_thread().call_soon(go_on.wait)
+    try:
+        admin.close()
+    finally:
+        go_on.set()
+    assert "the connections did not close within 0.01 s" in caplog.text
+
+
 def test_the_io_thread_does_not_wait_for_itself(kip_939: Site, admin: TransactionAdmin) -> None:
     async def ask() -> None:
         admin.describe_cluster()

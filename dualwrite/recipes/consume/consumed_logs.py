@@ -298,7 +298,7 @@ class WriterTopicIds:
             self._io = shared_io_thread()
             weakref.finalize(self, _close_soon, self._admin, self._io, process_generation()).atexit = False
         request = self._admin.describe_topic_ids(topics, timeout_ms=_TIMEOUT_MS)
-        found = await self._wait(asyncio.run_coroutine_threadsafe(request, self._io.loop))
+        found = await self._wait(self._io.start(request))
         if self._is_same_cluster is None:
             self._is_same_cluster = found.cluster_id is not None and found.cluster_id == await consumer.cluster_id()
         return found.ids if self._is_same_cluster else {}
@@ -307,4 +307,4 @@ class WriterTopicIds:
 def _close_soon(admin: AsyncTransactionAdmin, io: IoThread, generation: int) -> None:
     """Close the client without waiting: a pipeline may be garbage-collected in any thread, the I/O thread included."""
     if generation == process_generation() and not sys.is_finalizing():
-        asyncio.run_coroutine_threadsafe(admin.close(), io.loop)
+        io.start(admin.close())

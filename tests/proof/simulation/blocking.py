@@ -12,9 +12,8 @@ from typing import Any, Generic, TypeVar
 
 from sqlalchemy.util import await_only, greenlet_spawn
 
-import dualwrite.async_producer
 import dualwrite.producer
-import spark_sink.driver.calls
+from dualwrite.client import io_thread
 from dualwrite.client.records import record_future
 from tests.proof.simulation.determinism import Replacement, replaced
 from tests.proof.simulation.loop import SimulatedLoop
@@ -82,14 +81,11 @@ class _IoThread:
 
 @contextmanager
 def no_threads(loop: SimulatedLoop) -> Iterator[None]:
-    """Let blocking producers and the Spark sink wait in greenlets."""
-    io_thread = _IoThread(loop)
+    """Let blocking producers, admin clients and the Spark sink wait in greenlets."""
     replacements: list[Replacement] = [
-        (dualwrite.producer, "shared_io_thread", lambda: io_thread),
-        (dualwrite.async_producer, "shared_io_thread", lambda: io_thread),
+        (io_thread._shared, "thread", _IoThread(loop)),  # whatever asks for it: no module has a real one
         (dualwrite.producer, "Waiter", _Waiter),
         (record_future, "Waiter", _Waiter),
-        (spark_sink.driver.calls, "run_in_background", io_thread.start),
     ]
     with replaced(replacements):
         yield

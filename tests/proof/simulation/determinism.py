@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import secrets
+import threading
 import time
 import uuid
 import warnings
@@ -58,6 +59,7 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         (uuid, "uuid4", lambda: uuid.UUID(int=drawn.getrandbits(128), version=4)),
         (secrets, "choice", drawn.choice),
         (secrets, "token_bytes", drawn.randbytes),
+        (threading.Thread, "start", _no_thread),
     ]
     state = random.getstate()
     random.seed(f"global {seed}")
@@ -71,6 +73,10 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         random.setstate(state)
         if was_collecting:
             gc.enable()
+
+
+def _no_thread(thread: threading.Thread) -> None:
+    raise AssertionError(f"a simulation starts no threads, and this is {thread.name}: its history depends on real time")
 
 
 class _Lines(logging.Handler):

@@ -191,9 +191,16 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Start a program as `process`."""
         before, self.current = self.current, process
         try:
-            self.create_task(program)
+            self.create_task(self._reported(process, program))
         finally:
             self.current = before
+
+    async def _reported(self, process: Process, program: Coroutine[Any, Any, None]) -> None:
+        """Run a program; note what it raises at once, because nobody awaits its task."""
+        try:
+            await program
+        except Exception as error:
+            self.problems.append(f"{process} failed: {error!r}")
 
     # ---- asyncio --------------------------------------------------------------------------------------------
 
