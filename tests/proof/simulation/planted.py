@@ -84,13 +84,13 @@ MISTAKES: Final = {
         ],
     ),
     "a commit that was sent counts as rolled back": Mistake(
-        52, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
+        9, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
     ),
     "what is owed is forgotten": Mistake(
         8, [Edit(f"{_CORE}.completion", "owned.owed = proof.owed", "owned.owed = ()")]
     ),
     "the log is not asked": Mistake(
-        9, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
+        33, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
     ),
     "a lock excludes nobody": Mistake(
         42,
@@ -124,15 +124,13 @@ MISTAKES: Final = {
         ],
     ),
     "a task that was given up begins a transaction": Mistake(
-        19,
+        979,
         [
             Edit(
                 "spark_sink.attempt.task_transaction",
                 "_assert_still_mine(transactional_id, still_mine)\n            producer.begin_transaction()",
                 "producer.begin_transaction()",
             ),
-            # Its id is leased to nobody else, so what it does is harmless, unless that is lost, too.
-            Edit("spark_sink.store.retired_slots", "return connection.scalar(query) or 0", "return 0"),
         ],
         spark=True,
     ),
