@@ -100,7 +100,8 @@ class Replay:
             raise ReplayError("no replay has settings of the writer, outages, or retention yet")
         if any(getattr(setting, name) for name in NOT_REPLAYED) or setting.budget.failovers or setting.budget.restores:
             raise ReplayError("no replay has pools, further processes, or a database that goes back yet")
-        self._setting = setting
+        # psycopg has no statement of its own for the row: what one would have found out, the message of COMMIT does.
+        self._setting = setting = setting._replace(by_commit=True)
         self._rules = setting.rules()
         self._servers = servers
         self._network = network
@@ -138,14 +139,7 @@ class Replay:
             self._rules.close()
 
     def _born(self, name: str, program: Program) -> RealProcess:
-        return RealProcess(
-            name,
-            program,
-            self._network,
-            self._emulator.bootstrap_servers,
-            self._servers.postgres,
-            by_commit=self._setting.by_commit,
-        )
+        return RealProcess(name, program, self._network, self._emulator.bootstrap_servers, self._servers.postgres)
 
     # ---- the history ----------------------------------------------------------------------------------------
 

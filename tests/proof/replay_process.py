@@ -147,11 +147,10 @@ def _named_as_in_the_model() -> Iterator[None]:
 class GatedTransaction:
     """The real transaction; a `DatabaseTransaction`. The director says when it may wait for others."""
 
-    def __init__(self, number: int, real: PsycopgTransaction, gate: GateOfLoop, *, by_commit: bool) -> None:
+    def __init__(self, number: int, real: PsycopgTransaction, gate: GateOfLoop) -> None:
         self._number = number
         self._real = real
         self._gate = gate
-        self.can_lock_and_write = by_commit
         self.server_process = real.connection.info.backend_pid
 
     async def insert(self, write: bytes) -> None:
@@ -220,10 +219,9 @@ class GatedDatabase:
 
     errors: tuple[type[Exception], ...] = (DatabaseGone,)
 
-    def __init__(self, real: PsycopgDatabase, gate: GateOfLoop, *, by_commit: bool) -> None:
+    def __init__(self, real: PsycopgDatabase, gate: GateOfLoop) -> None:
         self._real = real
         self._gate = gate
-        self._by_commit = by_commit
         self._begun = 0
         self.newest: dict[int, GatedTransaction] = {}
         """By number."""
@@ -239,7 +237,7 @@ class GatedDatabase:
         self._begun += 1
         with _named_as_in_the_model():
             real = await self._real.begin()
-        begun = self.newest[self._begun] = GatedTransaction(self._begun, real, self._gate, by_commit=self._by_commit)
+        begun = self.newest[self._begun] = GatedTransaction(self._begun, real, self._gate)
         return begun
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
@@ -297,16 +295,13 @@ def recovering(values: Sequence[bytes] = (), *, tries: int = 1) -> Program:
 class RealProcess:
     """One life of a process."""
 
-    def __init__(
-        self, name: str, program: Program, network: Network, kafka: str, postgres: Any, *, by_commit: bool
-    ) -> None:
+    def __init__(self, name: str, program: Program, network: Network, kafka: str, postgres: Any) -> None:
         """`postgres`: a conninfo without an address, and where the server listens."""
         self.name = name
         self.gate = Gate()
         self.told: list[Said] = []
         self.failure: BaseException | None = None
         self._program = program
-        self._by_commit = by_commit
         self._network = network
         self._kafka = network.run(KafkaRelay(kafka, self.gate, network).start())
         conninfo, target = postgres
@@ -382,6 +377,6 @@ class RealProcess:
             create_table=True,
             schema=None,
         )
-        database = GatedDatabase(backend.database, self._in_loop, by_commit=self._by_commit)
+        database = GatedDatabase(backend.database, self._in_loop)
         self._databases.append(database)
         return RealOwner(self.told, database, waiting, settings)

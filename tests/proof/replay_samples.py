@@ -40,7 +40,7 @@ class Sample(NamedTuple):
     @property
     def name(self) -> str:
         faults = "-".join(f"{name}{n}" for name, n in self.setting.budget._asdict().items() if n) or "nothing fails"
-        return f"tier{self.setting.tier}-{faults}{'-by-commit' if self.setting.by_commit else ''}-{self.seed}"
+        return f"tier{self.setting.tier}-{faults}-{self.seed}"
 
     def lines(self) -> list[str]:
         """Return the steps of the history, each in `brief`, until it is at rest."""
@@ -83,7 +83,7 @@ def samples(tier: int, count: int, seed: int = 0, only: str | None = None) -> li
         if number >= 2 * len(names):
             spent.setdefault(choice.choice(_REPLAYED), 1)
         after_crash = (b"c1",) if spent.get("crashes", 0) < 2 else ()  # no two processes write the same
-        setting = Setting(tier, Budget(**spent), choice.choice(_WRITTEN), after_crash, choice.random() < 1 / 3)
+        setting = Setting(tier, Budget(**spent), choice.choice(_WRITTEN), after_crash, by_commit=True)
         found.append(Sample(setting, seed + number))
     return found
 
