@@ -49,6 +49,9 @@ MISTAKES: Final = {
         ],
     ),
     "nobody is fenced": Mistake(0, [Edit(f"{_CORE}.completion", "        await owned.kafka.own()\n", "")]),
+    "the lease is not looked at after a take-over": Mistake(
+        2617, [Edit(f"{_CORE}.steps", "if not owned.is_lease_known:", "if False:")]
+    ),
     "recovery aborts": Mistake(
         0,
         [
