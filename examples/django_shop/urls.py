@@ -3,4 +3,4 @@
 from django.urls import path
 from orders import views
 
-urlpatterns = [path("orders/<int:number>/", views.order)]
+urlpatterns = [path("orders/<int:number>/", views.order), path("ready/", views.ready)]

@@ -6,12 +6,15 @@ import os
 import traceback
 from collections.abc import Callable
 
+import django
 import pytest
-from django.db import connections
+from django.db import ProgrammingError, connections
 
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.django import send
-from tests.django.project import Shop
+from tests.django.project import Shop, shop_on
+from tests.support.databases import PostgresDatabase
 
 
 def in_a_child(do: Callable[[], object]) -> None:
@@ -27,9 +30,11 @@ def in_a_child(do: Callable[[], object]) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def forget_connection(shop: Shop) -> None:
-    """Do as a worker process does that connects after the fork."""
-    connections[shop.alias].connection = None
+def session(shop: Shop) -> int:
+    """The process of the server that serves this thread's connection."""
+    with connections[shop.alias].cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
 
 
 def test_a_child_has_ids_of_its_own(shop: Shop) -> None:
@@ -38,7 +43,6 @@ def test_a_child_has_ids_of_its_own(shop: Shop) -> None:
         shop.put(1)
 
     def work() -> None:
-        forget_connection(shop)
         with shop.atomic():
             assert shop.put(2).transactional_id is None
             write = shop.put(3)
@@ -49,6 +53,56 @@ def test_a_child_has_ids_of_its_own(shop: Shop) -> None:
         write = shop.put(4)
     assert write.transactional_id == f"django-{shop.alias}-0"
     assert shop.written() == ["1", "2", "3", "4"]
+
+
+def write_in_a_new_session(shop: Shop, before: int) -> None:
+    assert session(shop) != before
+    with shop.atomic():
+        shop.put(1)
+
+
+def test_a_child_connects_anew(shop: Shop) -> None:
+    """As a worker of a server that has asked the database something before it forked: a socket is of one process."""
+    before = session(shop)
+    in_a_child(lambda: write_in_a_new_session(shop, before))
+    assert session(shop) == before
+    with shop.atomic():
+        shop.put(2)
+    assert shop.written() == ["1", "2"]
+
+
+@pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1")
+@pytest.mark.parametrize("is_in_pool", [True, False])
+def test_a_child_makes_a_pool_of_connections_of_its_own(
+    postgres: PostgresDatabase, emulator: Emulator, is_in_pool: bool
+) -> None:
+    with shop_on(postgres, emulator, OPTIONS={"pool": {"min_size": 1, "max_size": 1}}) as shop:
+        before = session(shop)
+        if is_in_pool:
+            connections[shop.alias].close()
+        in_a_child(lambda: write_in_a_new_session(shop, before))
+        assert session(shop) == before
+        with shop.atomic():
+            shop.put(2)
+        assert shop.written() == ["1", "2"]
+        connections[shop.alias].close()
+        connections[shop.alias].close_pool()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("has_sent", [True, False])
+def test_a_child_inside_the_block_sends_no_statement(shop: Shop, has_sent: bool) -> None:
+    def write() -> None:
+        with pytest.raises(IllegalStateError if has_sent else ProgrammingError):
+            shop.insert(2)
+
+    with shop.atomic():
+        shop.insert(1)
+        if has_sent:
+            send(shop.topic, "1", using=shop.alias)
+        in_a_child(write)
+        if not has_sent:
+            send(shop.topic, "1", using=shop.alias)
+    assert shop.written() == ["1"]
 
 
 @pytest.mark.parametrize("ends_with", ["commit", "rollback", "send"])

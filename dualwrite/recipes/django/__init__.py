@@ -15,6 +15,6 @@ by the steps of `recipes/core`, on the connection that Django has; `pools.py` th
 process. Open `wrapper.py` first.
 """
 
-from dualwrite.recipes.django.sending import current_dual_write, send
+from dualwrite.recipes.django.sending import current_dual_write, pool_status, send
 
-__all__ = ["current_dual_write", "send"]
+__all__ = ["current_dual_write", "pool_status", "send"]

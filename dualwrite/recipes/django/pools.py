@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -15,6 +14,7 @@ from django.core.signals import setting_changed
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from dualwrite.errors import ConfigError
+from dualwrite.recipes.django.forks import in_each_child
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 
 _log = logging.getLogger(__name__)
@@ -131,5 +131,4 @@ def _unlock_in_child() -> None:
 
 atexit.register(_close_at_exit)
 setting_changed.connect(_on_setting, dispatch_uid="dualwrite.recipes.django")
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock_in_child)
+in_each_child(_unlock_in_child)

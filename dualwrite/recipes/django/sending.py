@@ -1,4 +1,4 @@
-"""What applications call inside `transaction.atomic()`."""
+"""What applications call: inside `transaction.atomic()`, and to see how this process is doing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from dualwrite.client.records.record import RecordHeaders
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.django.pools import pool_of
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
+from dualwrite.recipes.pool.status import PoolStatus
 
 
 def send(
@@ -46,14 +48,28 @@ def current_dual_write(using: str | None = None) -> DualWrite:
     Raises IllegalStateError outside of a transaction, ConfigError if the alias is not set up for dual writes, Django's
     TransactionManagementError in a transaction that must be rolled back, and Django's database errors.
     """
+    return _connection(using).current_dual_write()
+
+
+def pool_status(using: str | None = None) -> PoolStatus:
+    """Return the numbers of this process's pool of transactional ids; asks neither Kafka nor the database.
+
+    For probes: while `kafka_problem` is not None, transactions with records are refused.
+
+    Raises ConfigError if the alias is not set up for dual writes.
+    """
+    return pool_of(_connection(using)).status
+
+
+def _connection(using: str | None) -> DualWriteWrapper:
     alias = DEFAULT_DB_ALIAS if using is None else using
     connection = connections[alias]
     if not isinstance(connection, DualWriteWrapper):
         raise ConfigError(_OTHER_ENGINE.format(alias=alias, engine=connection.settings_dict["ENGINE"]))
-    return connection.current_dual_write()
+    return connection
 
 
 _OTHER_ENGINE: Final = (
-    "the database {alias!r} has the ENGINE {engine!r}, which knows nothing of dual writes, so the record was not "
+    "the database {alias!r} has the ENGINE {engine!r}, which knows nothing of dual writes, so no record was "
     "accepted: set its ENGINE to 'dualwrite.recipes.django.postgresql', or name another database with using="
 )

@@ -8,7 +8,7 @@ of `transaction.atomic()` behaves as Django documents it. Savepoints are followe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import debug_transaction
@@ -16,6 +16,7 @@ from django.db.backends.utils import debug_transaction
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.django.capturing import capture_of
+from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
 from dualwrite.recipes.django.transaction import CapturedWrite, DjangoDualWrite, PublishedWrite
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
         closed_in_transaction: bool
 
+        def get_new_connection(self, conn_params: Any) -> Any: ...
         def _commit(self) -> None: ...
         def _rollback(self) -> None: ...
         def _close(self) -> None: ...
@@ -40,6 +42,23 @@ class DualWriteWrapper(_Wrapper):
     """A mixin for a `DatabaseWrapper` on psycopg 3; it comes first among the bases."""
 
     _dual_write: DjangoDualWrite | None = None
+
+    def get_new_connection(self, conn_params: Any) -> Any:
+        """Connect; a forked child does so again."""
+        connection = super().get_new_connection(conn_params)
+        leave_at_fork(self)
+        return connection
+
+    def leave_to_parent(self) -> None:
+        """Give up the connection in a forked child; a dual write is kept, and refuses what the child does in it."""
+        if self._dual_write is None and self.connection is not None:
+            self._leave_connection()
+
+    def ensure_connection(self) -> None:
+        """Connect if that is necessary. Raises IllegalStateError inside a dual write of the process that forked."""
+        if self._dual_write is not None and self._dual_write.belongs_to_the_parent:
+            raise IllegalStateError(_OF_THE_PARENT)
+        super().ensure_connection()
 
     def current_dual_write(self) -> DjangoDualWrite:
         """Return the dual write of the current transaction; begin it if there is none yet."""
@@ -117,6 +136,7 @@ class DualWriteWrapper(_Wrapper):
 
     def _leave_connection(self) -> None:
         """Give a connection up whose socket belongs to the process that forked, and send nothing on it."""
+        abandon(self.connection)
         self.connection = None
         self.closed_in_transaction = True
 
@@ -126,6 +146,6 @@ _NO_TRANSACTION: Final = (
     "call it inside `with transaction.atomic()`, or set ATOMIC_REQUESTS"
 )
 _OF_THE_PARENT: Final = (
-    "this database transaction belongs to the process that forked, so the record was not accepted: close the "
+    "this database transaction belongs to the process that forked, so nothing was accepted here: close the "
     "connection in the child, and begin a transaction there"
 )

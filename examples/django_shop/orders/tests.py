@@ -40,6 +40,10 @@ class OrderTests(TestCase):
             response = self.client.put("/orders/1/", LAMP, content_type="application/json")
         assert (response.status_code, records) == (200, [])
 
+    def test_it_is_ready(self):
+        """Kafka is not asked, so a probe costs nothing."""
+        assert self.client.get("/ready/").json() == {"database": None, "kafka": None}
+
 
 class CommittedOrderTests(TransactionTestCase):
     """With real commits of the database, for what depends on them."""

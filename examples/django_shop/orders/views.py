@@ -2,13 +2,13 @@
 
 import json
 
-from django.db import transaction
+from django.db import DatabaseError, connection, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_GET, require_http_methods
 
-from dualwrite.recipes.django import send
+from dualwrite.recipes.django import pool_status, send
 
 from .models import Item, Order
 
@@ -41,3 +41,21 @@ def place(number: int, item: Item) -> None:
     item.stock -= 1
     item.save()
     Order.objects.create(number=number, item=item)
+
+
+@require_GET
+@transaction.non_atomic_requests  # which would be an error of its own while the database is away
+def ready(request: HttpRequest) -> HttpResponse:
+    """Answer with 503 while orders would be refused. What is in doubt keeps none from being taken."""
+    problems = {"database": database_problem(), "kafka": pool_status().kafka_problem}
+    return JsonResponse(problems, status=503 if any(problems.values()) else 200)
+
+
+def database_problem() -> str | None:
+    """Ask the database something."""
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1")
+    except DatabaseError as error:
+        return str(error)
+    return None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.postgresql import base, creation
 
+from dualwrite.recipes.django.forks import abandon, in_each_child
 from dualwrite.recipes.django.pools import close_pools
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
@@ -30,3 +31,15 @@ class DatabaseWrapper(DualWriteWrapper, base.DatabaseWrapper):
     """Django's PostgreSQL with dual writes."""
 
     creation_class = DatabaseCreation
+
+    _connection_pools: ClassVar[dict[str, Any]] = {}
+    """By alias, the pools of `OPTIONS["pool"]`, since Django 5.1; other ENGINEs have theirs."""
+
+    @classmethod
+    def leave_pools(cls) -> None:
+        """Leave those of the parent to it, in a forked child."""
+        abandon(dict(cls._connection_pools))
+        cls._connection_pools.clear()
+
+
+in_each_child(DatabaseWrapper.leave_pools)

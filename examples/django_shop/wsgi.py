@@ -1,0 +1,8 @@
+"""The shop for WSGI servers: `gunicorn --workers 3 wsgi`."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "settings")
+application = get_wsgi_application()
