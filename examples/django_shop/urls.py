@@ -3,4 +3,8 @@
 from django.urls import path
 from orders import views
 
-urlpatterns = [path("orders/<int:number>/", views.order), path("ready/", views.ready)]
+urlpatterns = [
+    path("orders/<int:number>/", views.order),
+    path("async-orders/<int:number>/", views.order_in_a_coroutine),
+    path("ready/", views.ready),
+]

@@ -111,7 +111,13 @@ class Server:
             below = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         except FileNotFoundError:
             return []
-        return [int(each) for each in below.split()] or [pid]
+        return [each for each in map(int, below.split()) if b"resource_tracker" not in _command_of(each)] or [pid]
+
+    def replace_workers(self) -> None:
+        """Have all workers replaced, as a deployment does; requests that are being served end."""
+        before = set(self.workers())
+        self.process.send_signal(signal.SIGHUP)
+        until(lambda: not before & set(self.workers()))
 
     def kill_a_worker(self) -> None:
         """Kill the worker that has lived longest."""
@@ -123,6 +129,13 @@ class Server:
         """Ask the server to end, and return its exit code."""
         self.process.send_signal(by)
         return self.process.wait(60)
+
+
+def _command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 @contextmanager

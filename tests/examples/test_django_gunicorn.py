@@ -9,8 +9,7 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
-from tests.examples.django_shop import Server, Shop, place_orders, serving
-from tests.support.conditions import until
+from tests.examples.django_shop import Shop, place_orders, serving
 
 STOCK = 1000
 WORKERS = 2
@@ -23,13 +22,6 @@ def shop(postgres_server: PostgresServer, emulator: Emulator) -> Shop:
     made = Shop(postgres_server, emulator)
     made.open_for_business(STOCK)
     return made
-
-
-def reload_all(server: Server) -> None:
-    """Have all workers replaced, as a deployment does; requests that are being served end."""
-    before = set(server.workers())
-    server.process.send_signal(signal.SIGHUP)
-    until(lambda: not before & set(server.workers()))
 
 
 OF_THE_MASTER = 999
@@ -53,7 +45,7 @@ def test_workers_come_and_go(shop: Shop, tmp_path: Path, threads: tuple[str, ...
         options += ["--preload", "--config", str(tmp_path / "configuration.py")]
         placed.append(OF_THE_MASTER)
     with serving(shop, tmp_path / "log", *GUNICORN, *options) as server:
-        strikes = dict.fromkeys((7, 20, 21, 45, 80), server.kill_a_worker) | {60: lambda: reload_all(server)}
+        strikes = dict.fromkeys((7, 20, 21, 45, 80), server.kill_a_worker) | {60: server.replace_workers}
         place_orders(server, range(120), after=strikes)
         shop.assert_both_sides_have(placed, stock=STOCK)
         assert len(server.killed) == 5

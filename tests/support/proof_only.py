@@ -62,6 +62,7 @@ FILES: Final = frozenset(
         "tests/emulator/test_killed_broker_clients.py",
         "tests/examples/test_celery_worker.py",
         "tests/examples/test_demo.py",
+        "tests/examples/test_django_asgi.py",
         "tests/examples/test_django_gunicorn.py",
         "tests/examples/test_fastapi_service.py",
         "tests/examples/test_java_project.py",

@@ -110,7 +110,8 @@ def _key_of(wrapper: BaseDatabaseWrapper) -> _Key:
     return wrapper.alias, of_wrapper["NAME"], of_wrapper["HOST"], of_wrapper["PORT"]
 
 
-def _close_at_exit() -> None:
+def close_at_exit() -> None:
+    """Close all pools, because the process ends; never raises."""
     try:
         close_pools()
     except Exception:
@@ -129,6 +130,6 @@ def _unlock_in_child() -> None:
     _making = threading.Lock()  # a thread that the child does not have may hold the old one
 
 
-atexit.register(_close_at_exit)
+atexit.register(close_at_exit)
 setting_changed.connect(_on_setting, dispatch_uid="dualwrite.recipes.django")
 in_each_child(_unlock_in_child)

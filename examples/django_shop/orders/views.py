@@ -2,8 +2,9 @@
 
 import json
 
+from asgiref.sync import sync_to_async
 from django.db import DatabaseError, connection, transaction
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, JsonResponse
 from django.shortcuts import get_object_or_404
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_http_methods
@@ -21,9 +22,23 @@ class SoldOutError(Exception):
 @require_http_methods(["PUT"])
 def order(request: HttpRequest, number: int) -> HttpResponse:
     """Place an order. The transaction is the request's, because of ATOMIC_REQUESTS."""
+    return take_order(number, json.loads(request.body)["item"])
+
+
+@transaction.non_atomic_requests  # a coroutine cannot be in a transaction
+async def order_in_a_coroutine(request: HttpRequest, number: int) -> HttpResponse:
+    """Place an order. The transaction is that of a thread, which ends it even if the client goes away meanwhile."""
+    if request.method != "PUT":
+        return HttpResponseNotAllowed(["PUT"])
+    in_a_transaction = transaction.atomic(take_order)
+    return await sync_to_async(in_a_transaction)(number, json.loads(request.body)["item"])
+
+
+def take_order(number: int, name: str) -> HttpResponse:
+    """Answer whether an order is placed."""
     if Order.objects.filter(number=number).exists():
         return JsonResponse({"number": number}, status=200)
-    item = get_object_or_404(Item.objects.select_for_update(), name=json.loads(request.body)["item"])
+    item = get_object_or_404(Item.objects.select_for_update(), name=name)
     try:
         with transaction.atomic():
             place(number, item)

@@ -1,0 +1,95 @@
+"""What an ASGI server tells the application about its life, and views that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from asgiref.sync import sync_to_async
+from django.db import connections
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.django.asgi import with_lifespan
+from tests.crash.scenario import AtPoint
+from tests.django.project import Shop, shop_on
+from tests.support.databases import PostgresDatabase
+
+
+def leases(shop: Shop) -> list[str | None]:
+    with shop.database.aside.connect() as connection:
+        return list(connection.scalars(sa.text("SELECT owner FROM kafka_transaction_lease")))
+
+
+async def refuse(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("Django's application knows nothing of lifespans")
+
+
+def test_the_ids_are_given_back_when_the_server_ends(shop: Shop) -> None:
+    with shop.atomic():
+        shop.put(1)
+    assert leases(shop) != [None]
+    told: list[str] = []
+
+    async def live() -> None:
+        messages = iter(["lifespan.startup", "lifespan.shutdown"])
+
+        async def receive() -> Any:
+            return {"type": next(messages)}
+
+        async def send(message: Any) -> None:
+            told.append(message["type"])
+
+        await with_lifespan(refuse)({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
+
+    asyncio.run(live())
+    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert leases(shop) == [None]
+
+
+def test_requests_are_the_applications(shop: Shop) -> None:
+    seen: list[Any] = []
+
+    async def application(*call: Any) -> None:
+        seen.append(call)
+
+    call: Any = ({"type": "http"}, object(), object())
+    asyncio.run(with_lifespan(application)(*call))  # type: ignore[arg-type]
+    assert seen == [call]
+
+
+@pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.BEFORE_DATABASE_COMMIT])
+def test_a_view_that_is_cancelled_does_not_end_its_transaction(
+    postgres: PostgresDatabase, emulator: Emulator, point: PausePoint
+) -> None:
+    """As by a client that goes away: the thread goes on to the end, and both sides have it."""
+    arrived, goes_on, has_ended = threading.Event(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        arrived.set()
+        assert goes_on.wait(60)
+
+    with shop_on(postgres, emulator, pause=AtPoint(point, wait)) as shop:
+
+        def place() -> None:
+            try:
+                with shop.atomic():
+                    shop.put(1)
+            finally:
+                connections[shop.alias].close()
+                has_ended.set()
+
+        async def serve() -> None:
+            view = asyncio.ensure_future(sync_to_async(place)())
+            assert await asyncio.to_thread(arrived.wait, 60)
+            view.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await view
+            goes_on.set()
+
+        asyncio.run(serve())
+        assert has_ended.wait(60)
+        assert shop.written() == ["1"]
