@@ -96,6 +96,8 @@ def create_app(
         isolation_level="read_committed",
         group_instance_id=instance,
         batch=True,  # what is there at once is one dual write
+        parser=billing.parser,  # which sees what FastStream drops
+        decoder=billing.decoder,
     )
 
     async def on_orders(message: Any) -> None:

@@ -54,6 +54,18 @@ class FakeConsumer:
         return self.position > self._offsets[-1]
 
 
+class Subscribed(ExactlyOnce):
+    """Is asked for both by FastStream: to parse what was delivered, and then to take it."""
+
+    async def take(self, message: Any) -> None:
+        await self.parser(message.raw_message, parsed)
+        await super().take(message)
+
+
+async def parsed(raw: Any) -> Any:
+    """Return nothing that anybody uses."""
+
+
 class Site:
     def __init__(self, database: SqliteDatabase, emulator: Emulator) -> None:
         self.database = database
@@ -75,7 +87,7 @@ class Site:
         servers = self.emulator.bootstrap_servers
         async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=unique("member")) as writer:
             offsets = OffsetsInDatabase(engine)
-            yield ExactlyOnce(writer, self.handle, group_id="billing", offsets=offsets, **options)
+            yield Subscribed(writer, self.handle, group_id="billing", offsets=offsets, **options)
         await engine.dispose()
 
     def assert_written(self, *offsets: int) -> None:
@@ -166,6 +178,50 @@ def test_a_new_generation_is_compared_with_the_rows(site: Site) -> None:
 
     run(use)
     site.assert_written(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_message_that_did_not_reach_take_is_read_again(
+    site: Site, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """FastStream has logged an error, and goes on. That the log has a gap behind the message is something else."""
+
+    async def use() -> None:
+        async with site.member() as member:
+            consumer = FakeConsumer([0, 1, 2, 5, 6])
+            await member.take(consumer.deliver())
+            for _ in range(times):
+                await member.parser(consumer.deliver(2).raw_message, parsed)  # 1 and 2
+                await member.take(consumer.deliver())
+                assert consumer.position == 1
+            await drain(member, consumer)
+
+    run(use)
+    site.assert_written(0, 1, 2, 5, 6)
+    assert caplog.text.count("does not reach take()") == times - 1
+
+
+def test_a_dropped_message_of_a_partition_that_was_away_is_the_others(site: Site) -> None:
+    async def use() -> None:
+        async with site.member() as loser, site.member() as successor:
+            slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
+            await loser.parser(slow.deliver().raw_message, parsed)
+            await drain(successor, fast)
+            slow.generation_id = 2
+            await drain(loser, slow)
+
+    run(use)
+    site.assert_written(0, 1, 2, 3)
+
+
+def test_without_the_parser_nothing_is_taken(site: Site) -> None:
+    async def use() -> None:
+        async with site.member() as member:
+            with pytest.raises(IllegalStateError, match="parser"):
+                await ExactlyOnce.take(member, FakeConsumer([0]).deliver())
+
+    run(use)
+    site.assert_written()
 
 
 def test_a_poison_record_is_set_aside_and_its_neighbours_are_written(site: Site) -> None:

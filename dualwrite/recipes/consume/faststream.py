@@ -3,7 +3,7 @@
     billing = ExactlyOnce(pool, bill, group_id="billing", offsets=OffsetsInDatabase(engine))
 
     @broker.subscriber("orders", group_id="billing", ack_policy=AckPolicy.MANUAL, auto_offset_reset="earliest",
-                       isolation_level="read_committed")
+                       isolation_level="read_committed", parser=billing.parser, decoder=billing.decoder)
     async def on_orders(message: KafkaMessage) -> None:
         await billing.take(message)
 
@@ -14,6 +14,10 @@ nothing that it says about progress is believed. The row of a partition in `kafk
 write by compare-and-set, as in `steps.py`: of two consumers that have the same record, one writes. And the consumer is
 put back to the row wherever the two may differ: after a failure, and when the generation of the group is a new one.
 
+Nor is every message that is delivered passed to the subscriber: FastStream logs the error of its parser, its decoder, a
+middleware or a dependency, and goes on. `parser` sees each message first, so one that did not reach `take` is known,
+and read again.
+
 Both of FastStream's Kafka brokers work, on aiokafka and on confluent-kafka; this module imports neither.
 """
 
@@ -21,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
@@ -46,11 +50,12 @@ class Message(Protocol):
     """FastStream's KafkaMessage, of either broker."""
 
     raw_message: Any
+    body: Any
     consumer: Any
 
 
 class ExactlyOnce:
-    """Takes the messages of one FastStream subscriber, which has `ack_policy=AckPolicy.MANUAL`.
+    """Takes the messages of one FastStream subscriber, which has `ack_policy=AckPolicy.MANUAL` and these functions.
 
     `handle(tx, record)` is called for each record in order, in a dual write of all records of a message (several with
     `batch=True`). If one of them is at fault, the message is divided until that record is alone: those before it are
@@ -76,12 +81,43 @@ class ExactlyOnce:
         self._next: dict[TopicPartition, int] = {}
         """Where partitions stand that were read without a gap since their row was last seen."""
         self._sought: dict[TopicPartition, int] = {}
-        """Where the consumer was last put: what it delivers first from there is what follows in the log."""
-        self._failed: dict[TopicPartition, int] = {}
-        """The first records that failed, and have not been delivered again yet."""
+        """Where the consumer was put, and has delivered nothing from yet."""
+        self._followed: dict[TopicPartition, tuple[int, int]] = {}
+        """Where the consumer was last put, and what it delivered first from there: that is what follows in the log."""
+        self._unwritten: dict[TopicPartition, int] = {}
+        """The first records that were delivered and are not known to be written."""
+        self._sees_deliveries = False
         self._busy: set[TopicPartition] = set()
         self._generation = -1
         self._failures = 0
+
+    async def parser(self, raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Message:
+        """Note that a message is delivered, and parse it as FastStream does, without headers if it cannot read them.
+
+        The subscriber's `parser`. Handlers get the headers as they are.
+        """
+        self._sees_deliveries = True
+        for partition, offset in first_offsets(_records_of(raw)).items():
+            self._delivered(partition, offset)
+        try:
+            return await parse(raw)
+        except Exception as error:
+            _log.debug("FastStream cannot read the headers of a message, and sees none: %s", error)
+        message = await parse(tuple(map(_Headerless, raw)) if isinstance(raw, tuple) else _Headerless(raw))
+        message.raw_message = raw
+        return message
+
+    @staticmethod
+    async def decoder(message: Message) -> Any:
+        """Leave the body as it is: handlers get bytes. The subscriber's `decoder`; FastStream's own one may fail."""
+        return message.body
+
+    def _delivered(self, partition: TopicPartition, offset: int) -> None:
+        sought = self._sought.pop(partition, None)
+        unwritten = self._unwritten.get(partition, offset)
+        if sought is not None:
+            self._followed[partition] = sought, offset
+        self._unwritten[partition] = min(offset, unwritten)
 
     async def take(self, message: Message) -> None:
         """Write what the message holds, unless it is written already. Raises what the handler or the dual write raises.
@@ -97,7 +133,7 @@ class ExactlyOnce:
                 await self._take(message, records, first)
         except BaseException as error:
             for partition, offset in first.items():
-                self._failed[partition] = min(offset, self._failed.get(partition, offset))
+                self._unwritten[partition] = min(offset, self._unwritten.get(partition, offset))
             self._forget(first)
             if isinstance(error, Exception):
                 await self._pause()
@@ -123,24 +159,25 @@ class ExactlyOnce:
     async def _take(
         self, message: Message, records: Sequence[ConsumedRecord], first: Mapping[TopicPartition, int]
     ) -> None:
+        if not self._sees_deliveries:
+            raise IllegalStateError(_NO_PARSER)
         generation = _membership(message).generation_id
         if generation != self._generation:  # others may have had the partitions meanwhile
             self._generation = generation
-            self._forget([*self._next, *self._sought])
+            self._forget([*self._next, *self._sought, *self._followed])
         unknown = first.keys() - self._next.keys()
         if unknown:
             rows = await self._offsets.resume_positions(self, unknown)  # type: ignore[arg-type]  # needs group_id only
             self._next.update(rows)
         skipped = self._skipped(unknown, first)
         if skipped:
-            self._forget(first)
-            await self._seek(message, {**first, **skipped})
+            await self._read_again(message, first, skipped)
             return
         new = [record for record in records if record.offset >= self._next.get(record.topic_partition, 0)]
         await self._write(new)
         for partition in first:
-            self._failed.pop(partition, None)
-            self._sought.pop(partition, None)
+            self._unwritten.pop(partition, None)
+            self._followed.pop(partition, None)
         after = _next_offsets(records)
         ahead = {each: self._next[each] for each in first if self._next[each] > after[each]}
         if ahead:  # read from an older offset than the row, up to which all is written
@@ -155,13 +192,30 @@ class ExactlyOnce:
         """
         found: dict[TopicPartition, int] = {}
         for partition, offset in first.items():
-            failed, row = self._failed.get(partition), self._next.get(partition)
+            unwritten, row = self._unwritten.get(partition), self._next.get(partition)
             expected = row if partition in unknown else None
-            if failed is not None and (row is None or failed >= row):
-                expected = failed if expected is None else min(failed, expected)
-            if expected is not None and expected < offset and self._sought.get(partition) != expected:
+            if unwritten is not None and (row is None or unwritten >= row):
+                expected = unwritten if expected is None else min(unwritten, expected)
+            if expected is not None and expected < offset and self._followed.get(partition) != (expected, offset):
                 found[partition] = expected
         return found
+
+    async def _read_again(
+        self, message: Message, first: Mapping[TopicPartition, int], skipped: Mapping[TopicPartition, int]
+    ) -> None:
+        """Put the consumer back to what was left out; not at once if that was delivered and did not come this far."""
+        dropped = {each: at for each, at in skipped.items() if self._followed.get(each) == (at, at)}
+        self._forget(first)
+        for partition, offset in dropped.items():
+            _log.error(
+                "the message at %s@%d is delivered again and again, and does not reach take(): FastStream logs why; "
+                "nothing behind it is written before it",
+                _name(partition),
+                offset,
+            )
+        if dropped:
+            await self._pause()
+        await self._seek(message, {**first, **skipped})
 
     async def _write(self, records: Sequence[ConsumedRecord]) -> None:
         """Write records in one dual write; if that fails because of them, in halves, and one alone as poison."""
@@ -217,6 +271,7 @@ class ExactlyOnce:
         for partition in partitions:
             self._next.pop(partition, None)
             self._sought.pop(partition, None)
+            self._followed.pop(partition, None)
 
     async def _pause(self) -> None:
         """Wait a moment, longer with each failure, so that a record that cannot be written does not fill the log."""
@@ -236,6 +291,20 @@ class ExactlyOnce:
 
 
 # ---- FastStream's messages, of either library -----------------------------------------------------------------------
+
+
+class _Headerless:
+    """A record of either library without its headers, which FastStream takes for UTF-8 text."""
+
+    def __init__(self, record: Any) -> None:
+        self._record = record
+
+    @property
+    def headers(self) -> Any:
+        return list if callable(self._record.headers) else ()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._record, name)
 
 
 def _of_confluent(message: Message) -> bool:
@@ -268,3 +337,9 @@ def _next_offsets(records: Sequence[ConsumedRecord]) -> dict[TopicPartition, int
 
 def _name(partition: TopicPartition) -> str:
     return f"{partition.topic}-{partition.partition}"
+
+
+_NO_PARSER: Final = (
+    "the subscriber has no parser=, without which messages that FastStream drops are not noticed; nothing was written: "
+    "pass parser and decoder of this ExactlyOnce to the subscriber"
+)
