@@ -95,7 +95,8 @@ def create_app(
         auto_offset_reset="earliest",  # there is none at the first start
         isolation_level="read_committed",
         group_instance_id=instance,
-        batch=True,  # what is there at once is one dual write
+        batch=True,  # what is there at once is one dual write,
+        max_records=100,  # up to so many
         parser=billing.parser,  # which sees what FastStream drops
         decoder=billing.decoder,
     )

@@ -241,6 +241,28 @@ def test_a_poison_record_is_set_aside_and_its_neighbours_are_written(site: Site)
     assert refused == [1]
 
 
+def test_a_message_is_divided_around_the_records_at_fault(site: Site) -> None:
+    """So that each record is handled twice at most, but for those at fault."""
+    handled: list[str] = []
+    handle = site.handle
+
+    async def counted(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+        handled.append((record.value or b"").decode())
+        await handle(tx, record)
+
+    async def poison(tx: AsyncDualTransaction, record: ConsumedRecord, error: Exception) -> None: ...
+
+    async def use() -> None:
+        site.handle = counted  # type: ignore[method-assign]
+        async with site.member(poison=poison) as member:
+            site.fails = {"3", "6"}
+            await drain(member, FakeConsumer(range(8)), 8)
+
+    run(use)
+    site.assert_written(0, 1, 2, 4, 5, 7)
+    assert "".join(handled) == "012301234564567"
+
+
 def test_without_poison_those_before_the_record_at_fault_are_written(site: Site) -> None:
     async def use() -> None:
         async with site.member() as member:

@@ -36,7 +36,7 @@ from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHan
 from dualwrite.recipes.consume.consumed_logs import first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of_kafka_python
-from dualwrite.recipes.consume.steps import blames_records
+from dualwrite.recipes.consume.steps import RefusedError, blames_records, divided
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.telemetry import count_consumed
 
@@ -173,8 +173,7 @@ class ExactlyOnce:
         if skipped:
             await self._read_again(message, first, skipped)
             return
-        new = [record for record in records if record.offset >= self._next.get(record.topic_partition, 0)]
-        await self._write(new)
+        await self._write(records)
         for partition in first:
             self._unwritten.pop(partition, None)
             self._followed.pop(partition, None)
@@ -218,23 +217,28 @@ class ExactlyOnce:
         await self._seek(message, {**first, **skipped})
 
     async def _write(self, records: Sequence[ConsumedRecord]) -> None:
-        """Write records in one dual write; if that fails because of them, in halves, and one alone as poison."""
-        if not records:
-            return
-        try:
-            await self._write_together(records)
-        except Exception as error:
-            if not blames_records(error) or (len(records) == 1 and self._poison is None):
-                raise
-            partitions = {record.topic_partition for record in records}
-            self._next.update(await self._offsets.resume_positions(self, partitions))  # type: ignore[arg-type]
-            left = [each for each in records if each.offset >= self._next.get(each.topic_partition, 0)]
-            if len(records) == 1:
-                await self._set_aside(left, error)
-            else:
-                half = (len(left) + 1) // 2
-                await self._write(left[:half])
-                await self._write(left[half:])
+        """Write records in as few dual writes as possible; what fails because of a record is divided around it."""
+        batches = [records]
+        while batches:
+            batch = self._not_written(batches.pop())
+            if not batch:
+                continue
+            try:
+                await self._write_together(batch)
+            except Exception as error:
+                refused = error if isinstance(error, RefusedError) else RefusedError(error, None)
+                if not blames_records(refused.error) or (len(batch) == 1 and self._poison is None):
+                    raise refused.error from None
+                partitions = {record.topic_partition for record in batch}
+                self._next.update(await self._offsets.resume_positions(self, partitions))  # type: ignore[arg-type]
+                if len(batch) == 1:
+                    await self._set_aside(self._not_written(batch), refused.error)
+                else:
+                    batches.extend(reversed(divided(batch, refused.index)))
+
+    def _not_written(self, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord]:
+        """Return the records behind the rows: a dual write may be decided in spite of its error."""
+        return [record for record in records if record.offset >= self._next.get(record.topic_partition, 0)]
 
     async def _set_aside(self, records: Sequence[ConsumedRecord], error: Exception) -> None:
         poison = self._poison
@@ -251,9 +255,12 @@ class ExactlyOnce:
     async def _write_together(self, records: Sequence[ConsumedRecord]) -> None:
         async with self._writer.transaction() as tx:
             await self._move(tx, records)
-            for record in records:
-                with processing(record, self.group_id):
-                    await self._handle(tx, record)
+            for index, record in enumerate(records):
+                try:
+                    with processing(record, self.group_id):
+                        await self._handle(tx, record)
+                except Exception as error:
+                    raise RefusedError(error, index) from error
         self._moved(records)
         count_consumed("written", len(records))
 

@@ -50,7 +50,7 @@ class WriterAdapter(Protocol):
         """Complete an open transaction of the writer's transactional id, if it has one id and may have one open."""
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """A dual write failed because of its records; `index` is the index of the bad record, None if unknown."""
 
     def __init__(self, error: Exception, index: int | None) -> None:
@@ -168,7 +168,7 @@ class ConsumeSteps:
             batch = batches.pop()
             try:
                 await self._write_batch(batch, self._handle_all)
-            except _RefusedError as refused:
+            except RefusedError as refused:
                 if len(batch) == 1:
                     await self._set_aside(batch[0], refused.error)
                     continue
@@ -179,18 +179,14 @@ class ConsumeSteps:
                 if len(batch) == self._batch_size:
                     self._batch_size = min(self._max_records, self._batch_size + 1 + self._batch_size // 8)
 
-    def _divide(self, records: Sequence[ConsumedRecord], refused: _RefusedError) -> list[Sequence[ConsumedRecord]]:
-        """Divide a refused batch: around the record that was refused, if that is known, otherwise in halves."""
-        half = len(records) // 2
+    def _divide(self, records: Sequence[ConsumedRecord], refused: RefusedError) -> list[Sequence[ConsumedRecord]]:
+        """Divide a refused batch; in smaller ones from now on, if it was too large."""
         if isinstance(refused.error, TransactionTooLargeError):
-            self._batch_size = half
-            _log.info("%d records are too many for one dual write; continuing with %d", len(records), half)
-            return [records[:half], records[half:]]
+            self._batch_size = len(records) // 2
+            _log.info("%d records are too many for one dual write; continuing with %d", len(records), self._batch_size)
+            return divided(records, None)
         _log.warning("a batch of %d was refused and is divided: %s", len(records), refused.error)
-        if refused.index is None:
-            return [records[:half], records[half:]]
-        parts = records[: refused.index], records[refused.index : refused.index + 1], records[refused.index + 1 :]
-        return [part for part in parts if part]
+        return divided(records, refused.index)
 
     async def _write_batch(
         self, records: Sequence[ConsumedRecord], handle: Callable[[Any, Iterable[ConsumedRecord]], Awaitable[object]]
@@ -203,13 +199,13 @@ class ConsumeSteps:
                 await self._offsets.move(tx, self._membership, next_offsets, self._logs.topic_ids)
                 is_about_records = True
                 await handle(tx, records)
-        except _RefusedError:
+        except RefusedError:
             raise
         except Exception as error:
             is_about_records &= isinstance(error, SQLAlchemyError | DualWriteError) and blames_records(error)
             if not is_about_records or await self._is_written(next_offsets):
                 raise
-            raise _RefusedError(error, None) from error
+            raise RefusedError(error, None) from error
         self._offsets.moved(next_offsets)
         self._logs.written(next_offsets)
         self._resume_at.update(next_offsets)
@@ -228,7 +224,7 @@ class ConsumeSteps:
             except Exception as error:
                 if not blames_records(error):
                     raise
-                raise _RefusedError(error, index) from error
+                raise RefusedError(error, index) from error
 
     async def _set_aside(self, record: ConsumedRecord, error: Exception) -> None:
         poison = self._poison
@@ -237,7 +233,7 @@ class ConsumeSteps:
         try:
             with processing(record, self._membership.group_id):
                 await self._write_batch([record], lambda tx, _: poison(tx, record, error))
-        except _RefusedError as refused:
+        except RefusedError as refused:
             raise refused.error from error
         count_consumed("poison", 1)
         _log.error("%s was set aside", _name(record), exc_info=error)
@@ -246,6 +242,16 @@ class ConsumeSteps:
 def _batches(records: Sequence[ConsumedRecord], size: int) -> list[Sequence[ConsumedRecord]]:
     """Divide the records into batches of at most `size`, and return them in reverse order."""
     return [records[start : start + size] for start in range(0, len(records), size)][::-1]
+
+
+def divided(records: Sequence[ConsumedRecord], index: int | None) -> list[Sequence[ConsumedRecord]]:
+    """Divide a refused batch: around the record that was refused, if that is known, otherwise in halves."""
+    half = len(records) // 2
+    if index is None:
+        parts = [records[:half], records[half:]]
+    else:
+        parts = [records[:index], records[index : index + 1], records[index + 1 :]]
+    return [part for part in parts if part]
 
 
 def _next_offsets(records: Iterable[ConsumedRecord]) -> Mapping[TopicPartition, int]:
