@@ -2,224 +2,340 @@
 
     python -m tests.examples.service_kills --kills 1000
 
-Each life of a service is a process of its own, forked from one that has loaded the libraries. It kills itself at a
-pause point that is drawn before: the how-manyth that it reaches, whichever request or message that belongs to.
+Each run has a database and a broker of its own. With `--instances 2` two processes of a service are alive at a time,
+and die independently. Some lives end by SIGTERM instead, after which the service has to end by itself.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
-import logging
-import multiprocessing
-import os
 import random
 import signal
 import socket
+import statistics
+import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Final
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Final, Protocol
 
 import httpx
-import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
-from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import PostgresServer
-from tests.support.conditions import until
-from tests.support.topics import read_topic
+from tests.examples.service_lives import (
+    Death,
+    Surroundings,
+    live_django,
+    live_fastapi,
+    live_faststream,
+    migrate_django,
+    start_life,
+)
+from tests.examples.service_site import LAST, Side, Site
 
-TOPICS: Final = ("orders", "invoices", "orders-refused")
 MOST_POINTS: Final = 40
 """The latest pause point at which a life ends: of about four dual writes."""
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["examples.fastapi_service", "examples.faststream_service", __name__])
+TERMINATED: Final = 0.1
+"""The share of lives that end by SIGTERM."""
+
+LIMIT_S: Final = 180.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What became of a life: by what, at which pause point, and after how long."""
+
+    signal: signal.Signals
+    point: str
+    lasted_s: float
 
 
 @dataclass
-class Death:
-    """Kills this process at the pause point with that number; 0: never."""
+class Run:
+    """The kills of one service on one site."""
 
-    at: int
-    reached: int = field(default=0)
+    service: str
+    seed: int
+    orders: int = 0
+    left: int = 0
+    """How many of them had no row at the last death."""
+    agreed_after_s: float = 0.0
+    """From the last death to the agreement of both sides."""
+    endings: list[Ending] = field(default_factory=list)
 
-    def __call__(self, point: PausePoint) -> None:
-        self.reached += 1
-        if self.reached == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
+    @property
+    def kills(self) -> int:
+        return sum(ending.signal is signal.SIGKILL for ending in self.endings)
 
-
-def live_fastapi(url: str, servers: str, dies_at: int, listener: socket.socket) -> None:
-    """Serve orders by HTTP until death."""
-    import uvicorn
-
-    from examples.fastapi_service import create_app
-
-    app = create_app(url, servers, lease_ms=1000, pause=Death(dies_at))
-    uvicorn.Server(uvicorn.Config(app, log_level="error")).run(sockets=[listener])
-
-
-def live_faststream(url: str, servers: str, dies_at: int, library: str) -> None:
-    """Bill orders from a topic until death."""
-    from sqlalchemy.ext.asyncio import create_async_engine
-
-    from examples.faststream_service import create_app
-
-    logging.disable(logging.CRITICAL)
-
-    async def run() -> None:
-        engine = create_async_engine(url)
-        app = create_app(engine, servers, library=library, instance="the-only-one", lease_ms=1000, pause=Death(dies_at))
-        await app.run(log_level=logging.ERROR)
-
-    asyncio.run(run())
+    def __str__(self) -> str:
+        longest_s = max(ending.lasted_s for ending in self.endings)
+        return (
+            f"{self.service}: seed {self.seed}, {self.kills} SIGKILLs, {len(self.endings) - self.kills} SIGTERMs, "
+            f"{self.orders} orders, of which {self.left} were left, rows == records after {self.agreed_after_s:.1f} s, "
+            f"longest life {longest_s:.1f} s"
+        )
 
 
-class Site:
-    """A database and a broker that outlive the services."""
+class Service(Protocol):
+    """A service that can be killed: how to start it, and what keeps it busy."""
 
-    def __init__(self, postgres: PostgresServer, emulator: Emulator, name: str) -> None:
-        self.url: Final = postgres.create_database(name).render_as_string(hide_password=False)
-        self.servers: Final = emulator.bootstrap_servers
-        self._emulator = emulator
-        self._engine = sa.create_engine(self.url, poolclass=sa.NullPool)
-        for topic in TOPICS:
-            emulator.create_topic(topic, 2)
+    orders: int
 
-    def rows(self, query: str) -> Counter[tuple[str, str]]:
-        with self._engine.connect() as connection:
-            return Counter((str(key), str(value)) for key, value in connection.execute(sa.text(query)))
+    def start(self, instance: int, life: str, death: Death) -> ForkServerProcess: ...
 
-    def records(self, topic: str) -> Counter[tuple[str, str]]:
-        return Counter(read_topic(self.servers, topic))
+    def keep_busy(self, instance: int, process: ForkServerProcess) -> None:
+        """Give the process work until it is dead."""
+
+    def finish(self, process: ForkServerProcess) -> None:
+        """Give the last process what is left to do."""
+
+    def sides(self) -> list[Side]:
+        """Return what has to be on each side at the end."""
 
 
-def _killed(process: Any) -> None:
-    process.join()
-    assert process.exitcode == -signal.SIGKILL, f"the service ended by itself: {process.exitcode}"
+class HttpService:
+    """The FastAPI or the Django example, whose clients repeat what got no response."""
 
+    def __init__(self, site: Site, live: Callable[..., None], path: str, query: str) -> None:
+        self._site = site
+        self._live = live
+        self._path = path
+        self._query = query
+        self._ports: dict[int, int] = {}
+        self._numbers = itertools.count()
+        self._waiting: list[int] = []
+        self._taking = threading.Lock()
+        self.orders = 0
 
-def kill_fastapi(site: Site, kills: int, seed: int, progress: Callable[[int], None] = lambda number: None) -> int:
-    """Kill the FastAPI example so often, while clients repeat what got no response. Return the number of orders."""
-    draw = random.Random(seed)
-    numbers = itertools.count()
-    waiting: list[int] = []
-
-    def put(client: httpx.Client, number: int) -> int | None:
-        """Return the number if there was no response that says it is written."""
-        try:
-            response = client.put(f"/orders/{number}", json={"item": f"item {number}"})
-        except httpx.TransportError:
-            return number
-        if response.status_code == 503:
-            return number
-        assert response.is_success, response.text
-        return None
-
-    for life in range(kills + 1):
-        is_last = life == kills
+    def start(self, instance: int, life: str, death: Death) -> ForkServerProcess:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            port = listener.getsockname()[1]
-            dies_at = 0 if is_last else draw.randint(1, MOST_POINTS)
-            process = _forks.Process(target=live_fastapi, args=(site.url, site.servers, dies_at, listener), daemon=True)
-            process.start()
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client, ThreadPoolExecutor(4) as threads:
-            while process.is_alive() and (waiting or not is_last):
-                batch = waiting[:8] if is_last else [*waiting[:8], *itertools.islice(numbers, 4)]
-                waiting = [
-                    *waiting[8:],
-                    *(each for each in threads.map(lambda n: put(client, n), batch) if each is not None),
-                ]
-        if is_last:
-            until(lambda: site.records("orders") == site.rows("SELECT id, item FROM orders"))
-            process.kill()
-        _killed(process)
-        progress(life)
-    count = next(numbers)
-    expected = Counter((str(number), f"item {number}") for number in range(count))
-    assert site.rows("SELECT id, item FROM orders") == expected
-    assert site.records("orders") == expected
-    return count
+            self._ports[instance] = listener.getsockname()[1]
+            return start_life(self._live, self._site.around, life, death, listener)
 
-
-def kill_faststream(
-    site: Site, library: str, kills: int, seed: int, progress: Callable[[int], None] = lambda number: None
-) -> int:
-    """Kill the FastStream example so often, while orders arrive. Return the number of orders."""
-    draw = random.Random(seed)
-    numbers = itertools.count()
-    with Producer(bootstrap_servers=site.servers, linger_ms=0) as producer:
-
-        def place_order() -> None:
-            number = next(numbers)
-            order = {"id": f"order-{number}", "item": "lamp" if number % 2 else "chair"}
-            value = "{" if number % 50 == 49 else json.dumps(order)  # now and then one that cannot be read
-            producer.send("orders", value, key=order["id"])
-
-        for life in range(kills):
-            dies_at = draw.randint(1, MOST_POINTS)
-            process = _forks.Process(
-                target=live_faststream, args=(site.url, site.servers, dies_at, library), daemon=True
-            )
-            process.start()
+    def keep_busy(self, instance: int, process: ForkServerProcess) -> None:
+        with self._client(instance) as client, ThreadPoolExecutor(4) as threads:
             while process.is_alive():
-                place_order()
-                process.join(0.05)
-            _killed(process)
-            progress(life)
-        producer.flush()
-    count = next(numbers)
-    refused = Counter((f"order-{number}", "{") for number in range(49, count, 50))
-    expected = Counter(
-        (f"order-{number}", str(20 if number % 2 else 45)) for number in range(count) if number % 50 != 49
-    )
-    last = _forks.Process(target=live_faststream, args=(site.url, site.servers, 0, library), daemon=True)
-    last.start()
+                if not self._send(client, threads, self._next_batch()):
+                    process.join(0.02)  # it is about to be dead
+
+    def finish(self, process: ForkServerProcess) -> None:
+        with self._client(0) as client, ThreadPoolExecutor(4) as threads:
+            while process.is_alive() and self._waiting:
+                self._send(client, threads, self._take_waiting())
+
+    def _client(self, instance: int) -> httpx.Client:
+        return httpx.Client(base_url=f"http://127.0.0.1:{self._ports[instance]}", timeout=60)
+
+    def _next_batch(self) -> list[int]:
+        """Return what waits, and a few new orders if that is not much."""
+        batch = self._take_waiting()
+        with self._taking:
+            if len(batch) < 4:
+                batch += itertools.islice(self._numbers, 4)
+            self.orders = max([self.orders, *(number + 1 for number in batch)])
+        return batch
+
+    def _take_waiting(self) -> list[int]:
+        with self._taking:
+            batch = self._waiting[:8]
+            del self._waiting[:8]
+        return batch
+
+    def _send(self, client: httpx.Client, threads: ThreadPoolExecutor, batch: list[int]) -> bool:
+        """Send a batch of orders, and return whether any is known to be written."""
+        written = list(threads.map(lambda number: self._put(client, number), batch))
+        with self._taking:
+            self._waiting += [number for number, is_written in zip(batch, written, strict=True) if not is_written]
+        return any(written)
+
+    def _put(self, client: httpx.Client, number: int) -> bool:
+        """Return whether there was a response that says that the order is written."""
+        try:
+            response = client.put(self._path.format(number), json={"item": "lamp"})
+        except httpx.TransportError:
+            return False
+        if response.status_code == 503:
+            return False
+        assert response.is_success, response.text
+        return True
+
+    def sides(self) -> list[Side]:
+        return [
+            self._site.rows(self._query, Counter((str(number), "lamp") for number in range(self.orders))),
+            self._site.records("orders", self._published()),
+        ]
+
+    def _published(self) -> Counter[tuple[str, str]]:
+        value = json.dumps({"item": "lamp"}) if self._live is live_django else "lamp"
+        return Counter((str(number), value) for number in range(self.orders))
+
+
+class FastStreamService:
+    """The FastStream example, for which orders arrive all the time."""
+
+    def __init__(self, site: Site, library: str, instances: int) -> None:
+        self._site = site
+        self._library = library
+        self._instances = instances
+        self._numbers = itertools.count()
+        self._producer = Producer(bootstrap_servers=site.servers, linger_ms=0)
+        self.orders = 0
+
+    def start(self, instance: int, life: str, death: Death) -> ForkServerProcess:
+        return start_life(live_faststream, self._site.around, life, death, self._library, f"instance-{instance}")
+
+    def keep_busy(self, instance: int, process: ForkServerProcess) -> None:
+        while process.is_alive():
+            self._place_order()
+            process.join(0.05)
+
+    def finish(self, process: ForkServerProcess) -> None:
+        self._producer.close()
+
+    def _place_order(self) -> None:
+        number = next(self._numbers)
+        self.orders = max(self.orders, number + 1)
+        order = {"id": f"order-{number}", "item": "lamp" if number % 2 else "chair"}
+        value = "{" if _cannot_be_read(number) else json.dumps(order)
+        self._producer.send("orders", value, key=order["id"])
+
+    def sides(self) -> list[Side]:
+        numbers = range(self.orders)
+        invoices = [(f"order-{each}", str(20 if each % 2 else 45)) for each in numbers if not _cannot_be_read(each)]
+        refused = Counter((f"order-{each}", "{") for each in numbers if _cannot_be_read(each))
+        return [
+            self._site.rows("SELECT order_id, amount FROM invoices", Counter(invoices)),
+            self._site.records("invoices", Counter(invoices)),
+            self._site.records("orders-refused", refused),
+        ]
+
+
+def _cannot_be_read(number: int) -> bool:
+    return number % 50 == 49
+
+
+def _fastapi(site: Site, instances: int) -> Service:
+    return HttpService(site, live_fastapi, "/orders/{}", "SELECT id, item FROM orders")
+
+
+def _django(site: Site, instances: int) -> Service:
+    migration = start_life(migrate_django, site.around)
+    migration.join()
+    assert migration.exitcode == 0, "the tables were not created"
+    return HttpService(site, live_django, "/orders/{}/", "SELECT number, item_id FROM orders_order")
+
+
+SERVICES: Final[dict[str, Callable[[Site, int], Service]]] = {
+    "fastapi": _fastapi,
+    "django": _django,
+    "aiokafka": lambda site, instances: FastStreamService(site, "aiokafka", instances),
+    "confluent": lambda site, instances: FastStreamService(site, "confluent", instances),
+}
+
+
+def kill_service(site: Site, name: str, kills: int, seed: int, *, instances: int = 1) -> Run:
+    """Kill a service so often, while it has work; then compare both sides."""
+    run = Run(name, seed)
+    service = SERVICES[name](site, instances)
+    draw = random.Random(seed)
+    deaths = iter([Death(draw.randint(1, MOST_POINTS), _signal(draw)) for _ in range(kills)])
+    with ThreadPoolExecutor(instances) as lanes:
+        for endings in lanes.map(
+            lambda instance: list(_lives(service, site.around, instance, deaths)), range(instances)
+        ):
+            run.endings += endings
+    run.orders, run.left = service.orders, service.sides()[0].lacks
+    died_s = time.monotonic()
+    last = service.start(0, LAST, Death(0))
+    service.finish(last)
     try:
-        until(lambda: site.records("invoices") == expected and site.records("orders-refused") == refused, 180)
-    except AssertionError:
-        rows = site.rows("SELECT order_id, amount FROM invoices")
-        records = site.records("invoices")
-        print("rows missing", expected - rows, "too many", rows - expected, flush=True)
-        print("records missing", expected - records, "too many", records - expected, flush=True)
-        raise
-    last.kill()
-    _killed(last)
-    assert site.rows("SELECT order_id, amount FROM invoices") == expected
-    assert site.records("invoices") == expected
-    return count
+        site.await_agreement(*service.sides(), limit_s=LIMIT_S)
+        run.agreed_after_s = time.monotonic() - died_s
+    finally:
+        last.kill()
+        last.join()
+    assert all(side.agrees for side in service.sides()), "what the last process has done after the agreement"
+    return run
+
+
+def _signal(draw: random.Random) -> signal.Signals:
+    return signal.SIGTERM if draw.random() < TERMINATED else signal.SIGKILL
+
+
+_drawing = threading.Lock()
+
+
+def _lives(service: Service, logs: Surroundings, instance: int, deaths: Iterator[Death]) -> Iterator[Ending]:
+    """Let one instance live and die, until no deaths are left."""
+    for number in itertools.count():
+        with _drawing:
+            death = next(deaths, None)
+        if death is None:
+            return
+        started_s = time.monotonic()
+        life = f"{instance}-{number}"
+        process = service.start(instance, life, death)
+        service.keep_busy(instance, process)
+        process.join()
+        was_asked = death.signal is signal.SIGTERM  # FastStream ends with an error if it is asked while it starts
+        assert was_asked or process.exitcode == -signal.SIGKILL, (
+            f"the service ended by itself: {process.exitcode}; {logs.end_of(life)}"
+        )
+        yield Ending(death.signal, _point(logs.end_of(life), death), time.monotonic() - started_s)
+
+
+def _point(log: str, death: Death) -> str:
+    return log.rpartition(death.signal.name)[2].split()[0]
+
+
+def _summary(name: str, runs: Iterable[Run]) -> str:
+    runs = list(runs)
+    after_s = [run.agreed_after_s for run in runs]
+    lasted_s = [ending.lasted_s for run in runs for ending in run.endings]
+    return (
+        f"{name}: {sum(run.kills for run in runs)} SIGKILLs in {len(runs)} runs; "
+        f"rows == records after {_spread(after_s)}; lives of {_spread(lasted_s)}; deaths {_deaths(runs)}"
+    )
+
+
+def _deaths(runs: Iterable[Run]) -> str:
+    counted = Counter(ending.point for run in runs for ending in run.endings)
+    return ", ".join(f"{point} {count}" for point, count in sorted(counted.items()))
+
+
+def _spread(seconds: list[float]) -> str:
+    return f"{min(seconds):.1f} / {statistics.median(seconds):.1f} / {max(seconds):.1f} s (min / median / max)"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Kill the FastAPI and FastStream examples, and compare both sides.")
+    parser = argparse.ArgumentParser(description="Kill the examples of services, and compare both sides.")
     parser.add_argument("--kills", type=int, default=1000, help="in all; default: %(default)s")
-    parser.add_argument("services", nargs="*", default=["fastapi", "aiokafka", "confluent"])
+    parser.add_argument("--kills-per-run", type=int, default=50, help="after which both sides are compared")
+    parser.add_argument("--instances", type=int, default=1, help="processes of a service at a time")
+    parser.add_argument("services", nargs="*", default=list(SERVICES), help=f"of {', '.join(SERVICES)}; default: all")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     arguments = parser.parse_args()
-    print(f"seed {arguments.seed}", flush=True)
-    each = -(-arguments.kills // len(arguments.services))
-
-    def progress(life: int) -> None:
-        if life % 20 == 19:
-            print(f"  {life + 1} kills", flush=True)
-
+    runs_of_each = -(-arguments.kills // (len(arguments.services) * arguments.kills_per_run))
     with PostgresServer.start() as postgres:
         postgres.spare_the_disk()
         for name in arguments.services:
-            with Emulator() as emulator:
-                site = Site(postgres, emulator, f"kills_{name}")
-                if name == "fastapi":
-                    orders = kill_fastapi(site, each, arguments.seed, progress)
-                else:
-                    orders = kill_faststream(site, name, each, arguments.seed, progress)
-            print(f"{name}: {each} SIGKILLs, {orders} orders, rows == records", flush=True)
+            runs = []
+            for seed in range(arguments.seed, arguments.seed + runs_of_each):
+                with Emulator() as emulator, tempfile.TemporaryDirectory() as logs:
+                    site = Site(postgres, emulator, f"kills_{name}_{seed}", Path(logs))
+                    runs.append(kill_service(site, name, arguments.kills_per_run, seed, instances=arguments.instances))
+                print(runs[-1], flush=True)
+            print(_summary(name, runs), flush=True)
 
 
 if __name__ == "__main__":
