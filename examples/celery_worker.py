@@ -8,6 +8,7 @@ killed or its outcome was unknown, finds its order by the primary key: there is 
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -28,6 +29,8 @@ from dualwrite.errors import DualWriteError
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 
 TOPIC = "orders"
+
+_log = logging.getLogger(__name__)
 
 
 def queue_in(folder: str) -> dict[str, str]:
@@ -64,7 +67,10 @@ def writers() -> DualWriterPool:
     engine = sa.create_engine(os.environ["SHOP_DATABASE_URL"], pool_pre_ping=True)
     Base.metadata.create_all(engine)
     pool = DualWriterPool(engine, bootstrap_servers=os.environ["SHOP_BOOTSTRAP_SERVERS"], **pool_settings)
-    pool.recover()  # complete what killed processes left open
+    try:
+        pool.recover()  # complete what killed processes left open
+    except DualWriteError as error:
+        _log.warning("something is left open, and will be completed in the background: %s", error)
     return pool
 
 

@@ -13,6 +13,7 @@ get: there is never a second order, nor a second event.
 from __future__ import annotations
 
 import argparse
+import logging
 import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -34,6 +35,8 @@ from dualwrite.errors import DualWriteError, OutcomeUnknown
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
 
 TOPIC = "orders"
+
+_log = logging.getLogger(__name__)
 
 
 class Base(DeclarativeBase): ...
@@ -94,7 +97,7 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
         async with AsyncDualWriterPool(
             engine, prefix="shop", bootstrap_servers=bootstrap_servers, **pool_settings
         ) as pool:
-            await pool.recover()  # complete what dead processes left open, before the first request
+            await recover(pool)
             app.state.shop = Shop(engine, pool)
             yield
         await engine.dispose()
@@ -107,6 +110,18 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
     app.add_api_route("/ready", ready, methods=["GET"])
     app.add_api_route("/health", health, methods=["GET"])
     return app
+
+
+async def recover(pool: AsyncDualWriterPool) -> None:
+    """Complete what dead processes left open, before the first request.
+
+    A process that is frozen in the middle of a dual write keeps its row locked, and a broker may be away: that is no
+    reason not to start, because the pool tries again in the background.
+    """
+    try:
+        await pool.recover()
+    except DualWriteError as error:
+        _log.warning("something is left open, and will be completed in the background: %s", error)
 
 
 def shop_of(request: Request) -> Shop:

@@ -28,7 +28,7 @@ from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.faststream import ExactlyOnce
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
-from examples.fastapi_service import servers
+from examples.fastapi_service import recover, servers
 
 ORDERS = "orders"
 INVOICES = "invoices"
@@ -79,7 +79,7 @@ def create_app(
         async with engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
         async with pool:
-            await pool.recover()  # complete what dead processes left open, before the first message
+            await recover(pool)
             yield
         await engine.dispose()
 
