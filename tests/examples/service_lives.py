@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -35,12 +36,17 @@ MOST_SENDS: Final = 3
 """How many of the records of a dual write count: else those of a large one would hide all other points."""
 
 
+SLEEPS_S: Final = 2.5
+"""How long a life is frozen: longer than its leases last, so that others take its transactions over meanwhile."""
+
+
 @dataclass
 class Death:
-    """Sends this process a signal at the pause point with that number; 0: never."""
+    """Sends this process a signal at the pause point with that number; 0: never. It may be frozen at another one."""
 
     at: int
     signal: signal.Signals = signal.SIGKILL
+    sleeps_at: int = 0
     _reached: int = field(default=0)
     _sends: int = field(default=0)
 
@@ -49,6 +55,10 @@ class Death:
         if self._sends > MOST_SENDS:
             return
         self._reached += 1
+        if self._reached == self.sleeps_at:
+            _log.warning("asleep %s", point)
+            subprocess.Popen(["sh", "-c", f"sleep {SLEEPS_S}; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
         if self._reached == self.at:
             _log.warning("%s %s", self.signal.name, point)
             os.kill(os.getpid(), self.signal)

@@ -74,6 +74,10 @@ class Site:
         for topic in TOPICS:
             emulator.create_topic(topic, 2)
 
+    def create_tables(self, metadata: sa.MetaData) -> None:
+        """Create the tables of a service, as a migration does before several processes start."""
+        metadata.create_all(self._engine)
+
     # ---- both sides -----------------------------------------------------------------------------------------
 
     def rows(self, query: str, expected: Entries) -> Side:
