@@ -1,11 +1,13 @@
-"""`ExactlyOnce` on FastStream itself, with either of its brokers: what FastStream drops before `take` is not lost."""
+"""`ExactlyOnce` on FastStream itself, on either of its brokers: dropped messages, lost partitions, and stops."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,15 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
+from dualwrite.recipes.consume.consume_async import AsyncHandler
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.faststream import ExactlyOnce
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
-from tests.support.conditions import until as wait_until
-from tests.support.databases import SqliteDatabase, event_bodies, events, unique
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
+from dualwrite.testing.postgres import PostgresServer
+from tests.support.conditions import until
+from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, event_bodies, events, unique
+from tests.support.topics import read_topic
 
 LIBRARIES = {"aiokafka": faststream.kafka, "confluent": faststream.confluent}
 
@@ -35,52 +40,90 @@ def sqlite(tmp_path: Path) -> Iterator[SqliteDatabase]:
     made.close()
 
 
-async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
+OUT = "out"
+
+
+async def write(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+    """Insert a row, whose id is the offset; so a second one of the same record would be refused."""
     body = (record.value or b"").decode()
     await tx.connection.execute(sa.insert(events), {"id": record.offset, "event_key": "k", "body": body})
 
 
-def consume(
-    sqlite: SqliteDatabase,
-    emulator: Emulator,
-    library: str,
-    topic: str,
-    *,
-    batch: bool,
-    done: Callable[[], bool],
-    before: Callable[[Any], Awaitable[None]] | None = None,
-) -> None:
-    """Consume with FastStream until a condition holds; `before` is called by the subscriber before `take`."""
+async def write_and_send(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+    await write(tx, record)
+    tx.send(OUT, record.value)
 
-    async def run() -> None:
-        engine = create_async_engine(sqlite.url.set(drivername="sqlite+aiosqlite"))
-        servers = emulator.bootstrap_servers
-        broker: Any = LIBRARIES[library].KafkaBroker(servers, log_level=logging.DEBUG)
-        async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=unique("member")) as writer:
-            billing = ExactlyOnce(writer, handle, group_id="billing", offsets=OffsetsInDatabase(engine))
+
+@dataclass(frozen=True)
+class Site:
+    """What the members of the group share."""
+
+    database: Database
+    emulator: Emulator
+    library: str
+    topic: str = field(default_factory=lambda: unique("in"))
+    batch: bool = True
+
+    def __post_init__(self) -> None:
+        self.emulator.create_topic(self.topic)
+
+    @asynccontextmanager
+    async def member(
+        self, handle: AsyncHandler = write, before: Callable[[Any], Awaitable[None]] | None = None
+    ) -> AsyncIterator[Any]:
+        """Consume with a FastStream broker of its own; `before` is called by the subscriber before `take`."""
+        of_library: Any = LIBRARIES[self.library]
+        is_sqlite = self.database.url.drivername.startswith("sqlite")
+        engine = create_async_engine(
+            self.database.url.set(drivername="sqlite+aiosqlite") if is_sqlite else self.database.url
+        )
+        servers = self.emulator.bootstrap_servers
+        broker = of_library.KafkaBroker(servers, log_level=logging.DEBUG, graceful_timeout=0.1)
+        async with AsyncDualWriterPool(engine, bootstrap_servers=servers, prefix=unique("member")) as pool:
+            billing = ExactlyOnce(pool, handle, group_id="billing", offsets=OffsetsInDatabase(engine))
 
             async def on_message(message: Any) -> None:
                 if before is not None:
                     await before(message)
                 await billing.take(message)
 
-            on_message.__annotations__["message"] = LIBRARIES[library].KafkaMessage
+            on_message.__annotations__["message"] = of_library.KafkaMessage
             broker.subscriber(
-                topic,
+                self.topic,
                 group_id="billing",
                 ack_policy=AckPolicy.MANUAL,
                 auto_offset_reset="earliest",
                 isolation_level="read_committed",
-                batch=batch,
+                batch=self.batch,
                 parser=billing.parser,
                 decoder=billing.decoder,
             )(on_message)
             async with broker:
                 await broker.start()
-                await asyncio.to_thread(wait_until, done)
+                yield broker
         await engine.dispose()
 
-    asyncio.run(run())
+    def consume(self, done: Callable[[], bool], before: Callable[[Any], Awaitable[None]] | None = None) -> None:
+        """Consume until a condition holds."""
+
+        async def run() -> None:
+            async with self.member(before=before):
+                await asyncio.to_thread(until, done)
+
+        asyncio.run(run())
+
+    def bodies(self) -> list[str]:
+        return event_bodies(self.database)
+
+    def producer(self) -> Producer:
+        return Producer(bootstrap_servers=self.emulator.bootstrap_servers, linger_ms=0)
 
 
 @pytest.mark.parametrize("batch", [True, False])
@@ -89,17 +132,16 @@ def test_records_that_faststream_cannot_read_are_written(
     sqlite: SqliteDatabase, emulator: Emulator, library: str, batch: bool
 ) -> None:
     """Its parser takes headers for text, and its decoder believes a content type."""
-    topic = unique("in")
-    emulator.create_topic(topic)
-    with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
-        producer.send(topic, "0")
-        producer.send(topic, "1", headers={"binary": b"\xff"})
-        producer.send(topic, "2", headers={"none": None})
-        producer.send(topic, "{", headers={"content-type": "application/json"})
-        producer.send(topic, b"\xc3\xa4", headers={"content-type": "text/plain"})
-        producer.send(topic, "5")
-    consume(sqlite, emulator, library, topic, batch=batch, done=lambda: "5" in event_bodies(sqlite))
-    assert event_bodies(sqlite) == ["0", "1", "2", "{", "ä", "5"]
+    site = Site(sqlite, emulator, library, batch=batch)
+    with site.producer() as producer:
+        producer.send(site.topic, "0")
+        producer.send(site.topic, "1", headers={"binary": b"\xff"})
+        producer.send(site.topic, "2", headers={"none": None})
+        producer.send(site.topic, "{", headers={"content-type": "application/json"})
+        producer.send(site.topic, b"\xc3\xa4", headers={"content-type": "text/plain"})
+        producer.send(site.topic, "5")
+    site.consume(lambda: "5" in site.bodies())
+    assert site.bodies() == ["0", "1", "2", "{", "ä", "5"]
 
 
 @pytest.mark.parametrize("batch", [True, False])
@@ -108,8 +150,7 @@ def test_what_does_not_reach_take_is_read_again(
     sqlite: SqliteDatabase, emulator: Emulator, library: str, batch: bool
 ) -> None:
     """The subscriber, a middleware or a dependency has raised."""
-    topic = unique("in")
-    emulator.create_topic(topic)
+    site = Site(sqlite, emulator, library, batch=batch)
     failures = iter(range(3))
 
     async def fail_thrice(message: Any) -> None:
@@ -117,12 +158,98 @@ def test_what_does_not_reach_take_is_read_again(
             raise ValueError(number)
 
     numbers = itertools.count()
-    with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
+    with site.producer() as producer:
 
         def some_are_written() -> bool:
-            producer.send(topic, str(next(numbers)))
-            return len(event_bodies(sqlite)) > 5
+            producer.send(site.topic, str(next(numbers)))
+            return len(site.bodies()) > 5
 
-        consume(sqlite, emulator, library, topic, batch=batch, done=some_are_written, before=fail_thrice)
-    written = event_bodies(sqlite)
+        site.consume(some_are_written, before=fail_thrice)
+    written = site.bodies()
     assert written == [str(number) for number in range(len(written))]
+
+
+class Held:
+    """A handler whose first dual write waits inside its block."""
+
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def __call__(self, tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
+        await write_and_send(tx, record)
+        self.entered.set()
+        await self.may_end.wait()
+
+
+def send_five(site: Site) -> list[str]:
+    site.emulator.create_topic(OUT)
+    values = [str(number) for number in range(5)]
+    with site.producer() as producer:
+        for value in values:
+            producer.send(site.topic, value)
+    return values
+
+
+async def leave_group(consumer: Any) -> None:
+    """Give the partitions up; the block that is in progress does not hear of it."""
+    if hasattr(consumer, "consumer"):  # FastStream's wrapper around confluent-kafka's consumer
+        consumer.consumer.unsubscribe()
+    else:
+        await consumer.stop()
+
+
+def assert_written_once(site: Site, values: list[str]) -> None:
+    assert site.bodies() == values
+    assert [value for _, value in read_topic(site.emulator.bootstrap_servers, OUT)] == values
+
+
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_the_partition_is_lost_in_the_middle_of_a_block(
+    postgres: PostgresDatabase, emulator: Emulator, library: str
+) -> None:
+    """The other member reads the same records, waits for the row, and finds it moved."""
+    site = Site(postgres, emulator, library)
+    values = send_five(site)
+    consumers: list[Any] = []
+
+    async def note(message: Any) -> None:
+        consumers.append(message.consumer)
+
+    def one_waits() -> bool:
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
+        with postgres.aside.connect() as connection:
+            return bool(connection.scalar(sa.text(waiting)))
+
+    async def run() -> None:
+        held = Held()
+        async with site.member(held, note), asyncio.timeout(60):
+            await held.entered.wait()
+            await leave_group(consumers[0])
+            async with site.member(write_and_send):
+                await asyncio.to_thread(until, one_waits)
+                held.may_end.set()
+                await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
+
+    asyncio.run(run())
+    assert_written_once(site, values)
+
+
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_the_service_is_stopped_in_the_middle_of_a_block(
+    postgres: PostgresDatabase, emulator: Emulator, library: str
+) -> None:
+    """Longer than FastStream waits for it: the block is cancelled, and the next service writes its records."""
+    site = Site(postgres, emulator, library)
+    values = send_five(site)
+
+    async def run() -> None:
+        held = Held()
+        async with site.member(held), asyncio.timeout(60):
+            await held.entered.wait()
+        assert site.bodies() == []
+        async with site.member(write_and_send), asyncio.timeout(60):
+            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
+
+    asyncio.run(run())
+    assert_written_once(site, values)

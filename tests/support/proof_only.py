@@ -134,6 +134,7 @@ FUNCTIONS: Final = frozenset(
         "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_before_or_after_the_event",
         "tests/emulator/storage/test_damage.py::test_every_damage_to_every_file",
         "tests/durability/test_broker_aborts.py::test_what_the_broker_aborts_while_its_commit_waits",
+        "tests/recipes/test_faststream_brokers.py::test_the_partition_is_lost_in_the_middle_of_a_block",
         "tests/recipes/test_kafka_away.py::test_a_pools_timeout_says_that_kafka_keeps_slots_aside",
         "tests/recipes/test_kafka_away.py::test_under_load_no_transaction_stays_open",
         "tests/recipes/test_refused_blocks.py::test_no_block_is_blamed_for_what_is_owed",
