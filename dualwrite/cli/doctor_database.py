@@ -58,7 +58,11 @@ def _isolation(connection: sa.Connection) -> list[Check]:
 def _table(connection: sa.Connection) -> list[Check]:
     inspector = sa.inspect(connection)
     if not inspector.has_table(_TABLE):
-        return [failure(_WHERE, _TABLE, "missing", "create it: dualwrite init-db, or a migration (docs/cli.md)")]
+        remedy = (
+            "create it: dualwrite init-db, or a migration (docs/cli.md); "
+            "without create_table=False, the first dual write does, if it has the right to"
+        )
+        return [failure(_WHERE, _TABLE, "missing", remedy)]
     missing = {column.name for column in kafka_transaction_state.columns} - {
         column["name"] for column in inspector.get_columns(_TABLE)
     }

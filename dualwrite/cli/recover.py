@@ -248,7 +248,8 @@ def _summary(report: RecoveryReport) -> str:
     others = f"{left} left, {waiting} waiting, {report.settled} settled"
     if report.applied:
         return f"{resolvable} resolved, {others}"
-    return f"{resolvable} to resolve, {others}; nothing was changed: --apply resolves them"
+    summary = f"{resolvable} to resolve, {others}"
+    return f"{summary}; nothing was changed: --apply resolves them" if resolvable else summary
 
 
 def as_document(report: RecoveryReport, blocks: Sequence[TakenOut] = ()) -> dict[str, Any]:

@@ -97,6 +97,8 @@ def command(
 def _show_once(found: list[Line], *, as_json: bool) -> None:
     if as_json:
         print_json([asdict(row) for row in found])
+    elif not found:
+        click.echo("nothing is open")
     else:
         cells = [tuple(map(str, _cells(line))) for line in found]
         headers = _headers(found)

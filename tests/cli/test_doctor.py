@@ -154,6 +154,7 @@ def test_a_database(call: Call, database: Database, emulator: Emulator) -> None:
     missing = failed.pop("kafka_transaction_state")
     assert missing["found"] == "missing"
     assert "dualwrite init-db" in missing["remedy"]
+    assert "the first dual write does" in missing["remedy"]
     assert failed.keys() == FORGETFUL[type(database)]
     assert not sa.inspect(database.engine).has_table("kafka_transaction_state")
     create_state_table(database.engine)

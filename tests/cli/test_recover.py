@@ -88,6 +88,8 @@ def test_dry_then_apply_then_nothing(scenario: Scenario, call: Call) -> None:
     assert (applied.code, applied.out.splitlines()[-1]) == (0, "1 resolved, 0 left, 0 waiting, 0 settled")
     again = call(*options(scenario, *select, "--apply", "--json"))
     assert again.document == {"applied": True, "clean": True, "settled": 1, "unseen": [], "found": [], "taken_out": []}
+    nothing = call(*options(scenario, *select))
+    assert (nothing.code, nothing.out) == (0, "0 to resolve, 0 left, 0 waiting, 1 settled\n")
     scenario.assert_both_sides_agree()
 
 

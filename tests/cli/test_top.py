@@ -82,6 +82,7 @@ def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulato
         assert "2 blocks, " in text
         assert "2 records" in text
         assert not call(*options, "--prefix", "c-", "--json").document
+        assert call(*options, "--prefix", "c-", "--once").out == "nothing is open\n"
 
 
 def test_what_is_stored_while_kafka_cannot_be_asked() -> None:
