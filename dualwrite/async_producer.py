@@ -11,7 +11,6 @@ is not sent.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import time
 import warnings
@@ -44,8 +43,6 @@ from dualwrite.settings import ProducerSettings
 __all__ = ["AsyncProducer", "AsyncRecordFuture", "AsyncSentRecords", "AsyncTransaction", "run_in_background"]
 
 ResultT = TypeVar("ResultT")
-
-_log = logging.getLogger(__name__)
 
 
 def run_in_background(coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
@@ -423,8 +420,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         if operation is None:
             return True
         await self._ends(operation, timeout_s)
-        if operation.error is not None:
-            _log.warning("%s failed while closing: %s", operation.name, operation.error)
+        self._core.log_failure_on_close(operation)
         return operation.done
 
     async def __aenter__(self) -> Self:

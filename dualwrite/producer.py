@@ -389,8 +389,7 @@ class Producer(ProducerBase[RecordFuture]):
             operation.listen(waiter.wake)
         if not waiter.wait(deadline_s - time.monotonic()):
             return operation.done
-        if operation.error is not None:
-            _log.warning("%s failed while closing: %s", operation.name, operation.error)
+        self._core.log_failure_on_close(operation)
         return operation.done
 
     def __enter__(self) -> Self:

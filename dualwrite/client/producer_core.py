@@ -28,7 +28,7 @@ from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
-from dualwrite.client.unfinished_on_close import unfinished_on_close
+from dualwrite.client.unfinished_on_close import failed_on_close, unfinished_on_close
 from dualwrite.client.wire.cluster import Lease, monotonic_ms
 from dualwrite.client.wire.codec import ProduceEncoder
 from dualwrite.config import ProducerConfig
@@ -532,6 +532,12 @@ class ProducerCore:
                 self._transaction_manager.settle_without_kafka()
         self.wake()
         return operation
+
+    def log_failure_on_close(self, operation: Operation) -> None:
+        """Log why the call failed that `close()` waited for, if it did."""
+        failed = failed_on_close(operation)
+        if failed is not None:
+            _log.log(failed.level, "%s", failed.message)
 
     def mark_closed(self, *, pending: bool, hand_over: bool = False) -> None:
         """Refuse further calls, end all waits with an error, and log what the producer leaves unfinished.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple
 
-from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import Call, ProducerState
 from dualwrite.config import ProducerConfig
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -63,6 +64,17 @@ def unfinished_on_close(
         "closed before all records were acknowledged: the futures of the others raise an error, "
         "and Kafka may have stored those records anyway",
     )
+
+
+def failed_on_close(operation: Operation) -> Unfinished | None:
+    """Return what failed while `close()` waited for it; None if nothing did.
+
+    An initialisation that fails has begun no transaction, and nobody has to repeat it with a producer that is closed.
+    """
+    if operation.error is None:
+        return None
+    level = logging.INFO if operation.name == Call.INIT_TRANSACTIONS.value else logging.WARNING
+    return Unfinished(level, f"{operation.name} failed while closing: {operation.error}")
 
 
 def _if_not(prepared: PreparedTxnState, config: ProducerConfig, completed_by: str) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from dualwrite.client.transactions.states import ProducerState
-from dualwrite.client.unfinished_on_close import unfinished_on_close
+from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.transactions.states import Call, ProducerState
+from dualwrite.client.unfinished_on_close import failed_on_close, unfinished_on_close
 from dualwrite.config import ProducerConfig
+from dualwrite.errors import RetriableError
 from dualwrite.prepared_state import PreparedTxnState
 
 S = ProducerState
@@ -67,3 +69,15 @@ def test_records_without_an_answer() -> None:
     left = unfinished_on_close(S.READY, NOTHING, config(transactional_id=None), pending=True)
     assert left is not None
     assert "the futures of the others raise an error" in left.message
+
+
+@pytest.mark.parametrize(
+    ("call", "level"),
+    [(Call.INIT_TRANSACTIONS, logging.INFO), (Call.ABORT_TRANSACTION, logging.WARNING)],
+)
+def test_what_failed_while_closing(call: Call, level: int) -> None:
+    """An initialisation that fails has begun nothing: a writer without Kafka would warn of it at each attempt."""
+    operation = Operation(call.value)
+    assert failed_on_close(operation) is None
+    operation.end(RetriableError("no broker"))
+    assert failed_on_close(operation) == (level, f"{call.value} failed while closing: no broker")
