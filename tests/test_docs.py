@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import re
@@ -18,6 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
+from fastapi.testclient import TestClient
 
 import dualwrite
 from dualwrite import errors
@@ -30,6 +32,7 @@ from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.security_config import SecurityConfig
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
+from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
@@ -259,6 +262,46 @@ def test_the_page_of_the_order_sends_the_version_of_a_row(
         named["deposit"]("anna", 5)
         named["deposit"]("anna", 7)
     assert read_topic(emulator.bootstrap_servers, "accounts") == [("anna", "1: 5"), ("anna", "2: 7")]
+    database.close()
+
+
+def test_the_page_of_fastapi_is_a_whole_service(run: Run, emulator: Emulator, postgres_server: PostgresServer) -> None:
+    database = PostgresDatabase(postgres_server)
+    url = database.url.render_as_string(hide_password=False)
+    (code,) = examples(DOCS / "fastapi.md")
+    with TestClient(run(code.replace("postgresql+psycopg://localhost/shop", url))["app"]) as client:
+        orders = ("1?item=lamp", "1?item=lamp", "1?item=shade")
+        assert [client.put(f"/orders/{order}").status_code for order in orders] == [201, 200, 409]
+        with kafka_away(emulator):
+            refused = client.put("/orders/2?item=lamp")
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
+    assert refused.json()["detail"].startswith("not written: ")
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
+    with database.engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(1, "lamp")]
+    database.close()
+
+
+def test_the_page_of_faststream_is_a_whole_service(
+    run: Run, emulator: Emulator, postgres_server: PostgresServer
+) -> None:
+    database = PostgresDatabase(postgres_server)
+    url = database.url.render_as_string(hide_password=False)
+    service, shop = examples(DOCS / "faststream.md")
+    emulator.create_topic("invoices")
+    run(shop)
+    app = run(service.replace("postgresql+psycopg://localhost/shop", url))["app"]
+
+    async def serve() -> None:
+        running = asyncio.create_task(app.run())
+        await asyncio.to_thread(until, lambda: len(emulator.records("invoices")) == 1)
+        app.exit()
+        await running
+
+    asyncio.run(serve())
+    assert read_topic(emulator.bootstrap_servers, "invoices") == [("1", "one lamp")]
+    with database.engine.connect() as connection:
+        assert connection.execute(sa.text("SELECT id, item FROM invoices")).all() == [(1, "lamp")]
     database.close()
 
 
