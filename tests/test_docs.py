@@ -10,6 +10,7 @@ import runpy
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, fields
@@ -56,6 +57,13 @@ def test_the_table_of_profiles_is_that_of_the_code() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_names_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    _, _, below = (ROOT / "README.md").read_text().partition("| extra | brings |")
+    named = re.findall(r"`([\w-]+)`", " ".join(re.findall(r"^\| (`.*?) \|", below, re.MULTILINE)))
+    assert sorted(named) == sorted(extras)
 
 
 def test_no_line_is_longer_than_a_screen() -> None:
@@ -224,8 +232,10 @@ def test_the_page_of_the_pool_writes_and_recovers(
     database.close()
 
 
-def test_the_tutorial_dies_on_both_sides_of_the_decision(emulator: Emulator, tmp_path: Path) -> None:
-    (code,) = examples(DOCS / "tutorial.md")
+def test_the_tutorial_dies_on_both_sides_of_the_decision(
+    run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, look = examples(DOCS / "tutorial.md")
     (tmp_path / "shop.py").write_text(code.replace("127.0.0.1:9092", emulator.bootstrap_servers))
 
     def shop(die: str = "") -> tuple[int, str]:
@@ -246,6 +256,8 @@ def test_the_tutorial_dies_on_both_sides_of_the_decision(emulator: Emulator, tmp
     assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
     assert shop() == (0, "order 3\n")
     assert read_topic(emulator.bootstrap_servers, "orders") == [(str(order), "lamp") for order in (1, 2, 3)]
+    run(look)
+    assert capsys.readouterr().out == "b'1' b'lamp'\nb'2' b'lamp'\nb'3' b'lamp'\n"
 
 
 def test_the_page_of_the_order_sends_the_version_of_a_row(
