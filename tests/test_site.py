@@ -51,6 +51,15 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     assert all('class="mermaid"' not in text for text in texts.values())  # the theme would fetch what draws it
 
 
+def test_every_diagram_is_a_picture_on_its_page(site: Path) -> None:
+    drawn = runpy.run_path(str(DOCS / "draw_diagrams.py"))
+    named = {drawn["name_of"](text) for text in drawn["all_diagrams"]()}
+    assert {each.name for each in drawn["DIAGRAMS"].iterdir()} == named, "run: python docs/draw_diagrams.py"
+    pages = "".join(page.read_text() for page in site.rglob("*.html"))
+    assert sorted(f"{name}.svg" for name in re.findall(r'<svg id="d(\w+)"', pages)) == sorted(named)
+    assert "stateDiagram-v2\n" not in pages
+
+
 def test_the_picture_of_the_crashes_is_that_of_the_code() -> None:
     drawn = runpy.run_path(str(DOCS / "draw_crash_points.py"))
     assert drawn["PICTURE"].read_text() == drawn["picture"](), "run: python docs/draw_crash_points.py"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final
+
+from mkdocs.exceptions import PluginError
 
 import dualwrite
 
@@ -26,6 +29,7 @@ _REFERENCE: Final = {
 }
 """The pages of the reference: of what modules the public names are on it."""
 _EMULATOR: Final = ("dualwrite.broker_emulator.emulator.Emulator", "dualwrite.broker_emulator.handles")
+_DIAGRAMS: Final = runpy.run_path(str(_ROOT / "docs" / "draw_diagrams.py"))
 _LINK: Final = re.compile(r"\[(?P<text>[^\]]*)\]\((?P<target>[^)#:]+)(?P<anchor>#[^)]*)?\)")
 _FENCED: Final = re.compile(r"(```.*?```)", re.DOTALL)
 
@@ -56,8 +60,17 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     here = Path(page.file.src_uri)
     is_above = page.file.src_uri in _ABOVE.values()
     folder = _ROOT if is_above else (_ROOT / "docs" / here).parent
-    parts = _FENCED.split(markdown)
+    drawn = _DIAGRAMS["FENCED"].sub(_picture, markdown)
+    parts = _FENCED.split(drawn)
     return "".join(part if part.startswith("```") else _LINK.sub(_to_site(folder, here), part) for part in parts)
+
+
+def _picture(found: re.Match[str]) -> str:
+    """Return the picture of a diagram as a part of the page, whose colours it has then."""
+    picture = _DIAGRAMS["DIAGRAMS"] / _DIAGRAMS["name_of"](found[1])
+    if not picture.exists():
+        raise PluginError(f"a diagram has changed, so it has no picture: python docs/draw_diagrams.py\n{found[1]}")
+    return f'<div class="diagram" style="overflow-x:auto" tabindex="0">{picture.read_text().rstrip()}</div>'
 
 
 def _to_site(folder: Path, here: Path) -> Callable[[re.Match[str]], str]:
