@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,18 +42,23 @@ _STYLE: Final = (
 _SAME: Final = (
     (re.compile(r"(?<!\d)1[78]\d{14}(?!\d)"), "1795342526754017"),
     (re.compile(r"(orders-\d)\.[a-z0-9]{8}\b"), r"\1.k3t7pwqz"),
+    (re.compile(r"^\d\d:\d\d:\d\d"), "14:02:11"),
     (re.compile(r"\bsqlite \d+\.\d+\.\d+"), "sqlite 3.40.1"),
     (re.compile(r"\bcluster( +)[\w-]{22},"), r"cluster\1q7Zt2mWnTPa0V5cKx1bYdw,"),
 )
+_HOME: Final = b"\x1b[H"
+"""Where the view of a whole terminal begins."""
+_CONTROL: Final = re.compile(r"\x1b\[[?\d;]*[A-LN-Za-ln-z]")
+"""What moves the cursor or changes the screen: every escape but those of colours."""
 _CRASH: Final = """
 import os, sys
 import sqlalchemy as sa
 from dualwrite import DualWriter
-url, servers = sys.argv[1:]
-stop = lambda point: os._exit(137) if point == "after-database-commit" else None
-with DualWriter(sa.create_engine(url), bootstrap_servers=servers, transactional_id="orders-1", pause=stop) as writer:
+url, servers, name, last = sys.argv[1:]
+stop = lambda point: os._exit(137) if point == last else None
+with DualWriter(sa.create_engine(url), bootstrap_servers=servers, transactional_id=name, pause=stop) as writer:
     with writer.transaction() as tx:
-        tx.session.execute(sa.text("CREATE TABLE orders (id integer PRIMARY KEY)"))
+        tx.session.execute(sa.text("CREATE TABLE IF NOT EXISTS orders (id integer PRIMARY KEY)"))
         tx.send("orders", key="1", value="lamp")
 """
 
@@ -62,21 +68,48 @@ Shown = tuple[str, list[str]]
 
 def run(command: str, environment: dict[str, str]) -> Shown:
     """Run a command in a terminal of `_COLUMNS` columns."""
+    process, ours = _start(command, environment)
+    written = b""
+    while part := _read(ours):
+        written += part
+    os.close(ours)
+    process.wait()
+    return command, [_same(line) for line in written.decode().replace("\r\n", "\n").splitlines()]
+
+
+def watch(command: str, environment: dict[str, str], *, lines: int) -> Shown:
+    """Run a command that fills a terminal of so many lines, and interrupt it when it has done so."""
+    process, ours = _start(command, environment | {"LINES": str(lines)})
+    written = b""
+    while written.rpartition(_HOME)[2].count(b"\n") < lines - 1:
+        written += _read(ours)
+    process.send_signal(signal.SIGINT)
+    while _read(ours):  # a view that cannot write does not end
+        pass
+    os.close(ours)
+    process.wait()
+    _, _, screen = written.rpartition(_HOME)
+    return command, [_same(_CONTROL.sub("", line).rstrip()) for line in screen.decode().splitlines()]
+
+
+def _start(command: str, environment: dict[str, str]) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a command; return it, and our side of its terminal."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background job
     ours, theirs = pty.openpty()
     words = [sys.executable, "-m", *shlex.split(command)]
     environment = os.environ | environment | {"TERM": "xterm-256color", "COLUMNS": str(_COLUMNS)}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(words, stdout=theirs, stderr=subprocess.DEVNULL, env=environment)
     os.close(theirs)
-    written = b""
-    while True:
-        try:
-            written += os.read(ours, 65_536)
-        except OSError:  # how a pseudo terminal says that its other side is closed
-            break
-    os.close(ours)
-    process.wait()
-    return command, [_same(line) for line in written.decode().replace("\r\n", "\n").splitlines()]
+    return process, ours
+
+
+def _read(terminal: int) -> bytes:
+    """Return what comes next; nothing at the end, which a pseudo terminal reports as an error."""
+    try:
+        return os.read(terminal, 65_536)
+    except OSError:
+        return b""
 
 
 def _same(line: str) -> str:
@@ -146,14 +179,21 @@ def pictures() -> dict[str, str]:
         url = f"sqlite:///{directory}/shop.db"
         environment = {"DUALWRITE_BOOTSTRAP_SERVER": kafka.bootstrap_servers, "DUALWRITE_DATABASE_URL": url}
         doctor = run("dualwrite init-db", environment), run("dualwrite doctor", environment)
-        subprocess.run([sys.executable, "-c", _CRASH, url, kafka.bootstrap_servers], check=False, capture_output=True)
-        top = run("dualwrite top --once", environment)
+
+        def crash(*words: str) -> None:
+            command = [sys.executable, "-c", _CRASH, url, kafka.bootstrap_servers, *words]
+            subprocess.run(command, check=False, capture_output=True)
+
+        crash("orders-1", "after-database-commit")
         recovery = (
-            top,
+            run("dualwrite top --once", environment),
             run("dualwrite recover --all", environment),
             run("dualwrite recover --all --apply", environment),
             run("dualwrite top --once", environment),
         )
+        crash("orders-1", "after-database-commit")
+        crash("orders-2", "after-prepare")
+        top = watch("dualwrite top", environment, lines=6)
     return {
         "doctor.svg": picture(doctor, animated=False),
         "top.svg": picture([top], animated=False),
