@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -158,3 +160,49 @@ def test_killed_in_the_middle_and_asked_again(database_url: str, kafka: Emulator
         everything = Counter((str(number), f"item {number}") for number in range(80))
         until(lambda: Counter(read_topic(kafka.bootstrap_servers, TOPIC)) == everything)
         assert Counter(table(database_url)) == everything
+
+
+@contextmanager
+def row_is_held(database_url: str) -> Iterator[Callable[[], bool]]:
+    """Hold the row of order 1, uncommitted, until the end; yield what tells that a request waits for it."""
+    engine = sa.create_engine(database_url, poolclass=sa.NullPool)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+    def one_waits() -> bool:
+        with engine.connect() as aside:
+            return bool(aside.scalar(sa.text(waiting)))
+
+    with engine.connect() as connection:
+        connection.execute(sa.text("INSERT INTO orders (id, item) VALUES (1, 'of somebody else')"))
+        yield one_waits
+        connection.rollback()
+
+
+@pytest.mark.parametrize("ends", ["client", "service"])
+def test_the_client_or_the_service_ends_in_the_middle_of_a_block(database_url: str, kafka: Emulator, ends: str) -> None:
+    """The block goes on without its client; a service that is asked to end waits for it."""
+    with service(database_url, kafka) as (process, url), ThreadPoolExecutor(1) as threads:
+        assert httpx.put(f"{url}/orders/0", json={"item": "lamp"}).is_success
+        with row_is_held(database_url) as one_waits:
+            timeout = httpx.Timeout(60, read=1 if ends == "client" else 60)
+            request = threads.submit(httpx.put, f"{url}/orders/1", json={"item": "lamp"}, timeout=timeout)
+            until(one_waits)
+            if ends == "service":
+                process.terminate()
+                until(lambda: _refuses(url))
+            else:
+                assert isinstance(request.exception(), httpx.ReadTimeout)
+        expected = [("0", "lamp"), ("1", "lamp")]
+        until(lambda: sorted(read_topic(kafka.bootstrap_servers, TOPIC)) == expected)
+        if ends == "service":
+            assert request.result().status_code == 201
+            assert process.wait(60) in (0, -signal.SIGTERM)
+    assert sorted(table(database_url)) == expected
+
+
+def _refuses(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/live")
+    except httpx.TransportError:
+        return True
+    return False
