@@ -235,6 +235,32 @@ def test_the_partition_is_lost_in_the_middle_of_a_block(
     assert_written_once(site, values)
 
 
+def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_timeout(
+    postgres: PostgresDatabase, emulator: Emulator
+) -> None:
+    """Without one its successor would wait for the row for as long as the member is frozen."""
+    site = Site(postgres, emulator, "aiokafka")
+    values = send_five(site)
+    with postgres.aside.begin() as connection:
+        connection.execute(sa.text("ALTER ROLE CURRENT_USER SET idle_in_transaction_session_timeout = '1s'"))
+    consumers: list[Any] = []
+
+    async def note(message: Any) -> None:
+        consumers.append(message.consumer)
+
+    async def run() -> None:
+        held = Held()
+        async with site.member(held, note), asyncio.timeout(60):
+            await held.entered.wait()
+            await leave_group(consumers[0])
+            async with site.member(write_and_send):
+                await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
+                held.may_end.set()
+
+    asyncio.run(run())
+    assert_written_once(site, values)
+
+
 @pytest.mark.parametrize("library", list(LIBRARIES))
 def test_the_service_is_stopped_in_the_middle_of_a_block(
     postgres: PostgresDatabase, emulator: Emulator, library: str
