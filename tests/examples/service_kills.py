@@ -69,6 +69,7 @@ class Ending:
     """What became of a life: by what, at which pause point, and after how long."""
 
     signal: signal.Signals
+    was_frozen: bool
     point: str
     lasted_s: float
 
@@ -94,6 +95,7 @@ class Run:
         longest_s = max(ending.lasted_s for ending in self.endings)
         return (
             f"{self.service}: seed {self.seed}, {self.kills} SIGKILLs, {len(self.endings) - self.kills} SIGTERMs, "
+            f"{sum(ending.was_frozen for ending in self.endings)} frozen before, "
             f"{self.orders} orders, of which {self.left} were left, rows == records after {self.agreed_after_s:.1f} s, "
             f"longest life {longest_s:.1f} s"
         )
@@ -312,7 +314,8 @@ def _lives(service: Service, logs: Surroundings, instance: int, deaths: Iterator
         assert was_asked or process.exitcode == -signal.SIGKILL, (
             f"the service ended by itself: {process.exitcode}; {logs.end_of(life)}"
         )
-        yield Ending(death.signal, _point(logs.end_of(life), death), time.monotonic() - started_s)
+        point = _point(logs.end_of(life), death)
+        yield Ending(death.signal, death.sleeps_at > 0, point, time.monotonic() - started_s)
 
 
 def _point(log: str, death: Death) -> str:
