@@ -78,6 +78,16 @@ def test_what_all_databases_share_knows_no_database(folder: str, graph: dict[str
         assert recipes <= set(SHARED), module
 
 
+def test_what_the_drivers_of_postgresql_share_knows_none_of_them(graph: dict[str, set[str]]) -> None:
+    files = source_files(*PACKAGES)
+    here = [name for name in files if name.startswith(f"{RECIPES}.postgres.")]
+    assert len(here) > 5
+    for module in here:
+        assert not external_imports(module, files[module]) & DATABASE_LIBRARIES, module
+        recipes = {name.split(".")[2] for name in graph[module] if name.startswith(f"{RECIPES}.")}
+        assert recipes <= {*SHARED, "pool", "postgres", "writer", "capabilities"}, module
+
+
 @pytest.mark.parametrize("folder", ["driver", "attempt"])
 def test_the_steps_of_a_batch_know_only_the_port_of_the_store(folder: str) -> None:
     files = source_files("spark_sink")

@@ -12,9 +12,9 @@ from psycopg.pq.abc import PGresult
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.postgres.connections import settled
 from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg import transaction as psycopg_transaction
-from dualwrite.recipes.psycopg.connections import settled
 from dualwrite.recipes.psycopg.driver import AnyConnection, answered
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer

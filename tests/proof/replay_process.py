@@ -23,8 +23,9 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant
 from dualwrite.recipes.core.store import StoredBlocks
 from dualwrite.recipes.core.waiting import TASKS, Waiting
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
-from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend
+from dualwrite.recipes.postgres.adapter import PostgresDatabase
+from dualwrite.recipes.postgres.backend import PostgresOneIdBackend
+from dualwrite.recipes.psycopg.backend import AWAITED
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
@@ -219,7 +220,7 @@ class GatedDatabase:
 
     errors: tuple[type[Exception], ...] = (DatabaseGone,)
 
-    def __init__(self, real: PsycopgDatabase, gate: GateOfLoop) -> None:
+    def __init__(self, real: PostgresDatabase[Any], gate: GateOfLoop) -> None:
         self._real = real
         self._gate = gate
         self._begun = 0
@@ -369,9 +370,9 @@ class RealProcess:
             "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         }
         waiting = replace(TASKS, new_kafka=lambda given: GatedKafka(given, self._in_loop))
-        backend = PsycopgOneIdBackend[Any, AsyncPsycopgDualTransaction](
+        backend = PostgresOneIdBackend[Any, AsyncPsycopgDualTransaction](
             self._conninfo,
-            connection_class=psycopg.AsyncConnection,
+            driver=AWAITED,
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
             create_table=True,

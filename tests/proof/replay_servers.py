@@ -15,7 +15,8 @@ from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.recipes.core.waiting import TASKS
-from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend
+from dualwrite.recipes.postgres.backend import PostgresOneIdBackend
+from dualwrite.recipes.psycopg.backend import AWAITED
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
@@ -113,9 +114,9 @@ class Servers:
 
 async def _created(conninfo: str) -> str:
     """Create the tables, and return the transactional id as Kafka knows it."""
-    backend = PsycopgOneIdBackend[Any, AsyncPsycopgDualTransaction](
+    backend = PostgresOneIdBackend[Any, AsyncPsycopgDualTransaction](
         conninfo,
-        connection_class=psycopg.AsyncConnection,
+        driver=AWAITED,
         handle=AsyncPsycopgDualTransaction,
         waiting=TASKS,
         create_table=True,

@@ -13,7 +13,7 @@ from psycopg_pool import ConnectionPool
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.psycopg.backend import PsycopgPoolBackend
+from dualwrite.recipes.postgres.backend import PostgresPoolBackend
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table, kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
@@ -65,7 +65,7 @@ def make_pool(
 def drop_idle_connections(pool: AnyPool) -> None:
     """Those that the pool's background keeps, or is about to keep."""
     if isinstance(pool, PsycopgDualWriterPool):
-        assert isinstance(pool.backend, PsycopgPoolBackend)
+        assert isinstance(pool.backend, PostgresPoolBackend)
         background: Any = pool.backend.background
         background._most = 0
         for kept in background._kept:

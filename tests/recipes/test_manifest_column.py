@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import StateTableError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.psycopg import transaction
+from dualwrite.recipes.postgres import transaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sql.pinned_tables import ADD_MANIFEST

@@ -33,8 +33,8 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
-from dualwrite.recipes.psycopg.backend import PsycopgBackend
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -781,7 +781,7 @@ def test_a_forked_child_sends_nothing_through_its_parents_connection(
 ) -> None:
     """Neither the connection of the block, nor the one that the writer keeps."""
     backend = writer.backend
-    assert isinstance(backend, PsycopgBackend)
+    assert isinstance(backend, PostgresBackend)
     parent = os.getpid()
     with writer.transaction() as tx:
         put(tx, scenario, 1)

@@ -19,8 +19,9 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
+from dualwrite.recipes.postgres.transaction import Pin
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
-from dualwrite.recipes.psycopg.transaction import Pin, PsycopgTransaction
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 
 _log = logging.getLogger(__name__)

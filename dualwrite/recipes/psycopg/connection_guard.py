@@ -17,8 +17,18 @@ import psycopg
 from psycopg import pq
 from psycopg.sql import Composable
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.postgres.statement_watch import (
+    CLOSED,
+    ENDED,
+    INSIDE_ANOTHER,
+    NESTED,
+    NOT_READY,
+    UNFINISHED,
+    StatementWatch,
+    doomed_by,
+)
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
     PipelinedStatement,
@@ -26,8 +36,7 @@ from dualwrite.recipes.psycopg.driver import (
     is_plain,
     is_two_phase,
 )
-from dualwrite.recipes.sql.settings_changed import changes_settings
-from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of, postgres_savepoint
+from dualwrite.recipes.sql.transaction_control import TransactionControl, postgres_savepoint
 
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
@@ -53,7 +62,7 @@ def is_busy(connection: AnyConnection) -> bool:
 def assert_can_begin(connection: AnyConnection) -> None:
     """Raise IllegalStateError if COMMIT on this connection would not be the decision, or is not ours to send."""
     if _WATCH in vars(connection):
-        raise IllegalStateError(_INSIDE_ANOTHER)
+        raise IllegalStateError(INSIDE_ANOTHER)
     if (
         is_plain(connection)
         and connection.pgconn.transaction_status in _READY
@@ -66,33 +75,24 @@ def assert_can_begin(connection: AnyConnection) -> None:
     if is_two_phase(connection):
         raise IllegalStateError(_TWO_PHASE)
     if is_in_transaction_block(connection):
-        raise IllegalStateError(_NESTED)
+        raise IllegalStateError(NESTED)
     if connection.pgconn.transaction_status == _INERROR or is_busy(connection):
-        raise IllegalStateError(_NOT_READY)
+        raise IllegalStateError(NOT_READY)
     if not isinstance(connection.cursor_factory, type):
         raise IllegalStateError(_NO_CURSOR_CLASS)
 
 
-class Watch:
-    """Watches the connection of one dual write from begin to end, and notifies `records` of savepoints."""
+class Watch(StatementWatch):
+    """Watches a psycopg connection."""
 
     def __init__(self, connection: AnyConnection, records: RecordBuffer) -> None:
+        super().__init__(records)
         self._connection: Any = connection
-        self._records = records
         self._cursor_factory: Any = None
         self._ahead: PipelinedStatement | None = None
         self._nested = 0
-        self._refused_ending: BaseException | None = None
-        self._statement_failure: BaseException | None = None
-        self.has_changed_settings = False
-        """Whether a statement has changed settings, which hold for the rest of the transaction."""
-
-    def follow(self, records: RecordBuffer) -> None:
-        """Notify `records` from now on."""
-        self._records = records
 
     def start(self) -> None:
-        """Start watching, once the transaction has begun."""
         connection = self._connection
         self._cursor_factory = connection.cursor_factory
         connection.cursor_factory = _watched_cursor(connection.cursor_factory)
@@ -105,7 +105,6 @@ class Watch:
         )
 
     def stop(self) -> None:
-        """Restore the connection; harmless when repeated."""
         if vars(self._connection).get(_WATCH) is self:
             self._connection.cursor_factory = self._cursor_factory
             for name in _REPLACED:
@@ -113,38 +112,26 @@ class Watch:
             if self._ahead is not None:
                 self._ahead.forget()
 
-    def doom(self, error: BaseException) -> None:
-        """Let the transaction, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
-        self._records.refuse(error)
-
     def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
-        failure = self._refused_ending or self._records.refused
-        if failure is not None:
-            raise TransactionDoomedError(_doomed(failure)) from failure
+        self._assert_nothing_refused()
         if self._ahead is not None and self._ahead.is_pending:
             return  # all earlier statements have responses, and nothing was sent after it
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
         status = self._connection.pgconn.transaction_status
         if status == _INERROR:
-            raise TransactionDoomedError(_doomed(self._statement_failure)) from self._statement_failure
+            raise doomed_by(self._statement_failure) from self._statement_failure
         if status == _UNKNOWN:
-            raise TransactionEndedInsideError(_CLOSED)
+            raise TransactionEndedInsideError(CLOSED)
         if status == _IDLE:
-            raise TransactionEndedInsideError(_ENDED)
+            raise TransactionEndedInsideError(ENDED)
         if self._nested or status == _ACTIVE or self._connection.lock.locked():
-            raise IllegalStateError(_UNFINISHED)
-
-    def forgive(self) -> None:
-        """Forget refusals and failures, because a rollback to our savepoint has undone them."""
-        self._refused_ending = self._statement_failure = None
+            raise IllegalStateError(UNFINISHED)
 
     # -- a statement sent ahead -----------------------------------------------------------------------------------
 
     @property
     def is_busy(self) -> bool:
-        """Whether a statement is in progress, other than one that was sent ahead, or a `connection.transaction()`."""
         return bool(self._nested) or (not self._has_sent_ahead and is_busy(self._connection))
 
     @property
@@ -168,27 +155,13 @@ class Watch:
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    # No `with`: it would be a large part of the cost of a short statement.
-
     def before(self, query: Any) -> TransactionControl:
         """Check a query that a cursor is about to execute. Return what it does to the transaction, for `after`."""
-        text = query if type(query) is str else _text(query, self._connection)
-        control = control_of(text, POSTGRES)
-        if changes_settings(text):
-            self.has_changed_settings = True
-        if control.steps:
-            try:
-                control.assert_may_be_sent(text)
-            except (TransactionEndedInsideError, IllegalStateError) as error:
-                self._refused_ending = error
-                raise
-        return control
+        return self._before(query if type(query) is str else _text(query, self._connection))
 
     def before_other(self, query: Any) -> None:
         """Check a query that is about to be sent by a method other than `execute`, which does not follow savepoints."""
-        if self.before(query).steps:
-            self._refused_ending = IllegalStateError(_BY_EXECUTE)
-            raise self._refused_ending
+        self._assert_no_savepoint(self.before(query))
 
     def failed(self, error: BaseException, control: TransactionControl) -> None:
         """Remember that a statement failed or was interrupted."""
@@ -196,10 +169,6 @@ class Watch:
             self._refused_ending = error
         if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):
             self._statement_failure = error
-
-    def after(self, control: TransactionControl) -> None:
-        """Follow a statement that was executed."""
-        control.follow(self._records)
 
     def _refuse_commit(self) -> NoReturn:
         self._refuse(
@@ -212,15 +181,6 @@ class Watch:
             "rollback was called inside a dual write; neither database nor Kafka was changed: let an exception leave "
             "the block, or roll back a part of it with connection.transaction()"
         )
-
-    def _refuse(self, sentence: str) -> NoReturn:
-        """Raise TransactionEndedInsideError, and send nothing.
-
-        The dual write is doomed even if the error is swallowed, or a savepoint is rolled back: the caller meant to end
-        the transaction, so it must not go on.
-        """
-        self._refused_ending = TransactionEndedInsideError(sentence)
-        raise self._refused_ending
 
     # -- connection.transaction() ----------------------------------------------------------------------------------
 
@@ -249,7 +209,7 @@ class Watch:
     def _savepoint(self) -> Iterator[_Savepoint]:
         """Follow a `connection.transaction()`, which is a savepoint here; the records follow its end."""
         if is_idle(self._connection):
-            raise TransactionEndedInsideError(_ENDED)  # psycopg would begin a separate transaction
+            raise TransactionEndedInsideError(ENDED)  # psycopg would begin a separate transaction
         savepoint = _Savepoint(self._records)
         self._nested += 1
         try:
@@ -362,19 +322,6 @@ def _before_other(connection: AnyConnection, query: Any) -> None:
         watch.before_other(query)
 
 
-def _doomed(failure: BaseException | None) -> str:
-    what = "" if failure is None else f" ({type(failure).__name__})"
-    return (
-        f"a part of this dual write failed{what} and its error was swallowed; "
-        "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
-        "fail in a savepoint (connection.transaction())"
-    )
-
-
-_INSIDE_ANOTHER = (
-    "this connection already carries a dual write, and its transaction cannot decide a second one; nothing was "
-    "written: send all records in one block"
-)
 _IN_PIPELINE = (
     "the connection is in pipeline mode, which would not wait for the response to COMMIT; nothing was written: "
     "open the pipeline inside the block, and leave it there"
@@ -383,36 +330,11 @@ _TWO_PHASE = (
     "the transaction of the connection was begun with tpc_begin(), so its coordinator decides and not this dual write; "
     "nothing was written: use an ordinary transaction"
 )
-_NESTED = (
-    "the connection is inside connection.transaction(), which commits or rolls back when it is left; a dual write "
-    "commits the whole transaction, so nothing was written: let the dual write be the outermost block"
-)
-_NOT_READY = (
-    "the transaction of the connection has failed already, or a COPY or another statement is in progress; nothing was "
-    "written: roll it back or finish it first"
-)
 _NO_CURSOR_CLASS = (
     "the connection's cursor_factory is not a class from which a dual write can derive its own; nothing was written: "
     "use a subclass of psycopg.Cursor, or of AsyncCursor"
 )
-_CLOSED = (
-    "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
-    "neither database nor Kafka was changed"
-)
-_ENDED = (
-    "the transaction was ended inside the block, past the connection's own methods, which also released the row lock; "
-    "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write end the "
-    "transaction"
-)
-_BY_EXECUTE = (
-    "a statement about a savepoint was sent by a method other than execute(), and cannot be followed; it was not "
-    "executed, and neither database nor Kafka was changed: use connection.transaction() or execute()"
-)
 _PIPELINE_OPEN = (
     "the block ended inside connection.pipeline(); neither database nor Kafka was changed: leave the pipeline inside "
     "the block"
-)
-_UNFINISHED = (
-    "the block ended inside connection.transaction(), or while a COPY or a stream was in progress; neither database "
-    "nor Kafka was changed: finish it inside the block"
 )

@@ -2,95 +2,29 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Awaitable, Callable
-from inspect import isawaitable
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
+from dualwrite.recipes.postgres.connections import (
+    Connections,
+    KeptConnections,
+    MadeConnections,
+    settled,
+)
 from dualwrite.recipes.psycopg.connection_guard import is_idle
 from dualwrite.recipes.psycopg.driver import AnyConnection, closed, configure_function, read_by_its_loop
 
-_KEPT_BESIDE: Final = 2
-"""Connections kept for the background of a pool; more are opened when needed, and closed after use."""
+
+async def _close(connection: Any) -> None:
+    await settled(connection.close())
+    closed(connection)
 
 
-async def settled(value: Any) -> Any:
-    """Return the result of a psycopg call: a blocking connection returns the value, an asynchronous one an awaitable.
-
-    The two differ in nothing else, so the code that uses them is written once; with blocking connections it never
-    suspends.
-    """
-    return await value if isawaitable(value) else value
-
-
-class Connections(Protocol):
-    """A source of connections."""
-
-    @property
-    def attempts(self) -> int:
-        """How many to acquire until one is certainly newer than the database's last restart."""
-
-    async def acquire(self) -> AnyConnection: ...
-
-    async def release(self, connection: AnyConnection) -> None:
-        """Take back a connection that is idle or closed."""
-
-    def keep(self, connection: AnyConnection) -> bool:
-        """Release an idle connection without waiting. Return False, and do nothing, if that would have to wait."""
-
-    async def close(self) -> None:
-        """Close what is kept here."""
-
-
-class KeptConnections:
-    """Connections that are opened when needed; at most `most` are kept for later. Thread-safe."""
-
-    def __init__(self, connect: Callable[[], Any], *, most: int = 1) -> None:
-        self._connect = connect
-        self._most = most
-        self._kept: list[AnyConnection] = []
-        self._process_id = os.getpid()
-
-    @property
-    def attempts(self) -> int:
-        return self._most + 1
-
-    async def acquire(self) -> AnyConnection:
-        kept = self._take()
-        if kept is not None and is_idle(kept):
-            return kept
-        if kept is not None:
-            closed(kept)
-        connection: AnyConnection = await settled(self._connect())
-        return connection
-
-    async def release(self, connection: AnyConnection) -> None:
-        if not is_idle(connection) or not self.keep(connection):
-            await settled(connection.close())
-            closed(connection)
-
-    def keep(self, connection: AnyConnection) -> bool:
-        is_wanted = len(self._kept) < self._most
-        if is_wanted:
-            self._kept.append(connection)
-        return is_wanted
-
-    async def close(self) -> None:
-        while (kept := self._take()) is not None:
-            await settled(kept.close())
-            closed(kept)
-
-    def _take(self) -> AnyConnection | None:
-        if os.getpid() != self._process_id:  # forked: the sockets are the parent's, and psycopg does not close them
-            self._process_id = os.getpid()
-            self._kept.clear()
-        try:
-            return self._kept.pop()
-        except IndexError:
-            return None
+def _kept(make: Callable[[], Any], most: int) -> KeptConnections:
+    return KeptConnections(make, is_idle=is_idle, close=_close, forget=closed, most=most)
 
 
 class PooledConnections:
@@ -117,31 +51,7 @@ class PooledConnections:
         """Close nothing: the pool belongs to the caller."""
 
 
-class MadeConnections:
-    """Connections made by a function of the caller; each is closed after use."""
-
-    def __init__(self, make: Callable[[], AnyConnection | Awaitable[AnyConnection]]) -> None:
-        self._make = make
-
-    @property
-    def attempts(self) -> int:
-        return 1
-
-    async def acquire(self) -> AnyConnection:
-        connection: AnyConnection = await settled(self._make())
-        return connection
-
-    async def release(self, connection: AnyConnection) -> None:
-        await settled(connection.close())
-
-    def keep(self, connection: AnyConnection) -> bool:
-        return False
-
-    async def close(self) -> None:
-        """Close nothing: no connection is kept."""
-
-
-def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int = 1) -> Connections:
+def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int) -> Connections:
     """Return the connections of a conninfo, a pool or a function. Raises ConfigError for anything else."""
     if isinstance(source, str):
         # In autocommit mode we send BEGIN ourselves, in one round trip with the mark. No statements are prepared: if
@@ -150,22 +60,19 @@ def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int
         async def make() -> Any:
             return read_by_its_loop(await settled(connect(source, autocommit=True, prepare_threshold=None)))
 
-        return KeptConnections(make, most=most_kept)
+        return _kept(make, most_kept)
     if _is_pool(source):
         return PooledConnections(source)
     if callable(source):
-        return MadeConnections(source)
+        return MadeConnections(source, _close)
     raise ConfigError(
         "the database of a PsycopgDualWriter is a conninfo, a psycopg_pool.ConnectionPool or a function that makes "
         f"connections, not {source!r}"
     )
 
 
-def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: int = _KEPT_BESIDE) -> Connections:
-    """Return connections to the same database as `connections_from(source)` that blocks do not use.
-
-    Blocks may hold all of the other connections while they wait for statements on these.
-    """
+def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: int) -> Connections:
+    """Return connections to the same database as `connections_from(source)` that blocks do not use."""
 
     async def make() -> Any:
         if isinstance(source, str):
@@ -183,7 +90,7 @@ def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: i
             raise
         return connection
 
-    return KeptConnections(make, most=most_kept)
+    return _kept(make, most_kept)
 
 
 async def _made_as_by(pool: Any) -> Any:

@@ -19,7 +19,7 @@ import asyncio
 import os
 import select
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -31,6 +31,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.waiting import READY_R, WAIT_R, wait_async
 
 from dualwrite.errors import TransactionDoomedError
+from dualwrite.recipes.postgres.commit_message import Refusals, assert_committed, refusal_in
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -451,9 +452,7 @@ class CommitMessage:
         "was_refused",
     )
 
-    def __init__(
-        self, connection: AnyConnection, sql: str, token: str, refusals: Mapping[str, Callable[[], Exception]]
-    ) -> None:
+    def __init__(self, connection: AnyConnection, sql: str, token: str, refusals: Refusals) -> None:
         self._connection = connection
         self._sql = sql
         self._token = token
@@ -509,38 +508,18 @@ class CommitMessage:
             raise
         self._wait = standby_wait(connection)
         try:
-            assert_committed((yield from answered(connection, self._sql)))
+            status = (yield from answered(connection, self._sql)).command_status
+            assert_committed(None if status is None else status.decode())
         except TransactionDoomedError:
             self.was_refused = True
             raise
         except psycopg.Error as error:
-            refusal = self._refusal(error)
+            refusal = refusal_in(error, self._token, self._refusals)
             if refusal is None:
                 raise
             self.was_refused = True
             raise refusal from error
         self.was_committed = True
-
-    def _refusal(self, error: psycopg.Error) -> Exception | None:
-        """Return the error for a failure that proves that COMMIT was not reached; None if it may have been."""
-        if isinstance(error, psycopg.errors.InFailedSqlTransaction):
-            return TransactionDoomedError(
-                "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
-            )
-        if not isinstance(error, psycopg.errors.InvalidTextRepresentation):
-            return None
-        text = str(error)
-        return next((refused() for why, refused in self._refusals.items() if f"{why} {self._token}" in text), None)
-
-
-def assert_committed(answer: PGresult) -> None:
-    """Check the response to COMMIT. Raises TransactionDoomedError if it says that the server rolled back."""
-    if answer.command_status != b"COMMIT":
-        status = (answer.command_status or b"nothing").decode()
-        raise TransactionDoomedError(
-            f"PostgreSQL answered COMMIT with {status}, because the transaction had failed before; "
-            "neither database nor Kafka was changed"
-        )
 
 
 @contextmanager

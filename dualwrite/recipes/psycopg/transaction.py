@@ -2,146 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.resources
-import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 
-from dualwrite.errors import (
-    IllegalStateError,
-    StateTableError,
-    TransactionDoomedError,
-    TransactionEndedInsideError,
-)
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.database_errors import warn_of_drop
-from dualwrite.recipes.core.store import (
-    StoredBlocks,
-    manifest_in,
-    missing_manifest,
-    missing_table,
-    not_as_locked,
-    state_in,
-    stayed_locked,
-    wait_given_up,
-)
+from dualwrite.recipes.postgres.commit_message import Refusals
+from dualwrite.recipes.postgres.connections import Connections, settled
+from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, RequiredPlace
 from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
-from dualwrite.recipes.psycopg.connections import Connections, settled
-from dualwrite.recipes.psycopg.driver import (
-    AnyConnection,
-    CommitMessage,
-    answered,
-    assert_committed,
-    begin_statement,
-    closed,
-)
-from dualwrite.recipes.sql.database_identity import (
-    DECIDED_BEFORE,
-    INSERT_IDENTITY,
-    SELECT_IDENTITY,
-    DatabaseIdentity,
-    Place,
-    checked_place,
-    identity_is_missing,
-    new_suffix,
-    present_place,
-)
-from dualwrite.recipes.sql.pinned_tables import (
-    ADD_MANIFEST,
-    HAS_MANIFEST,
-    PinnedTables,
-    Query,
-    assert_still_there,
-    table_replaced,
-)
-from dualwrite.recipes.sql.postgres import (
-    ANOTHER_TRANSACTION,
-    LOCATION,
-    LOCK_NOT_AVAILABLE,
-    NOT_AS_LOCKED,
-    RAISE,
-    SELECT_LOCKED,
-    SELECT_MANIFEST,
-    WITNESS,
-    lock_free_row,
-    lock_row,
-    write_and_commit,
-)
-from dualwrite.recipes.sql.postgres import MARK as _MARK
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
-
-_log = logging.getLogger(__name__)
-
-ResultT = TypeVar("ResultT")
-
-# The statements below name our tables without a schema; `PinnedTables.sql` inserts it before they are executed.
-
-# In one request, so that nothing before COMMIT can lower the durability setting.
-_DURABLE_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
-# ON CONFLICT alone would wait for a transaction that is writing the row.
-_INSERT: Final = (
-    "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
-    " (SELECT 1 FROM kafka_transaction_state WHERE transactional_id = :id) ON CONFLICT DO NOTHING"
-)
-_INSERT_HEAD: Final = (
-    f"INSERT INTO {REDO_TABLE} (transactional_id, seq) SELECT CAST(:id AS varchar), 0 WHERE NOT EXISTS"
-    f" (SELECT 1 FROM {REDO_TABLE} WHERE transactional_id = :id AND seq = 0) ON CONFLICT DO NOTHING"
-)
-_HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
-
-# Connections of the parent process, kept alive so that the child's garbage collector does not close them.
-_abandoned: list[AnyConnection] = []
+from dualwrite.recipes.psycopg.driver import AnyConnection, CommitMessage, answered, begin_statement, closed
+from dualwrite.recipes.sql.postgres import LOCATION
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile:
-    """One of our tables, the file that creates it, and whether it may be created."""
-
-    name: str
-    file: str
-    create: bool
-    option: str = ""
-    """The option of `dualwrite init-db` that creates it."""
-
-
-class Pin:
-    """The location of our tables, once queried; shared by all transactions of one writer or pool."""
-
-    __slots__ = ("has_redo_table", "tables")
-
-    def __init__(self) -> None:
-        self.tables: PinnedTables | None = None
-        self.has_redo_table = False
-        """Whether `kafka_transaction_redo` was found."""
-
-    def sql(self, text: str) -> str:
-        """Return a statement with the full names of our tables."""
-        assert self.tables is not None, "the tables are located before the first statement on their rows"
-        return self.tables.sql(text)
-
-
-class RequiredPlace(Protocol):
-    """The server and database in which a transaction must run."""
-
-    @property
-    def location(self) -> str | None:
-        """The value that `PsycopgTransaction.location` returns; None before it was queried."""
-
-    async def assert_holds(self, transaction: PsycopgTransaction) -> None:
-        """Raise IllegalStateError if `transaction` runs somewhere else."""
-
-
-class PsycopgTransaction:
+class PsycopgTransaction(PostgresTransaction):
     """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
+
+    errors = (psycopg.Error,)
+    driver_name = "psycopg"
+    connection: AnyConnection
+    _watch: Watch
 
     def __init__(
         self,
@@ -152,247 +37,86 @@ class PsycopgTransaction:
         must_be_in: RequiredPlace | None = None,
     ) -> None:
         assert_can_begin(connection)
-        self.connection = connection
-        self._pin = pin
-        self._must_be_in = must_be_in
-        self._watch = Watch(connection, records)
-        self._of = of
-        self._mark = os.urandom(8).hex()
-        self._process_id = os.getpid()
+        super().__init__(connection, Watch(connection, records), of, pin, must_be_in)
         self._cursor: Any = None
         self._is_awaited = isinstance(connection, psycopg.AsyncConnection)
-        self._deciding: CommitMessage | None = None
-        self._transactional_id: str | None = None
-        self.commit_was_sent = False
-        """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
-
-    async def begin(self) -> None:
-        """Begin the transaction, or join the one that is open; works in autocommit mode too."""
-        await self._command(self._beginning())
-        self._watch.start()
 
     async def begin_and_locate(self) -> str:
-        """Begin as `begin` does, and query `location` in the same round trip."""
         response = await self._command(f"{self._beginning()}; SELECT {LOCATION}")
         location = response.get_value(0, 0)
         assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
         return location.decode()
 
-    def _beginning(self) -> str:
-        mark = f"SET LOCAL {_MARK} = '{self._mark}'"
-        return f"{begin_statement(self.connection)}; {mark}" if is_idle(self.connection) else mark
-
-    async def location(self) -> str:
-        """Query in which database of which server the transaction runs."""
-        return str(await self._scalar(f"SELECT {LOCATION}"))
-
-    def doom(self, error: BaseException) -> None:
-        self._watch.doom(error)
-
-    def assert_intact(self) -> None:
-        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
-        self._watch.assert_intact()
-
-    def forgive(self) -> None:
-        """Forget the error that `assert_intact` would raise: a rollback to our savepoint has undone its cause."""
-        self._watch.forgive()
-
-    def follow(self, records: RecordBuffer) -> None:
-        """Notify `records` of savepoints and refusals from now on."""
-        self._watch.follow(records)
+    @property
+    def is_idle(self) -> bool:
+        return is_idle(self.connection)
 
     @property
-    def has_changed_settings(self) -> bool:
-        """Whether a statement has changed settings, which hold for the rest of the transaction."""
-        return self._watch.has_changed_settings
-
-    async def flush(self) -> None:
-        self._watch.assert_intact()  # a connection does not hold statements back
-
-    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        self._transactional_id = transactional_id
-        try:
-            text = await self._lock_free(transactional_id)
-            if text is None:
-                text = await self._lock_in_time(transactional_id, timeout_ms)
-        except psycopg.errors.UndefinedTable as error:
-            raise self._replaced() from error
-        except psycopg.OperationalError as error:
-            if error.sqlstate != LOCK_NOT_AVAILABLE:
-                raise
-            raise stayed_locked(transactional_id, timeout_ms) from error
-        if text is None:
-            await self._assert_still_there()
-        return self._locked_state(transactional_id, text)
-
-    async def _lock_free(self, transactional_id: str) -> str | None:
-        """Lock the row if that needs no waiting, and check where it is, in one round trip. None: it is not free."""
-        assert self._pin.tables is not None, "the tables are located before the first statement on their rows"
-        place = self._must_be_in
-        locked = await self._command(lock_free_row(self._pin.tables, transactional_id, and_locate=place is not None))
-        text, found = (locked.get_value(0, 0), locked.get_value(0, 1)) if locked.ntuples else (None, None)
-        if place is not None and (found is None or found.decode() != place.location):
-            await place.assert_holds(self)
-        return None if text is None else text.decode()
-
-    async def _lock_in_time(self, transactional_id: str, timeout_ms: int | None) -> str | None:
-        steps = lock_row(transactional_id, timeout_ms)
-        answer: str | None = None
-        try:
-            while True:
-                statement, values = steps.send(answer)
-                answer = await self._scalar(self._pin.sql(statement), values)
-        except StopIteration as locked:
-            text: str | None = locked.value
-            return text
-
-    def _replaced(self) -> StateTableError:
-        assert self._pin.tables is not None, "a statement has named them"
-        return table_replaced(self._pin.tables)
-
-    async def _assert_still_there(self) -> None:
-        assert self._pin.tables is not None
-        await self.query(assert_still_there(self._pin.tables))
-
-    async def read(self, transactional_id: str) -> PreparedTxnState:
-        text = await self._scalar(self._pin.sql(SELECT_LOCKED), {"id": transactional_id})
-        return self._locked_state(transactional_id, text)
-
-    def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
-        self._assert_begun()
-        return state_in(transactional_id, text)
-
-    def _assert_begun(self) -> None:
-        if is_idle(self.connection):  # in autocommit mode a lock outside a transaction ends with its statement
-            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
-
-    async def read_manifest(self, transactional_id: str) -> str:
-        text = await self._scalar(self._pin.sql(SELECT_MANIFEST), {"id": transactional_id})
-        self._assert_begun()
-        return manifest_in(transactional_id, text)
-
-    async def write(
-        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
-    ) -> None:
-        assert self._pin.tables is not None, "the row was locked before"
-        mark = self._mark
-        sql = write_and_commit(
-            self._pin.tables, transactional_id, previous=previous, new=new, manifest=manifest, mark=mark, token=mark
-        )
-        refusals = {
-            NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="psycopg"),
-            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION),
-        }
-        self._deciding = CommitMessage(self.connection, sql, mark, refusals)
+    def is_lost(self) -> bool:
+        return self.connection.closed
 
     @property
-    def stored_blocks(self) -> StoredBlocks:
-        return RedoTable(_Statements(self, self._pin))
+    def host(self) -> str:
+        return self.connection.info.host
 
-    async def read_to_prove_durable(self, transactional_id: str) -> str | None:
-        """Read the row without locking it; once this transaction is committed, what was read is durable."""
-        self._transactional_id = transactional_id
-        self._deciding = CommitMessage(self.connection, _DURABLE_COMMIT, self._mark, {})
-        return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
+    @property
+    def _cannot_roll_back(self) -> bool:
+        return self.connection.closed or is_busy(self.connection)
 
-    async def commit(self) -> None:
-        self._assert_ours()
-        message = self._deciding
-        if message is None:
-            await self._commit_alone()
-            return
-        self.commit_was_sent = True
-        try:
-            if self._is_awaited:
-                await message.send()
-            else:
-                message.send()
-        except BaseException:
-            if message.was_refused:
-                self.commit_was_sent = False  # the server did not reach the COMMIT
-            raise
-        if message.was_given_up:
-            raise wait_given_up(self._transactional_id)
+    def _begin_statement(self) -> str:
+        return begin_statement(self.connection)
 
-    async def _commit_alone(self) -> None:
-        """Send COMMIT for a transaction that decides nothing."""
+    def _new_message(self, sql: str, refusals: Refusals) -> CommitMessage:
+        return CommitMessage(self.connection, sql, self._mark, refusals)
+
+    async def _send_message(self, message: CommitMessage) -> None:
+        if self._is_awaited:
+            await message.send()
+        else:
+            message.send()
+
+    def _assert_connected(self) -> None:
         self.connection.pgconn.consume_input()  # fails if the connection is known to be lost
-        self.commit_was_sent = True
-        try:
-            assert_committed(await self._command("COMMIT"))
-        except TransactionDoomedError:
-            self.commit_was_sent = False  # the response says that it rolled back
-            raise
 
-    async def rollback(self) -> None:
-        self._watch.stop()
-        if self._belongs_to_the_parent:
-            return
-        if self.connection.closed or is_busy(self.connection):
-            self._drop()
-            return
-        try:
-            await settled(self.connection.rollback())
-        except psycopg.Error as error:
-            warn_of_drop(_log, self._transactional_id, "rolling back the database", error)
-            self._drop()
-        except BaseException:
-            self._drop()
-            raise
+    async def _send_commit(self) -> str | None:
+        status = (await self._command("COMMIT")).command_status
+        return None if status is None else status.decode()
 
-    async def close(self) -> None:
-        self._watch.stop()
-        if self._belongs_to_the_parent:
-            _abandoned.append(self.connection)
-            return
-        if not is_idle(self.connection):
-            self._drop()  # it was not rolled back, or not completely
-        if self._of is not None:
-            await self._of.release(self.connection)
-
-    def close_at_once(self) -> bool:
-        """Close without waiting. Return False, and do nothing, if closing would have to wait."""
-        if self._belongs_to_the_parent or not is_idle(self.connection):
-            return False
-        self._watch.stop()
-        return self._of is None or self._of.keep(self.connection)
-
-    def let_go(self) -> None:
-        """Give the connection back to the caller, in whatever state it is."""
-        self._watch.stop()
+    async def _send_rollback(self) -> None:
+        await settled(self.connection.rollback())
 
     def _drop(self) -> None:
-        """Drop the connection, so that the database rolls back; `connection.close()` might return it to a pool."""
-        self.connection.pgconn.finish()
+        self.connection.pgconn.finish()  # `connection.close()` might return it to a pool
         closed(self.connection)
-
-    @property
-    def _belongs_to_the_parent(self) -> bool:
-        """Whether this is a forked child, which shares the socket: what it sent would end the parent's transaction."""
-        return os.getpid() != self._process_id
-
-    def _assert_ours(self) -> None:
-        if os.getpid() != self._process_id:
-            raise IllegalStateError(
-                "this dual write belongs to the parent process; nothing was sent from the child: end it in the parent"
-            )
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _scalar(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str | None:
-        row = await settled((await self._execute(sql, parameters)).fetchone())
-        value: str | None = None if row is None else row[0]
-        return value
+    async def _script(self, sql: str) -> None:
+        await self._command(sql)
 
-    async def _execute(self, sql: str, parameters: Mapping[str, Any] | None = None) -> Any:
+    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
+        answer = await self._command(sql)
+        if not answer.ntuples:
+            return None
+        values = [answer.get_value(0, column) for column in range(answer.nfields)]
+        return [None if value is None else value.decode() for value in values]
+
+    async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
         """Execute a statement with a plain cursor, whatever factories the connection has."""
         self._assert_ours()
         if self._cursor is None:
             connection: Any = self.connection
             cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
             self._cursor = cursor_class(connection, row_factory=tuple_row)
-        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters))
+        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters or None))
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        found: Sequence[Sequence[Any]] = await settled((await self._execute(sql, values)).fetchall())
+        return found
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return int((await self._execute(sql, values)).rowcount)
 
     async def _command(self, sql: str) -> PGresult:
         """Execute statements without parameters in one round trip. Return the last one's response.
@@ -409,124 +133,15 @@ class PsycopgTransaction:
                 answer = connection.wait(answered(connection, sql))
         return answer
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a statement, a COPY or a stream of the block is in progress."""
-        return self._watch.is_busy
-
-    async def savepoint(self, name: str) -> None:
-        await self._command(f"SAVEPOINT {name}")
-
     def savepoint_ahead(self, name: str) -> bool:
-        """Set a savepoint whose response is read with the next statement. Return False if it cannot be sent now."""
         self._assert_ours()
         return self._watch.send_ahead(f"SAVEPOINT {name}")
 
     async def roll_back_to_savepoint(self, name: str) -> None:
         self._watch.forget_ahead()
-        await self._command(f"ROLLBACK TO SAVEPOINT {name}")
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Return the rows of a SELECT; parameters are written `:name`."""
-        found: Sequence[Sequence[Any]] = await settled((await self._execute(sql, values)).fetchall())
-        return found
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Return how many rows a statement changed."""
-        return int((await self._execute(sql, values)).rowcount)
-
-    async def query(self, steps: Query[ResultT]) -> ResultT:
-        """Execute the statements of `steps`, and return their result."""
-        try:
-            statement = next(steps)
-            while True:
-                statement = steps.send(await self.rows(*statement))
-        except StopIteration as ended:
-            result: ResultT = ended.value
-            return result
-
-    async def has_table(self, name: str) -> bool:
-        return await self._scalar(_HAS_TABLE, {"name": name}) is not None
-
-    async def need(self, table: TableFile, pinned: PinnedTables | None) -> None:
-        """Create the table if it is missing. Raises StateRowError if it may not be created here."""
-        name, file = table.name, _schema(table.file)
-        if pinned is not None:
-            name, file = pinned.sql(name), pinned.sql(file)
-        if await self.has_table(name):
-            return
-        if not table.create:
-            raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}", option=table.option)
-        await self._command(file)
-
-    async def need_manifest(self, pinned: PinnedTables, *, add: bool) -> None:
-        """Add the column `manifest` to a table that lacks it. Raises StateTableError if that is not allowed here."""
-        if (await self.rows(pinned.sql(HAS_MANIFEST), {}))[0][0]:
-            return
-        if not add:
-            raise missing_manifest()
-        try:
-            await self._command(pinned.sql(ADD_MANIFEST))
-        except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable) as error:
-            raise missing_manifest() from error
-
-    async def make_row(self, transactional_id: str) -> None:
-        """Create an empty row unless it exists."""
-        await self._execute(self._pin.sql(_INSERT), {"id": transactional_id})
-
-    async def make_head(self, transactional_id: str) -> None:
-        """Create the row of an id in `kafka_transaction_redo` that has seq 0, unless it exists."""
-        await self._execute(self._pin.sql(_INSERT_HEAD), {"id": transactional_id})
-
-    async def identity(self) -> DatabaseIdentity | None:
-        """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
-        found = await self.rows(self._pin.sql(SELECT_IDENTITY), {})
-        if not found:
-            return None
-        suffix, server, database = found[0]
-        place = await self.query(present_place())
-        return checked_place(DatabaseIdentity(suffix), made_in=Place(server, database), found_in=place)
-
-    async def make_identity(self) -> None:
-        """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
-        if (await self.rows(self._pin.sql(DECIDED_BEFORE), {}))[0][0]:
-            raise identity_is_missing()
-        place = await self.query(present_place())
-        values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
-        await self._execute(self._pin.sql(INSERT_IDENTITY), values)
-
-
-class _Statements:
-    """`Statements` on psycopg."""
-
-    def __init__(self, transaction: PsycopgTransaction, pin: Pin) -> None:
-        self._transaction = transaction
-        self._pin = pin
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._transaction.rows(self._pin.sql(sql), values)
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._transaction.changed(self._pin.sql(sql), values)
-
-    async def has_redo_table(self) -> bool:
-        if not self._pin.has_redo_table:
-            self._pin.has_redo_table = await self._transaction.has_table(self._pin.sql(REDO_TABLE))
-        return self._pin.has_redo_table
+        await super().roll_back_to_savepoint(name)
 
 
 @cache
 def _pyformat(sql: str) -> str:
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
-
-
-@cache
-def _schema(file: str) -> str:
-    return importlib.resources.files("dualwrite.recipes.sql").joinpath(file).read_text()
-
-
-_ANOTHER_TRANSACTION = (
-    "the transaction in which this block began is over, or was rolled back to a savepoint from before it, past the "
-    "connection's own methods; Kafka was not changed, and the database keeps only what a COMMIT made permanent: let "
-    "the dual write end the transaction"
-)

@@ -38,7 +38,8 @@ from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
+from dualwrite.recipes.postgres.backend import PostgresOneIdBackend, PostgresPoolBackend
+from dualwrite.recipes.psycopg.backend import BLOCKING
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter
 from dualwrite.settings import WriterSettings
@@ -118,9 +119,9 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
             pause=pause,
             producer_settings=producer_settings,
         )
-        backend = PsycopgOneIdBackend[psycopg.Connection[Any], PsycopgDualTransaction](
+        backend = PostgresOneIdBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
-            connection_class=psycopg.Connection,
+            driver=BLOCKING,
             handle=PsycopgDualTransaction,
             waiting=THREADS,
             create_table=create_table,
@@ -203,9 +204,9 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
             pause=pause,
             producer_settings=producer_settings,
         )
-        backend = PsycopgPoolBackend[psycopg.Connection[Any], PsycopgDualTransaction](
+        backend = PostgresPoolBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
-            connection_class=psycopg.Connection,
+            driver=BLOCKING,
             handle=PsycopgDualTransaction,
             waiting=THREADS,
             create_table=create_table,

@@ -39,7 +39,8 @@ from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.psycopg.backend import PsycopgOneIdBackend, PsycopgPoolBackend
+from dualwrite.recipes.postgres.backend import PostgresOneIdBackend, PostgresPoolBackend
+from dualwrite.recipes.psycopg.backend import AWAITED
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId
 from dualwrite.settings import WriterSettings
@@ -119,9 +120,9 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
             pause=pause,
             producer_settings=producer_settings,
         )
-        backend = PsycopgOneIdBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
+        backend = PostgresOneIdBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
             database,
-            connection_class=psycopg.AsyncConnection,
+            driver=AWAITED,
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
             create_table=create_table,
@@ -150,7 +151,7 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
     Belongs to the loop in which it is first used. Not usable in a forked child: make a new one there.
     """
 
-    backend: PsycopgPoolBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]
+    backend: PostgresPoolBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]
 
     def __init__(
         self,
@@ -193,9 +194,9 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
             pause=pause,
             producer_settings=producer_settings,
         )
-        backend = PsycopgPoolBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
+        backend = PostgresPoolBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
             database,
-            connection_class=psycopg.AsyncConnection,
+            driver=AWAITED,
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
             create_table=create_table,

@@ -15,11 +15,11 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.store import StoredBlocks
-from dualwrite.recipes.core.waiting import Waiting
+from dualwrite.recipes.core.waiting import Waiting, interrupted_by
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.isolation import keeps_a_snapshot
-from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, here, interrupted_by
+from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
     background_engine,

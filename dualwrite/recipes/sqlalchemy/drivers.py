@@ -10,8 +10,7 @@ that does not fit) is the fault of the data.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
@@ -289,26 +288,6 @@ def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
                 connection.remove_log_listener(wait.on_message)
     else:
         yield wait
-
-
-async def interrupted_by(interrupt: Callable[[], bool], steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Carry out `steps` in a task that no cancellation reaches unless `interrupt` returns False.
-
-    asyncpg sends a cancel request whenever the task that waits for it is cancelled. So a cancellation calls `interrupt`
-    instead, which drops the connection and returns True; if it returns False, the steps are cancelled as usual.
-    """
-    task = asyncio.get_running_loop().create_task(steps)
-    interruption: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as cancelled:
-            interruption = cancelled
-            if not interrupt():
-                task.cancel()
-    if interruption is not None:
-        raise interruption from (None if task.cancelled() else task.exception())
-    return task.result()
 
 
 def drop_while_deciding(connection: sa.Connection) -> None:

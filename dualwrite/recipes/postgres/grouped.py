@@ -1,32 +1,32 @@
-"""The database transaction of a group of blocks on psycopg: one connection, and a savepoint before each further block.
+"""The database transaction of a group of blocks: one connection, and a savepoint before each further block.
 
-A savepoint is sent when its block begins, and its response is read with that of the block's first statement: it costs
-no round trip.
+With psycopg a savepoint is sent when its block begins, and its response is read with that of the block's first
+statement: it costs no round trip. With other drivers it costs one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress
 from dualwrite.recipes.core.waiting import Uninterrupted
-from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
+from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.sql.socket_timeout import SocketCut
 
 TxT = TypeVar("TxT", bound=DualWrite)
 
 
-class PsycopgGroup(Generic[TxT]):
-    """`GroupTransaction` on psycopg."""
+class PostgresGroup(Generic[TxT]):
+    """`GroupTransaction` on PostgreSQL."""
 
     def __init__(
         self,
-        transaction: PsycopgTransaction,
+        transaction: PostgresTransaction,
         records: RecordBuffer,
-        handle: Callable[[PsycopgTransaction, RecordBuffer], TxT],
+        handle: Callable[[Any, RecordBuffer], TxT],
         uninterrupted: Uninterrupted,
     ) -> None:
         self.progress: Final = DualWriteProgress(transaction, records, uninterrupted)

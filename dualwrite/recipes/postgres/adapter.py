@@ -1,0 +1,290 @@
+"""PostgreSQL as the database of dual writes, for any driver: its transactions, tables and identity."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from dualwrite.errors import IllegalStateError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
+from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETTINGS_QUERY, answer_for, of_postgres
+from dualwrite.recipes.core.store import not_durable
+from dualwrite.recipes.core.waiting import Uninterrupted
+from dualwrite.recipes.postgres.connections import Connections
+from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, TableFile
+from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
+from dualwrite.recipes.sql.isolation import sees_now
+from dualwrite.recipes.sql.pinned_tables import (
+    STATE_TABLE,
+    PinnedTables,
+    checked_schema,
+    find_schema,
+    find_state_table,
+    quoted,
+)
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE
+from dualwrite.recipes.sql.socket_timeout import SocketTimeout
+
+ResultT = TypeVar("ResultT")
+
+_DEFAULT_ISOLATION: Final = "SELECT current_setting('default_transaction_isolation')"
+
+# SQLSTATEs of CREATE TABLE IF NOT EXISTS if another session creates the table at the same time: the table, its row
+# type, or a catalog row already exists.
+_CREATED_BY_OTHERS: Final = ("42P07", "42710", "23505")
+
+TransactionT = TypeVar("TransactionT", bound=PostgresTransaction)
+Steps = Callable[[TransactionT], Coroutine[Any, Any, ResultT]]
+Before = Callable[[Any], Awaitable[None]]
+
+
+class PostgresDatabase(ABC, Generic[TransactionT]):
+    """`Database` on the connections of a writer. The blocks of a pool use separate connections, `of_blocks`."""
+
+    errors: tuple[type[Exception], ...]
+    transaction_class: ClassVar[type[PostgresTransaction]]
+    """Called with a connection, its records, the connections that take it back, the pin and the required place."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        *,
+        create_table: bool,
+        schema: str | None = None,
+        uninterrupted: Uninterrupted,
+        of_blocks: Connections | None = None,
+        beside: Connections | None = None,
+    ) -> None:
+        """`beside`: connections that are available while blocks hold all others; by default the same ones."""
+        self._connections = connections
+        self._of_blocks = connections if of_blocks is None else of_blocks
+        self._beside = connections if beside is None else beside
+        self._create_table = create_table
+        self._schema = checked_schema(schema)
+        self._pin = Pin()
+        self._identity: DatabaseIdentity | None = None
+        self._uninterrupted = uninterrupted
+        self.location: str | None = None
+        """The database that our own connections lead to; None before that was queried."""
+        self._default_isolation: str | None = None
+        self._is_examined = False
+
+    async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        identity = await self._query_identity()
+        await self._in_transaction_that_creates(lambda transaction: transaction.make_row(transactional_id))
+        return identity
+
+    async def prepare_to_store(self, transactional_id: str) -> None:
+        table = TableFile(REDO_TABLE, "redo_schema.sql", create=self._create_table, option=" --redo")
+
+        async def steps(transaction: TransactionT) -> None:
+            await transaction.need(table, self._pin.tables)
+            await transaction.make_head(transactional_id)
+
+        await self._pin_tables()
+        await self._in_transaction_that_creates(steps)
+        self._pin.has_redo_table = True
+
+    async def _examine(self, transaction: TransactionT) -> None:
+        """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError if a writer cannot use it."""
+        if self._is_examined:
+            return
+        answer_for(of_postgres({"host": transaction.host}))
+        (row,) = await transaction.rows(POSTGRES_SETTINGS_QUERY, {})
+        known = {name: str(value) for name, value in zip(POSTGRES_NAMES, row, strict=True) if value is not None}
+        answer_for(of_postgres(known))
+        self._is_examined = True
+
+    async def ensure_table(self, table: TableFile) -> PinnedTables:
+        """Return where a table is. Raises StateRowError if it is missing and may not be created."""
+
+        async def steps(transaction: TransactionT) -> PinnedTables:
+            pinned = await transaction.query(find_schema(self._schema, table.name))
+            await transaction.need(table, pinned)
+            return pinned
+
+        return await self._in_transaction_that_creates(steps)
+
+    async def _query_identity(self) -> DatabaseIdentity:
+        """Return the identity that this database adds to its transactional ids; inserted if missing, queried once."""
+        await self._pin_tables()
+        if self._identity is None:
+            self._identity = await self._found_or_made()
+        return self._identity
+
+    async def _found_or_made(self) -> DatabaseIdentity:
+        for _ in range(MOST_ATTEMPTS):
+            found = await self.in_transaction(_identity)
+            if found is not None:
+                return found
+            try:
+                await self.in_transaction(_make_identity)
+            except self.errors as error:
+                if not _was_created_by_others(error) and not is_conflict(error):
+                    raise  # otherwise, another process inserted it at the same moment
+        raise identity_is_missing()
+
+    async def _pin_tables(self) -> None:
+        """Find our tables, or create them, once. Raises StateRowError if they are missing, and StateTableError."""
+        if self._pin.tables is None:
+            self._pin.tables = await self._in_transaction_that_creates(self._found_tables)
+
+    async def _found_tables(self, transaction: TransactionT) -> PinnedTables:
+        await self._examine(transaction)
+        given = None if self._schema is None else PinnedTables(self._schema, quoted(self._schema))
+        pinned = await transaction.query(find_state_table(self._schema))
+        if pinned is None:
+            await transaction.need(TableFile(STATE_TABLE, "schema.sql", create=self._create_table), given)
+            pinned = await transaction.query(find_state_table(self._schema))
+            assert pinned is not None, "it has just been created"
+        await transaction.need_manifest(pinned, add=self._create_table)
+        await transaction.need(TableFile(IDENTITY_TABLE, "schema.sql", create=self._create_table), pinned)
+        return pinned
+
+    async def _in_transaction_that_creates(self, steps: Steps[TransactionT, ResultT]) -> ResultT:
+        try:
+            return await self.in_transaction(steps)
+        except self.errors as error:
+            if not _was_created_by_others(error):
+                raise
+            return await self.in_transaction(steps)  # another process created it at the same moment
+
+    async def in_transaction(self, steps: Steps[TransactionT, ResultT]) -> ResultT:
+        """Carry out `steps` in a transaction of their own, and commit it."""
+        transaction = await self.begin()
+        try:
+            result = await steps(transaction)
+            await transaction.commit()
+        finally:
+            await self._uninterrupted(_end(transaction))
+        return result
+
+    async def begin(self) -> TransactionT:
+        return await self._begin(self._connections, RecordBuffer())
+
+    async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
+        transaction = await self._begin(self._beside, RecordBuffer())
+        cut = SocketTimeout(transaction.connection, timeout_ms / 1000)
+        try:
+            with cut:
+                seen = await transaction.read_to_prove_durable(transactional_id)
+                if seen != str(row):
+                    raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
+                await transaction.commit()
+        except self.errors as error:
+            if not cut.has_fired:
+                raise
+            raise not_durable(transactional_id, row, f"a commit was not answered within {timeout_ms} ms") from error
+        finally:
+            await self._uninterrupted(_end(transaction))
+
+    async def transaction(self, connection: Any, records: RecordBuffer, before: Before | None = None) -> TransactionT:
+        """Begin the transaction of a block, on the caller's connection or on one of ours.
+
+        `before` is awaited with the connection before the transaction begins.
+        """
+        if connection is None:
+            return await self._begin(self._of_blocks, records, before)
+        transaction = self._new_transaction(connection, records, None)
+        was_idle = transaction.is_idle
+        try:
+            if before is not None:
+                await before(connection)
+            await self._assert_here(await transaction.begin_and_locate())
+        except BaseException:
+            if was_idle:
+                await self._uninterrupted(transaction.rollback())
+            transaction.let_go()
+            raise
+        return transaction
+
+    async def keeps_a_snapshot(self, connection: Any) -> bool:
+        """Return whether a transaction on the connection sees only data committed before its first statement."""
+        level = await self._isolation_of(connection)
+        return not sees_now(await self.default_isolation() if level is None else level)
+
+    @abstractmethod
+    async def _isolation_of(self, connection: Any) -> str | None:
+        """Return the isolation level that the connection has set, as SQL names it; None if it has set none."""
+
+    def _new_transaction(
+        self, connection: Any, records: RecordBuffer, of: Connections | None, place: Any = None
+    ) -> TransactionT:
+        made: Any = self.transaction_class
+        transaction: TransactionT = made(connection, records, of, self._pin, place)
+        return transaction
+
+    async def default_isolation(self) -> str:
+        """Return the isolation level of connections without an explicit one. Queried once."""
+        if self._default_isolation is None:
+            (answer,) = await self.in_transaction(lambda transaction: transaction.rows(_DEFAULT_ISOLATION, {}))
+            self._default_isolation = str(answer[0])
+        return self._default_isolation
+
+    async def assert_holds(self, transaction: TransactionT) -> None:
+        """Raise IllegalStateError if a transaction runs in another database than our own connections."""
+        await self._assert_here(await transaction.location())
+
+    async def _assert_here(self, location: str) -> None:
+        if location != self.location and location != await self._query_location():
+            raise IllegalStateError(_OTHER_DATABASE)
+
+    async def _query_location(self) -> str:
+        """Query where our own connections lead now: a restarted server counts as another one."""
+        self.location = await self.in_transaction(_location)
+        return self.location
+
+    async def _begin(
+        self, connections: Connections, records: RecordBuffer, before: Before | None = None
+    ) -> TransactionT:
+        """Begin a transaction on one of our connections. One that was lost while idle fails here and is replaced."""
+        attempts_left = connections.attempts
+        while True:
+            attempts_left -= 1
+            connection = await connections.acquire()
+            try:
+                if before is not None:
+                    await before(connection)
+                place = None if connections is self._connections else self
+                transaction = self._new_transaction(connection, records, connections, place)
+            except BaseException:
+                await self._uninterrupted(connections.release(connection))
+                raise
+            try:
+                await transaction.begin()
+                return transaction
+            except BaseException as error:
+                was_lost = isinstance(error, self.errors) and transaction.is_lost
+                await self._uninterrupted(transaction.close())
+                if not was_lost or not attempts_left:
+                    raise
+
+
+async def _end(transaction: PostgresTransaction) -> None:
+    await transaction.rollback()
+    await transaction.close()
+
+
+async def _location(transaction: PostgresTransaction) -> str:
+    return await transaction.location()
+
+
+async def _identity(transaction: PostgresTransaction) -> DatabaseIdentity | None:
+    return await transaction.identity()
+
+
+async def _make_identity(transaction: PostgresTransaction) -> None:
+    await transaction.make_identity()
+
+
+def _was_created_by_others(error: BaseException) -> bool:
+    return sqlstate_of(error) in _CREATED_BY_OTHERS
+
+
+_OTHER_DATABASE = (
+    "the connection leads to another database than this writer's own connections, which would be used to look up the "
+    "outcome of a lost commit; nothing was written: let both lead to the same database"
+)

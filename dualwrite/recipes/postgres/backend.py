@@ -1,0 +1,218 @@
+"""PostgreSQL as a backend of the writers, and its leases, for any driver: the same for threads and for asyncio."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from dualwrite.errors import IllegalStateError
+from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
+from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.waiting import Waiting
+from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.postgres.adapter import PostgresDatabase
+from dualwrite.recipes.postgres.connections import Connections
+from dualwrite.recipes.postgres.grouped import PostgresGroup
+from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
+from dualwrite.recipes.sql.isolation import keeps_a_snapshot
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, checked_schema
+from dualwrite.recipes.writer import Use
+
+ConnectionT = TypeVar("ConnectionT")
+TxT = TypeVar("TxT", bound=DualWrite)
+ResultT = TypeVar("ResultT")
+
+
+class Driver(ABC):
+    """How a driver makes the connections and the database of a backend."""
+
+    name: BackendName
+    connection_name: str
+    """What error messages call a connection."""
+
+    @abstractmethod
+    def is_connection(self, bind: Any) -> bool:
+        """Return whether `bind` is a connection on which a block can run."""
+
+    @abstractmethod
+    def connections_from(self, source: Any, *, most_kept: int) -> Connections:
+        """Return the connections of a source. Raises ConfigError if it is none."""
+
+    @abstractmethod
+    def connections_beside(self, source: Any, *, most_kept: int) -> Connections:
+        """Return connections to the same database as `connections_from(source)` that blocks do not use.
+
+        Blocks may hold all of the other connections while they wait for statements on these.
+        """
+
+    @abstractmethod
+    def database(self, connections: Connections, **options: Any) -> PostgresDatabase[Any]:
+        """Return the database on connections; the options are those of `PostgresDatabase`."""
+
+
+class PostgresBackend(Generic[ConnectionT, TxT]):
+    """A PostgreSQL for the blocks of a writer, one at a time, or several at a time for a pool.
+
+    `source` is a conninfo, a connection pool or a function that makes a connection; `handle` makes a block's handle.
+    """
+
+    database: PostgresDatabase[Any]
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        driver: Driver,
+        handle: Callable[[Any, RecordBuffer], TxT],
+        waiting: Waiting,
+        create_table: bool,
+        schema: str | None,
+        max_writers: int = 1,
+    ) -> None:
+        self._source = source
+        self._driver = driver
+        self._handle = handle
+        self.name: Final = driver.name
+        self.waiting: Final = waiting
+        self._create_table = create_table
+        self._schema = checked_schema(schema)
+        self.connections: Final = driver.connections_from(source, most_kept=max_writers)
+        """The connections for blocks."""
+
+    async def begin(self, bind: ConnectionT | None, records: RecordBuffer, use: Use) -> TxT:
+        if bind is not None and not self._driver.is_connection(bind):
+            raise IllegalStateError(
+                f"this dual write runs on {self._driver.connection_name}, not on {bind!r}; nothing was written"
+            )
+        before = self._slot_before_snapshot(use) if use.needs_slot_early else None
+        return self._handle(await self.database.transaction(bind, records, before), records)
+
+    def _slot_before_snapshot(self, use: Use) -> Callable[[Any], Awaitable[None]]:
+        async def before(connection: Any) -> None:
+            if await self.database.keeps_a_snapshot(connection):
+                await use.take_slot()
+
+        return before
+
+    def _new_database(self, connections: Connections, **options: Any) -> PostgresDatabase[Any]:
+        return self._driver.database(
+            connections,
+            create_table=self._create_table,
+            schema=self._schema,
+            uninterrupted=self.waiting.uninterrupted,
+            **options,
+        )
+
+    async def close(self) -> None:
+        await self.connections.close()
+
+
+class PostgresOneIdBackend(PostgresBackend[ConnectionT, TxT]):
+    """For a writer under one id: between blocks, its connection also reads and writes the state row."""
+
+    def __init__(
+        self,
+        source: Any,
+        *,
+        driver: Driver,
+        handle: Callable[[Any, RecordBuffer], TxT],
+        waiting: Waiting,
+        create_table: bool,
+        schema: str | None,
+    ) -> None:
+        super().__init__(
+            source, driver=driver, handle=handle, waiting=waiting, create_table=create_table, schema=schema
+        )
+        beside = driver.connections_beside(source, most_kept=0)
+        self.database = self._new_database(self.connections, beside=beside)
+
+
+class PostgresPoolBackend(PostgresBackend[ConnectionT, TxT]):
+    """For a pool: the background has separate connections to the same database."""
+
+    background: Connections
+    leases_inside_blocks: Final = True
+    connect_first: Final = None
+    _KEPT_BESIDE: Final = 2
+    """Connections kept for the background; more are opened when needed, and closed after use."""
+
+    def assert_groups(self) -> None:
+        """Raise nothing: PostgreSQL has savepoints."""
+
+    async def begin_group(self, records: RecordBuffer) -> PostgresGroup[TxT]:
+        transaction: PostgresTransaction = await self.database.transaction(None, records, self._assert_sees_now)
+        return PostgresGroup(transaction, records, self._handle, self.waiting.uninterrupted)
+
+    async def _assert_sees_now(self, connection: Any) -> None:
+        if await self.database.keeps_a_snapshot(connection):
+            raise keeps_a_snapshot()
+
+    def begin_life(self) -> None:
+        """Create the database and its connections for this process."""
+        self.background = self._driver.connections_beside(self._source, most_kept=self._KEPT_BESIDE)
+        self.database = self._new_database(self.background, of_blocks=self.connections)
+
+    def leases(self, settings: PoolSettings) -> Leases:
+        """Return the leases of a new owner."""
+        return PostgresLeases(
+            self.database,
+            prefix=settings.prefix,
+            owner=settings.new_owner(),
+            lease_ms=settings.lease_ms,
+            create_table=self._create_table,
+        )
+
+    async def close(self) -> None:
+        await super().close()
+        await self.background.close()
+
+
+class _LeaseTransaction:
+    """`LeaseTransaction` on PostgreSQL."""
+
+    def __init__(self, transaction: PostgresTransaction, pinned: PinnedTables) -> None:
+        self._transaction = transaction
+        self._pinned = pinned
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._transaction.rows(self._pinned.sql(sql), values)
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._transaction.changed(self._pinned.sql(sql), values)
+
+    async def has_table(self, name: str) -> bool:
+        return await self._transaction.has_table(self._pinned.sql(name))
+
+
+class PostgresLeases(TableLeases):
+    """`Leases` in the table, which `pool_schema.sql` creates."""
+
+    def __init__(
+        self, database: PostgresDatabase[Any], *, prefix: str, owner: str, lease_ms: int, create_table: bool
+    ) -> None:
+        super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=POSTGRES_NOW_MS)
+        self._database = database
+        self._table = TableFile(LEASE_TABLE, "pool_schema.sql", create=create_table)
+        self._pinned: PinnedTables | None = None
+
+    @property
+    def errors(self) -> tuple[type[Exception], ...]:
+        return self._database.errors
+
+    def _was_beaten(self, error: Exception) -> bool:
+        return (sqlstate_of(error) or "").startswith(_INTEGRITY_CONSTRAINT_VIOLATION) or is_conflict(error)
+
+    async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
+        if self._pinned is None:
+            self._pinned = await self._database.ensure_table(self._table)
+        pinned = self._pinned
+        return await self._database.in_transaction(lambda transaction: steps(_LeaseTransaction(transaction, pinned)))
+
+
+_INTEGRITY_CONSTRAINT_VIOLATION: Final = "23"
+"""The class of SQLSTATEs such as that of a unique violation."""

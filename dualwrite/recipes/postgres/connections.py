@@ -1,0 +1,131 @@
+"""The sources of a writer's connections to PostgreSQL, for any driver; blocking or asynchronous."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Any, Protocol
+
+# Connections of the parent process, kept alive so that the child's garbage collector does not close them.
+_abandoned: list[Any] = []
+
+
+def abandon(connection: Any) -> None:
+    """Keep a connection of the parent process alive in a forked child, and never use it."""
+    _abandoned.append(connection)
+
+
+async def settled(value: Any) -> Any:
+    """Return the result of a driver's call: a blocking connection returns the value, an asynchronous one an awaitable.
+
+    The two differ in nothing else, so the code that uses them is written once; with blocking connections it never
+    suspends.
+    """
+    return await value if isawaitable(value) else value
+
+
+class Connections(Protocol):
+    """A source of connections."""
+
+    @property
+    def attempts(self) -> int:
+        """How many to acquire until one is certainly newer than the database's last restart."""
+
+    async def acquire(self) -> Any: ...
+
+    async def release(self, connection: Any) -> None:
+        """Take back a connection that is idle or closed."""
+
+    def keep(self, connection: Any) -> bool:
+        """Release an idle connection without waiting. Return False, and do nothing, if that would have to wait."""
+
+    async def close(self) -> None:
+        """Close what is kept here."""
+
+
+class KeptConnections:
+    """Connections that are opened when needed; at most `most` are kept for later. Thread-safe.
+
+    `is_idle` says whether a connection is open and in no transaction, and `close` closes one. `forget` is called with
+    a connection that was lost while it was kept, and in a forked child with those of the parent.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        *,
+        is_idle: Callable[[Any], bool],
+        close: Callable[[Any], Awaitable[None]],
+        forget: Callable[[Any], None],
+        most: int = 1,
+    ) -> None:
+        self._connect = connect
+        self._is_idle = is_idle
+        self._close = close
+        self._forget = forget
+        self._most = most
+        self._kept: list[Any] = []
+        self._process_id = os.getpid()
+
+    @property
+    def attempts(self) -> int:
+        return self._most + 1
+
+    async def acquire(self) -> Any:
+        kept = self._take()
+        if kept is not None and self._is_idle(kept):
+            return kept
+        if kept is not None:
+            self._forget(kept)
+        return await settled(self._connect())
+
+    async def release(self, connection: Any) -> None:
+        if not self._is_idle(connection) or not self.keep(connection):
+            await self._close(connection)
+
+    def keep(self, connection: Any) -> bool:
+        is_wanted = len(self._kept) < self._most
+        if is_wanted:
+            self._kept.append(connection)
+        return is_wanted
+
+    async def close(self) -> None:
+        while (kept := self._take()) is not None:
+            await self._close(kept)
+
+    def _take(self) -> Any:
+        if os.getpid() != self._process_id:  # forked: the sockets are the parent's
+            self._process_id = os.getpid()
+            for kept in self._kept:
+                self._forget(kept)
+                abandon(kept)
+            self._kept.clear()
+        try:
+            return self._kept.pop()
+        except IndexError:
+            return None
+
+
+class MadeConnections:
+    """Connections made by a function of the caller; each is closed after use."""
+
+    def __init__(self, make: Callable[[], Any], close: Callable[[Any], Awaitable[None]]) -> None:
+        self._make = make
+        self._close = close
+
+    @property
+    def attempts(self) -> int:
+        return 1
+
+    async def acquire(self) -> Any:
+        return await settled(self._make())
+
+    async def release(self, connection: Any) -> None:
+        await self._close(connection)
+
+    def keep(self, connection: Any) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """Close nothing: no connection is kept."""

@@ -1,0 +1,136 @@
+"""What a watch of a connection keeps of its dual write's statements: refused endings, failures and savepoints.
+
+The subclass of each driver sees the statements, and knows the state of its connection.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Final, NoReturn
+
+from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.sql.settings_changed import changes_settings
+from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of
+
+
+class StatementWatch(ABC):
+    """Watches the connection of one dual write from begin to end, and notifies `records` of savepoints."""
+
+    def __init__(self, records: RecordBuffer) -> None:
+        self._records = records
+        self._refused_ending: BaseException | None = None
+        self._statement_failure: BaseException | None = None
+        self.has_changed_settings = False
+        """Whether a statement has changed settings, which hold for the rest of the transaction."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start watching, once the transaction has begun."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Restore the connection; harmless when repeated."""
+
+    @abstractmethod
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
+
+    @property
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Whether a statement of the block, or a `connection.transaction()`, is in progress."""
+
+    def follow(self, records: RecordBuffer) -> None:
+        """Notify `records` from now on."""
+        self._records = records
+
+    def doom(self, error: BaseException) -> None:
+        """Let the transaction, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
+        self._records.refuse(error)
+
+    def _assert_nothing_refused(self) -> None:
+        failure = self._refused_ending or self._records.refused
+        if failure is not None:
+            raise doomed_by(failure) from failure
+
+    def forgive(self) -> None:
+        """Forget refusals and failures, because a rollback to our savepoint has undone them."""
+        self._refused_ending = self._statement_failure = None
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    # No `with`: it would be a large part of the cost of a short statement.
+
+    def _before(self, text: str) -> TransactionControl:
+        """Check a statement that is about to be executed. Return what it does to the transaction, for `after`."""
+        control = control_of(text, POSTGRES)
+        if changes_settings(text):
+            self.has_changed_settings = True
+        if control.steps:
+            try:
+                control.assert_may_be_sent(text)
+            except (TransactionEndedInsideError, IllegalStateError) as error:
+                self._refused_ending = error
+                raise
+        return control
+
+    def _assert_no_savepoint(self, control: TransactionControl) -> None:
+        """Refuse a statement about a savepoint that is sent in a way that is not followed."""
+        if control.steps:
+            self._refused_ending = IllegalStateError(_BY_EXECUTE)
+            raise self._refused_ending
+
+    def after(self, control: TransactionControl) -> None:
+        """Follow a statement that was executed."""
+        control.follow(self._records)
+
+    def _refuse(self, sentence: str) -> NoReturn:
+        """Raise TransactionEndedInsideError, and send nothing.
+
+        The dual write is doomed even if the error is swallowed, or a savepoint is rolled back: the caller meant to end
+        the transaction, so it must not go on.
+        """
+        self._refused_ending = TransactionEndedInsideError(sentence)
+        raise self._refused_ending
+
+
+def doomed_by(failure: BaseException | None) -> TransactionDoomedError:
+    """Return the error of a dual write a part of which has failed."""
+    what = "" if failure is None else f" ({type(failure).__name__})"
+    return TransactionDoomedError(
+        f"a part of this dual write failed{what} and its error was swallowed; "
+        "neither database nor Kafka was changed: let the error end the block, or run a statement that may "
+        "fail in a savepoint (connection.transaction())"
+    )
+
+
+INSIDE_ANOTHER: Final = (
+    "this connection already carries a dual write, and its transaction cannot decide a second one; nothing was "
+    "written: send all records in one block"
+)
+NESTED: Final = (
+    "the connection is inside connection.transaction(), which commits or rolls back when it is left; a dual write "
+    "commits the whole transaction, so nothing was written: let the dual write be the outermost block"
+)
+NOT_READY: Final = (
+    "the transaction of the connection has failed already, or a COPY or another statement is in progress; nothing was "
+    "written: roll it back or finish it first"
+)
+CLOSED: Final = (
+    "the connection of the dual write was closed or lost inside the block, and its transaction with it; "
+    "neither database nor Kafka was changed"
+)
+ENDED: Final = (
+    "the transaction was ended inside the block, past the connection's own methods, which also released the row lock; "
+    "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write end the "
+    "transaction"
+)
+UNFINISHED: Final = (
+    "the block ended inside connection.transaction(), or while a COPY or a stream was in progress; neither database "
+    "nor Kafka was changed: finish it inside the block"
+)
+_BY_EXECUTE: Final = (
+    "a statement about a savepoint was sent by a method other than execute(), and cannot be followed; it was not "
+    "executed, and neither database nor Kafka was changed: use connection.transaction() or execute()"
+)
