@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool as PsycopgDualWriterPool
     from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool as AsyncPsycopgDualWriterPool
+    from dualwrite.recipes.asyncpg.writer import (
+        AsyncpgDualWriter as AsyncpgDualWriter,
+        AsyncpgDualWriterPool as AsyncpgDualWriterPool,
+    )
     from dualwrite.recipes.sqlalchemy.sessions import (
         current_dual_write as current_dual_write,
         dual_write_sessions as dual_write_sessions,
@@ -134,6 +138,8 @@ _MODULES: Final = {
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg.writer_async",
     "PsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer",
     "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer_async",
+    "AsyncpgDualWriter": "dualwrite.recipes.asyncpg.writer",
+    "AsyncpgDualWriterPool": "dualwrite.recipes.asyncpg.writer",
     "current_dual_write": "dualwrite.recipes.sqlalchemy.sessions",
     "dual_write_sessions": "dualwrite.recipes.sqlalchemy.sessions",
     "DualWriter": "dualwrite.recipes.sqlalchemy.writer",
@@ -207,6 +213,7 @@ _MODULES: Final = {
 }
 
 _PACKAGES: Final = {
+    "dualwrite.recipes.asyncpg": "asyncpg",
     "dualwrite.recipes.consume": "sqlalchemy",
     "dualwrite.recipes.psycopg": "psycopg",
     "dualwrite.recipes.recovery": "sqlalchemy",
@@ -218,6 +225,7 @@ _PACKAGES: Final = {
 
 _EXTRAS: Final = {
     "aiokafka": "fast",
+    "asyncpg": "asyncpg",
     "kazoo": "zookeeper",
     "psycopg": "psycopg",
     "rocksdict": "rocksdb",

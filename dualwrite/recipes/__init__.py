@@ -1,6 +1,7 @@
 """Dual writes to a database and to Kafka: the recipes of KIP-939.
 
 Open first: `writer.py`, the two faces (threads, asyncio) over any backend and either slot policy. Arrows point outward
-only: `sqlalchemy`, `psycopg` and `stores` import `writer.py`, which imports `transactional.py`, `pool` and `core`.
-`core` imports no database library. What does not compose with which backend: `capabilities.py`.
+only: `sqlalchemy`, `psycopg`, `asyncpg` and `stores` import `writer.py`, which imports `transactional.py`, `pool` and
+`core`. `postgres` is what `psycopg` and `asyncpg` share. `core` imports no database library. What does not compose with
+which backend: `capabilities.py`.
 """

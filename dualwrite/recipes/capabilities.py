@@ -2,7 +2,7 @@
 
 Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
 `@transactional`, the integration with Sessions, group commit, and storing while Kafka is away. On SQLAlchemy, group
-commit needs PostgreSQL with psycopg (`assert_groups` of its backend).
+commit needs PostgreSQL with psycopg (`assert_groups` of its backend). asyncpg has no face for threads.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class BackendName(StrEnum):
 
     SQLALCHEMY = "SQLAlchemy"
     PSYCOPG = "psycopg"
+    ASYNCPG = "asyncpg"
     ROCKSDB = "RocksDB"
     ZOOKEEPER = "ZooKeeper"
 
@@ -45,6 +46,7 @@ _NO_STORE: Final = "they need tables of a database with SQL: let a block fail wh
 CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
     {
         (_B.PSYCOPG, _F.SESSIONS): _NO_SESSIONS,
+        (_B.ASYNCPG, _F.SESSIONS): _NO_SESSIONS,
         (_B.ROCKSDB, _F.STORE): _NO_STORE,
         (_B.ZOOKEEPER, _F.STORE): _NO_STORE,
         (_B.ROCKSDB, _F.ASYNCIO): "rocksdict blocks its thread: use the writer in one, with asyncio.to_thread()",

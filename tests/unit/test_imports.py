@@ -28,7 +28,8 @@ ON_ANOTHER_SYSTEM = """
 import os, select, signal, socket, sys
 
 # other packages' own affair, and all of them are there for Windows, too
-import asyncio, multiprocessing.connection, aiokafka, click, kafka, psycopg, pyarrow, rich, rocksdict, sqlalchemy.orm
+import asyncio, multiprocessing.connection, aiokafka, asyncpg, click, kafka, psycopg, pyarrow, rich, rocksdict
+import sqlalchemy.orm
 
 UNIX = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "crypt", "uvloop")
 sys.modules.update(dict.fromkeys(UNIX))  # importing one raises ModuleNotFoundError
@@ -75,6 +76,7 @@ def loaded(name: str, before: str) -> list[str]:
         ("DualWriterPool", "sqlalchemy.orm"),
         ("AsyncDualWriter", "sqlalchemy.ext.asyncio, sqlalchemy.orm"),
         ("PsycopgDualWriter", "psycopg"),
+        ("AsyncpgDualWriter", "asyncpg"),
     ],
 )
 def test_importing_a_writer_loads_no_kafka_client(name: str, before: str) -> None:

@@ -77,7 +77,7 @@ print(*sorted(set(globals()) - before - {{"before", "package"}}))
     [
         ((), set[str]()),
         (("kazoo", "rocksdict"), {"ZooKeeperDualWriter", "RocksDbDualWriter"}),
-        (("sqlalchemy", "psycopg", "kazoo", "rocksdict"), None),
+        (("sqlalchemy", "psycopg", "asyncpg", "kazoo", "rocksdict"), None),
     ],
 )
 def test_a_star_imports_what_can_be_imported(missing: tuple[str, ...], gone: set[str] | None) -> None:

@@ -1,0 +1,192 @@
+"""The guard of an asyncpg connection during a dual write: refuses to end the transaction, and follows savepoints.
+
+It puts an object in front of the connection's protocol, for the duration of the block. Every statement passes through
+it, whatever sends it: the connection, what a pool hands out for it, a prepared statement, a cursor, or a
+`connection.transaction()`, which is a savepoint inside a dual write and says so in SQL. What ends the transaction on
+the server's side all the same is detected by the message that commits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import asyncpg
+
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.postgres.statement_watch import (
+    CLOSED,
+    ENDED,
+    INSIDE_ANOTHER,
+    NESTED,
+    UNFINISHED,
+    StatementWatch,
+    doomed_by,
+)
+from dualwrite.recipes.sql.transaction_control import Effect, TransactionControl
+
+
+def assert_can_begin(raw: Any) -> None:
+    """Raise IllegalStateError if COMMIT on this connection is not ours to send."""
+    if driver.substitute_of(raw) is not None:
+        raise IllegalStateError(INSIDE_ANOTHER)
+    if driver.is_in_transaction_block(raw):
+        raise IllegalStateError(NESTED)
+
+
+class Watch(StatementWatch):
+    """Watches an asyncpg connection."""
+
+    def __init__(self, raw: Any, records: RecordBuffer) -> None:
+        super().__init__(records)
+        self._raw = raw
+        self._substitute: driver.Substitute | None = None
+        self._block: Any = None
+        self._savepoints: list[str] = []
+        """The names of those that were set, and not released."""
+        self.running = 0
+        """How many statements are in progress: one, or another that asyncpg is about to refuse."""
+
+    def start(self) -> None:
+        self._substitute = WatchedProtocol(driver.protocol_of(self._raw), self)
+        driver.put_in_front(self._raw, self._substitute)
+        self._block = driver.open_block(self._raw)
+
+    def stop(self) -> None:
+        if self._substitute is not None:
+            driver.take_away(self._raw, self._substitute)
+            driver.close_block(self._raw, self._block)
+            self._substitute = None
+
+    def assert_intact(self) -> None:
+        self._assert_nothing_refused()
+        if self._raw.is_closed():
+            raise TransactionEndedInsideError(CLOSED)
+        if self._statement_failure is not None:
+            raise self.doomed()
+        if self.is_busy:
+            raise IllegalStateError(UNFINISHED)
+        if not self._raw.is_in_transaction():
+            raise TransactionEndedInsideError(ENDED)
+
+    def doomed(self) -> Exception:
+        """Return the error of a transaction in which a statement has failed."""
+        error = doomed_by(self._statement_failure)
+        error.__cause__ = self._statement_failure
+        return error
+
+    @property
+    def is_busy(self) -> bool:
+        return self.running > 0 or any(_is_of_a_block(name) for name in self._savepoints)
+
+    def forgive(self) -> None:
+        super().forgive()
+        self._savepoints.clear()  # only those of the part that was undone matter: others are of finished parts
+
+    # -- statements ----------------------------------------------------------------------------------------------
+
+    def before(self, text: str) -> TransactionControl:
+        """Check a statement that is about to be executed. Return what it does to the transaction, for `after`."""
+        return self._before(text)
+
+    def before_other(self, text: str) -> None:
+        """Check a statement whose effect on savepoints is not followed."""
+        self._assert_no_savepoint(self._before(text))
+
+    def failed(self, error: BaseException, control: TransactionControl) -> None:
+        """Remember that a statement failed or was interrupted."""
+        by_the_server = isinstance(error, asyncpg.PostgresError)
+        was_not_sent = isinstance(error, asyncpg.InterfaceError)
+        is_unclear = control.may_be_half_done or not (by_the_server or was_not_sent)
+        if control.steps and is_unclear:
+            self._refused_ending = error
+        if by_the_server and not isinstance(error, asyncpg.InFailedSQLTransactionError):
+            self._statement_failure = error
+
+    def succeeded(self) -> None:
+        """Note that the server has executed a statement, which it does not in a transaction that has failed."""
+        self._statement_failure = None
+
+    def after(self, control: TransactionControl) -> None:
+        super().after(control)
+        for effect, name in control.steps:
+            match effect:
+                case Effect.SAVEPOINT:
+                    self._savepoints.append(name)
+                case Effect.RELEASE:
+                    self._forget_from(name, also=True)
+                case _:
+                    # The `connection.transaction()` is over, although its savepoint remains set.
+                    self._forget_from(name, also=_is_of_a_block(name))
+
+    def _forget_from(self, name: str, *, also: bool) -> None:
+        """Forget the savepoints inside the newest one of a name, and `also` that one."""
+        if name in self._savepoints:
+            newest = len(self._savepoints) - 1 - self._savepoints[::-1].index(name)
+            del self._savepoints[newest + (0 if also else 1) :]
+
+
+def _is_of_a_block(savepoint: str) -> bool:
+    return savepoint.startswith(driver.SAVEPOINT_PREFIX)
+
+
+_NOTHING_SENT: Final = TransactionControl((), True)
+
+
+class WatchedProtocol(driver.Substitute):
+    """Reports the statements of a connection to the watch of its dual write."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, genuine: Any, watch: Watch) -> None:
+        super().__init__(genuine)
+        self._watch = watch
+
+    async def query(self, query: str, *arguments: Any, **keywords: Any) -> Any:
+        return await self._watched(self._watch.before(query), self.genuine.query, query, *arguments, **keywords)
+
+    async def bind_execute(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
+        control = self._watch.before(state.query)
+        return await self._watched(control, self.genuine.bind_execute, state, *arguments, **keywords)
+
+    async def bind_execute_many(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
+        return await self._other(state.query, self.genuine.bind_execute_many, state, *arguments, **keywords)
+
+    async def bind(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
+        return await self._other(state.query, self.genuine.bind, state, *arguments, **keywords)
+
+    async def execute(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
+        return await self._other(state.query, self.genuine.execute, state, *arguments, **keywords)
+
+    async def copy_out(self, copy_stmt: str, *arguments: Any, **keywords: Any) -> Any:
+        return await self._other(copy_stmt, self.genuine.copy_out, copy_stmt, *arguments, **keywords)
+
+    async def copy_in(self, copy_stmt: str, *arguments: Any, **keywords: Any) -> Any:
+        return await self._other(copy_stmt, self.genuine.copy_in, copy_stmt, *arguments, **keywords)
+
+    async def prepare(self, stmt_name: str, query: str, *arguments: Any, **keywords: Any) -> Any:
+        # It is checked when it is executed; but that it is refused by the server fails the transaction, too.
+        return await self._watched(_NOTHING_SENT, self.genuine.prepare, stmt_name, query, *arguments, **keywords)
+
+    async def _other(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:
+        self._watch.before_other(text)
+        return await self._watched(_NOTHING_SENT, send, *arguments, **keywords)
+
+    async def _watched(
+        self, control: TransactionControl, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any
+    ) -> Any:
+        watch = self._watch
+        watch.running += 1
+        try:
+            answer = await send(*arguments, **keywords)
+        except BaseException as error:
+            watch.failed(error, control)
+            raise
+        finally:
+            watch.running -= 1
+        watch.succeeded()
+        if control.steps:
+            watch.after(control)
+        return answer

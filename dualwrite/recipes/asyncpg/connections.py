@@ -1,0 +1,90 @@
+"""The sources of a writer's asyncpg connections."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.postgres.connections import Connections, KeptConnections, MadeConnections, settled
+
+_log = logging.getLogger(__name__)
+
+
+async def _close(connection: Any) -> None:
+    """Close without waiting for the server, which would take for ever where the network is gone."""
+    driver.unwrapped(connection).terminate()
+
+
+def _forget(connection: Any) -> None:
+    """Do nothing: a connection that was lost has nothing left."""
+
+
+def _kept(make: Callable[[], Any], most: int) -> KeptConnections:
+    return KeptConnections(make, is_idle=driver.is_idle, close=_close, forget=_forget, most=most)
+
+
+class PooledConnections:
+    """Connections of an `asyncpg.Pool`, which the caller opens and closes."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+
+    @property
+    def attempts(self) -> int:
+        return int(self._pool.get_max_size()) + 1
+
+    async def acquire(self) -> Any:
+        return await self._pool.acquire()
+
+    async def release(self, connection: Any) -> None:
+        """Give the connection back. Its pool drops it if that fails, which is no failure of the block that ended."""
+        try:
+            await self._pool.release(connection)
+        except driver.ERRORS as error:
+            _log.warning("an asyncpg.Pool has dropped a connection that it could not reset (%s)", first_line(error))
+
+    def keep(self, connection: Any) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """Close nothing: the pool belongs to the caller."""
+
+
+async def _connected(dsn: str) -> Any:
+    # Without names for prepared statements, which PgBouncer may mistake for those of other clients (`driver.fetch`).
+    return driver.keep_alive(await asyncpg.connect(dsn, statement_cache_size=0))
+
+
+def connections_from(source: Any, *, most_kept: int) -> Connections:
+    """Return the connections of a DSN, a pool or a function. Raises ConfigError for anything else."""
+    if isinstance(source, str):
+        return _kept(lambda: _connected(source), most_kept)
+    if isinstance(source, asyncpg.Pool):
+        return PooledConnections(source)
+    if callable(source):
+        return MadeConnections(source, _close)
+    raise ConfigError(
+        "the database of an AsyncpgDualWriter is a DSN, an asyncpg.Pool or a function that makes connections, not "
+        f"{source!r}"
+    )
+
+
+def connections_beside(source: Any, *, most_kept: int) -> Connections:
+    """Return connections to the same database as `connections_from(source)` that blocks do not use."""
+
+    async def make() -> Any:
+        if isinstance(source, str):
+            connection = await _connected(source)
+        elif isinstance(source, asyncpg.Pool):
+            connection = await driver.connected_as_by(source)
+        else:
+            connection = await settled(source())
+        return driver.begin_at_read_committed(connection)
+
+    return _kept(make, most_kept)

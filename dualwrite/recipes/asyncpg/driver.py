@@ -1,0 +1,269 @@
+"""All access to asyncpg past its public interface, and the reasons for it.
+
+Everything that asyncpg sends goes through the protocol object of a connection, the slot `_protocol`. So this is where
+our own statements are sent, past the caller's loggers, codecs and `command_timeout`, and where `connection_guard.py`
+puts an object of its own that sees every statement of a block. `tests/unit/test_asyncpg_internals.py` fails when
+asyncpg changes what this module relies on.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakSet
+
+import asyncpg
+
+from dualwrite.errors import StateTableError, TransactionDoomedError
+from dualwrite.recipes.core.waiting import interrupted_by
+from dualwrite.recipes.postgres.commit_message import Refusals, assert_committed, refusal_in
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+
+ERRORS: Final[tuple[type[Exception], ...]] = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,  # of the network, including TimeoutError
+)
+"""The types of error that asyncpg raises when the database is unreachable or refuses a statement."""
+
+SAVEPOINT_PREFIX: Final = "__asyncpg_savepoint_"
+"""What the names of the savepoints of a `connection.transaction()` begin with."""
+
+_NO_LIMIT_S: Final = 10.0 * 365 * 24 * 3600
+"""For statements that `command_timeout` must not end: asyncpg would send a cancel request to a COMMIT."""
+
+_ROLLBACK_S: Final = 5.0
+"""How long ROLLBACK, and a cancel request before it, may take until the connection is dropped instead."""
+
+_MOST_PREPARED: Final = 64
+
+
+# ---- connections ---------------------------------------------------------------------------------------------------
+
+
+def unwrapped(connection: Any) -> Any:
+    """Return the connection behind what a pool hands out, which loses it when it is released or lost.
+
+    Raises InterfaceError if it has lost it.
+    """
+    raw = getattr(connection, "_con", connection)
+    if raw is None:
+        raise asyncpg.InterfaceError("the connection was closed or lost, or released back to its pool")
+    return raw
+
+
+def is_connection(candidate: Any) -> bool:
+    """Return whether a block can run on an object: on a connection, or on what a pool hands out."""
+    return isinstance(candidate, asyncpg.Connection)
+
+
+def is_idle(raw: Any) -> bool:
+    """Return whether a connection is open and in no transaction, as the server's latest response says."""
+    return not raw.is_closed() and not raw.is_in_transaction()
+
+
+def is_cancelling(raw: Any) -> bool:
+    """Return whether asyncpg waits for the end of a statement that it has asked the server to cancel."""
+    return not raw.is_closed() and bool(protocol_of(raw)._is_cancelling())  # noqa: SLF001
+
+
+def host_of(raw: Any) -> str:
+    address = raw._addr  # noqa: SLF001
+    return str(address[0] if isinstance(address, tuple) else address)
+
+
+def keep_alive(raw: Any) -> Any:
+    """Let the operating system notice that the server's host is gone, as libpq does. Return the connection."""
+    wire = raw._transport.get_extra_info("socket")  # noqa: SLF001
+    if wire is not None and wire.family != getattr(socket, "AF_UNIX", None):
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return raw
+
+
+async def connected_as_by(pool: Any) -> Any:
+    """Open a connection like those of `pool`, but outside of it."""
+    return await pool._get_new_connection()  # noqa: SLF001
+
+
+_read_committed: Final[WeakSet[Any]] = WeakSet()
+
+
+def begin_at_read_committed(raw: Any) -> Any:
+    """Let our transactions on a connection have this isolation level, whatever its default. Return the connection."""
+    _read_committed.add(raw)
+    return raw
+
+
+def begin_statement(raw: Any) -> str:
+    return "BEGIN ISOLATION LEVEL READ COMMITTED" if raw in _read_committed else "BEGIN"
+
+
+# ---- the transaction of a connection -------------------------------------------------------------------------------
+
+
+def is_in_transaction_block(raw: Any) -> bool:
+    """Return whether a `connection.transaction()` is open, whose end commits or rolls back."""
+    return raw._top_xact is not None  # noqa: SLF001
+
+
+def open_block(raw: Any) -> Any:
+    """Let each `connection.transaction()` from now on be a savepoint, as inside another one. Return what ends that."""
+    raw._top_xact = block = asyncpg.Connection.transaction(raw)  # noqa: SLF001
+    return block
+
+
+def close_block(raw: Any, block: Any) -> None:
+    if raw._top_xact is block:  # noqa: SLF001
+        raw._top_xact = None  # noqa: SLF001
+
+
+class Substitute:
+    """Stands in front of the protocol of one connection, and has all of its attributes."""
+
+    __slots__ = ("genuine",)
+
+    def __init__(self, genuine: Any) -> None:
+        self.genuine = genuine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.genuine, name)
+
+
+def protocol_of(raw: Any) -> Any:
+    """Return the genuine protocol of a connection. Raises InterfaceError if the connection is closed."""
+    protocol = raw._protocol  # noqa: SLF001
+    if protocol is None or raw.is_closed():
+        raise asyncpg.InterfaceError("the connection is closed")
+    return protocol.genuine if isinstance(protocol, Substitute) else protocol
+
+
+def put_in_front(raw: Any, substitute: Substitute) -> None:
+    raw._protocol = substitute  # noqa: SLF001
+
+
+def take_away(raw: Any, substitute: Substitute) -> None:
+    """Restore the protocol, unless the connection was closed and has none; harmless when repeated."""
+    if raw._protocol is substitute:  # noqa: SLF001
+        raw._protocol = substitute.genuine  # noqa: SLF001
+
+
+def substitute_of(raw: Any) -> Substitute | None:
+    protocol = raw._protocol  # noqa: SLF001
+    return protocol if isinstance(protocol, Substitute) else None
+
+
+# ---- our own statements --------------------------------------------------------------------------------------------
+
+
+async def execute(raw: Any, sql: str, *, within_s: float = _NO_LIMIT_S) -> str:
+    """Execute statements without parameters, in one message. Return the status of the last one."""
+    status: str = await protocol_of(raw).query(sql, within_s)
+    return status
+
+
+async def roll_back(raw: Any) -> None:
+    await execute(raw, "ROLLBACK", within_s=_ROLLBACK_S)
+
+
+# asyncpg describes a statement before it executes it, in a round trip of its own, and keeps that description under a
+# name that the server knows too. If PgBouncer gives each transaction another server connection, such a name may stand
+# for a statement of another client there. So ours have no name; their descriptions are kept here, and each execution
+# sends the text again, in the same message.
+_descriptions: Final[WeakKeyDictionary[Any, dict[str, Any]]] = WeakKeyDictionary()
+
+
+async def fetch(raw: Any, sql: str, values: Mapping[str, Any]) -> tuple[Sequence[Any], str]:
+    """Execute one statement, with parameters written `:name`. Return its rows, and its status."""
+    text, names = _numbered(sql)
+    protocol = protocol_of(raw)
+    kept = _descriptions.setdefault(raw, {})
+    statement = kept.get(text)
+    if statement is None:
+        statement = await _described(protocol, text)
+        if len(kept) >= _MOST_PREPARED:
+            kept.clear()
+        kept[text] = statement
+    statement.mark_unprepared()
+    arguments = [values[name] for name in names]
+    rows, status, _ = await protocol.bind_execute(statement, arguments, "", 0, True, _NO_LIMIT_S)
+    return rows or (), status.decode()
+
+
+async def _described(protocol: Any, text: str) -> Any:
+    statement = await protocol.prepare("", text, _NO_LIMIT_S, record_class=asyncpg.Record, ignore_custom_codec=True)
+    if statement._init_types():  # noqa: SLF001
+        raise StateTableError(
+            "a column of dualwrite's tables has a type that is not one of PostgreSQL's own, which asyncpg would have "
+            "to look up first; nothing was written: create the tables as `dualwrite init-db --print` has them"
+        )
+    statement._init_codecs()  # noqa: SLF001
+    return statement
+
+
+@cache
+def _numbered(sql: str) -> tuple[str, Sequence[str]]:
+    """Return a statement with `$1` in place of `:name`, and the names in that order."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}"
+
+    return re.sub(r"(?<!:):([a-z_]+)", number, sql), names
+
+
+# ---- a COMMIT that decides -----------------------------------------------------------------------------------------
+
+
+class CommitMessage:
+    """A message that ends in COMMIT, and what became of it; `refusals` are those of `refusal_in`.
+
+    asyncpg sends a cancel request when a wait is cancelled or takes too long, and that may end the wait of COMMIT for a
+    synchronous standby (`psycopg/driver.py` says why it must not). So a cancellation drops the connection instead, and
+    there is no limit of time.
+    """
+
+    def __init__(self, raw: Any, sql: str, token: str, refusals: Refusals) -> None:
+        self._raw = raw
+        self._sql = sql
+        self._token = token
+        self._refusals = refusals
+        self.was_refused = False
+        self.was_given_up = False
+
+    async def send(self) -> None:
+        """Send the message. Raises an error with `was_refused` if the server is known not to have reached COMMIT."""
+        if self._raw.is_closed():
+            self.was_refused = True
+        await interrupted_by(self._drop, self._exchange())
+
+    async def _exchange(self) -> None:
+        raw = self._raw
+        try:
+            raw.add_log_listener(self._on_message)
+            assert_committed(await execute(raw, self._sql))
+        except asyncpg.PostgresError as error:
+            refusal = refusal_in(error, self._token, self._refusals)
+            if refusal is None:
+                raise
+            self.was_refused = True
+            raise refusal from error
+        except Exception as error:
+            # asyncpg raises InterfaceError before it sends anything: the connection is closed, or busy.
+            self.was_refused |= isinstance(error, (asyncpg.InterfaceError, TransactionDoomedError))
+            raise
+        finally:
+            raw.remove_log_listener(self._on_message)
+
+    def _on_message(self, connection: Any, message: Any) -> None:
+        if getattr(message, "server_source_function", None) == GIVEN_UP_IN:
+            self.was_given_up = True
+
+    def _drop(self) -> bool:
+        self._raw.terminate()
+        return True

@@ -1,0 +1,131 @@
+"""The database transaction of a dual write on PostgreSQL with asyncpg, and the database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from dualwrite.errors import IllegalStateError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.asyncpg.connection_guard import Watch, assert_can_begin
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.postgres.adapter import PostgresDatabase
+from dualwrite.recipes.postgres.commit_message import Refusals
+from dualwrite.recipes.postgres.connections import Connections
+from dualwrite.recipes.postgres.statement_watch import NOT_READY
+from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, RequiredPlace
+
+
+class AsyncpgTransaction(PostgresTransaction):
+    """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
+
+    errors = driver.ERRORS
+    driver_name = "asyncpg"
+    _watch: Watch
+
+    def __init__(
+        self,
+        connection: Any,
+        records: RecordBuffer,
+        of: Connections | None,
+        pin: Pin,
+        must_be_in: RequiredPlace | None = None,
+    ) -> None:
+        self._raw = driver.unwrapped(connection)
+        assert_can_begin(self._raw)
+        super().__init__(connection, Watch(self._raw, records), of, pin, must_be_in)
+
+    async def _begin(self) -> None:
+        try:
+            await super()._begin()
+        except (asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError) as error:
+            if self.is_lost:
+                raise
+            raise IllegalStateError(NOT_READY) from error
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        try:
+            return await super().lock(transactional_id, timeout_ms=timeout_ms)
+        except asyncpg.InFailedSQLTransactionError as error:
+            raise self._watch.doomed() from error  # by a statement that was cancelled, or whose limit of time was over
+
+    @property
+    def is_idle(self) -> bool:
+        return driver.is_idle(self._raw)
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(self._raw.is_closed())
+
+    @property
+    def host(self) -> str:
+        return driver.host_of(self._raw)
+
+    @property
+    def _cannot_roll_back(self) -> bool:
+        return self.is_lost or self._watch.running > 0
+
+    def _begin_statement(self) -> str:
+        return driver.begin_statement(self._raw)
+
+    def _new_message(self, sql: str, refusals: Refusals) -> driver.CommitMessage:
+        return driver.CommitMessage(self._raw, sql, self._mark, refusals)
+
+    async def _send_message(self, message: driver.CommitMessage) -> None:
+        await message.send()
+
+    def _assert_connected(self) -> None:
+        driver.protocol_of(self._raw)
+
+    async def _send_commit(self) -> str | None:
+        return await driver.execute(self._raw, "COMMIT")
+
+    async def _send_rollback(self) -> None:
+        if not self.is_idle or driver.is_cancelling(self._raw):
+            await driver.roll_back(self._raw)
+
+    def _drop(self) -> None:
+        self._raw.terminate()
+
+    # -- statements of our own, which the watch does not see ---------------------------------------------------------
+
+    async def _script(self, sql: str) -> None:
+        self._assert_ours()
+        await driver.execute(self._raw, sql)
+
+    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
+        found = await self.rows(sql, {})
+        return found[0] if found else None
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        self._assert_ours()
+        rows, _ = await driver.fetch(self._raw, sql, values)
+        return rows
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        self._assert_ours()
+        _, status = await driver.fetch(self._raw, sql, values)
+        return int(status.rpartition(" ")[2])
+
+
+class AsyncpgDatabase(PostgresDatabase[AsyncpgTransaction]):
+    """`Database` on asyncpg's connections."""
+
+    errors = driver.ERRORS
+    transaction_class = AsyncpgTransaction
+
+    async def _isolation_of(self, connection: Any) -> str | None:
+        raw = driver.unwrapped(connection)
+        if driver.is_idle(raw):
+            return None
+        try:
+            found, _ = await driver.fetch(raw, _ISOLATION, {})
+        except asyncpg.InFailedSQLTransactionError as error:
+            raise IllegalStateError(NOT_READY) from error
+        return str(found[0][0])
+
+
+_ISOLATION: Final = "SELECT current_setting('transaction_isolation')"

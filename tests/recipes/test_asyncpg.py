@@ -1,0 +1,733 @@
+"""`AsyncpgDualWriter` without crashes: its connections, blocks, savepoints, misuse and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from functools import partial
+from typing import Any
+
+import asyncpg
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import (
+    ConfigError,
+    IllegalStateError,
+    InvalidRecordError,
+    RowLockTimeoutError,
+    StateRowError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario, dsn_of
+from tests.support.databases import PostgresDatabase, event_bodies, unique
+from tests.support.topics import read_topic
+
+
+class OrdinaryError(Exception):
+    pass
+
+
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[AsyncpgScenario]:
+    with asyncpg_scenario(postgres, emulator) as made:
+        yield made
+
+
+Steps = Callable[[AsyncpgDualWriter, Any], Coroutine[Any, Any, None]]
+Run = Callable[[Steps], None]
+
+
+@pytest.fixture(params=["connection", "pool"])
+def run(request: pytest.FixtureRequest, scenario: AsyncpgScenario) -> Run:
+    """Run steps with a writer, and with a connection of the caller's own or one that a pool handed out."""
+
+    async def run_steps(steps: Steps) -> None:
+        dsn = dsn_of(scenario.database.url)
+        if request.param == "pool":
+            async with (
+                asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool,
+                scenario.awaited_writer() as writer,
+                pool.acquire() as connection,
+            ):
+                await steps(writer, connection)
+        else:
+            connection = await asyncpg.connect(dsn)
+            async with scenario.awaited_writer() as writer:
+                await steps(writer, connection)
+            await connection.close()
+
+    return lambda steps: scenario.run(run_steps(steps))
+
+
+async def put(tx: AsyncpgDualTransaction, scenario: AsyncpgScenario, number: int) -> None:
+    """One event to both sides."""
+    await tx.connection.execute(INSERT, number, str(number))
+    tx.send(scenario.topic, key="k", value=str(number))
+
+
+def assert_nothing_was_written(scenario: AsyncpgScenario) -> None:
+    assert scenario.row().is_empty
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
+    scenario.assert_nothing_open()
+
+
+# ---- connections ---------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def from_a_dsn(dsn: str) -> AsyncIterator[Any]:
+    yield dsn
+
+
+@asynccontextmanager
+async def from_a_pool(dsn: str) -> AsyncIterator[Any]:
+    async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def from_a_function(dsn: str) -> AsyncIterator[Any]:
+    yield partial(asyncpg.connect, dsn)
+
+
+@pytest.mark.parametrize("source", [from_a_dsn, from_a_pool, from_a_function])
+def test_connections_of_every_origin(
+    scenario: AsyncpgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
+) -> None:
+    async def steps() -> None:
+        async with (
+            source(dsn_of(scenario.database.engine.url)) as database,
+            scenario.awaited_writer(source=database) as writer,
+        ):
+            for number in range(7):
+                if number == 5:
+                    scenario.database.cut()
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, number)
+                scenario.expected.append(str(number))
+            with pytest.raises(OrdinaryError):
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, 9)
+                    raise OrdinaryError
+            assert (await writer.recover()).outcome is Outcome.NOTHING
+
+    scenario.run(steps())
+    scenario.assert_both_sides_agree()
+
+
+def test_a_pool_gets_its_connection_back_as_it_was(scenario: AsyncpgScenario) -> None:
+    complaints: list[dict[str, Any]] = []
+
+    async def steps() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        async with (
+            from_a_pool(dsn_of(scenario.database.url)) as pool,
+            scenario.awaited_writer(source=pool) as writer,
+        ):
+            for number in range(2):
+                async with writer.transaction() as tx:
+                    raw = driver.unwrapped(tx.connection)
+                    await tx.connection.execute("SET work_mem TO '1MB'")
+                    await put(tx, scenario, number)
+            with suppress(OrdinaryError):
+                async with writer.transaction() as tx:
+                    raise OrdinaryError
+            async with pool.acquire() as connection:
+                assert driver.unwrapped(connection) is raw
+                assert driver.substitute_of(raw) is None
+                assert await connection.fetchval("SHOW work_mem") != "1MB"
+                async with connection.transaction():
+                    await connection.execute(INSERT, 2, "2")
+
+    scenario.run(steps())
+    assert complaints == []
+    assert event_bodies(scenario.database) == ["0", "1", "2"]
+
+
+def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(scenario: AsyncpgScenario) -> None:
+    async def steps() -> None:
+        async with scenario.awaited_writer() as writer:
+            for number in range(3):
+                scenario.database.cut()
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, number)
+                scenario.expected.append(str(number))
+
+    scenario.run(steps())
+    scenario.assert_both_sides_agree()
+
+
+def test_our_own_statements_leave_no_prepared_ones_and_use_no_codec_of_the_caller(scenario: AsyncpgScenario) -> None:
+    async def steps() -> None:
+        connection = await asyncpg.connect(dsn_of(scenario.database.url))
+        for name in ("text", "varchar", "int8"):
+            await connection.set_type_codec(
+                name, schema="pg_catalog", encoder=str, decoder=lambda text: f"decoded {text}", format="text"
+            )
+        async with scenario.awaited_writer() as writer:
+            for number in range(3):
+                async with writer.transaction(connection) as tx:
+                    await tx.connection.execute(INSERT, number, str(number))
+                    tx.send(scenario.topic, key="k", value=str(number))
+                scenario.expected.append(str(number))
+        named = await connection.fetch("SELECT statement FROM pg_prepared_statements")
+        assert not [statement for (statement,) in named if "kafka_transaction" in statement]
+        await connection.close()
+
+    scenario.run(steps())
+    scenario.assert_both_sides_agree()
+
+
+def test_the_callers_limit_of_time_is_not_one_of_ours(scenario: AsyncpgScenario) -> None:
+    """asyncpg would send a cancel request, which a COMMIT must not get."""
+
+    async def steps() -> None:
+        async with scenario.awaited_writer() as writer:
+            await writer.recover()
+            connection = await asyncpg.connect(dsn_of(scenario.database.url), command_timeout=0.2)
+            await connection.execute(_SLOW_COMMIT)
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+            with pytest.raises(TimeoutError):
+                async with connection.transaction():
+                    await connection.execute(INSERT, 2, "2")
+            await connection.execute("DROP TRIGGER slow ON events", timeout=60)
+            await connection.close(timeout=60)
+
+    scenario.run(steps())
+    assert event_bodies(scenario.database) == ["1"]
+    assert scenario.row()
+
+
+_SLOW_COMMIT = """
+    CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NULL; END';
+    CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
+        FOR EACH ROW EXECUTE FUNCTION slow();
+"""
+
+
+# ---- blocks --------------------------------------------------------------------------------------------------------
+
+
+def test_the_callers_own_connection_and_savepoints(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        async with writer.transaction(connection) as tx:
+            assert tx.connection is connection
+            await put(tx, scenario, 1)
+            async with tx.connection.transaction():
+                await put(tx, scenario, 2)
+                with pytest.raises(OrdinaryError):
+                    async with tx.connection.transaction():
+                        await put(tx, scenario, 3)
+                        raise OrdinaryError
+            with pytest.raises(OrdinaryError):
+                async with tx.savepoint():
+                    await put(tx, scenario, 4)
+                    raise OrdinaryError
+            part = tx.connection.transaction()
+            await part.start()
+            await put(tx, scenario, 5)
+            await part.rollback()
+            await tx.connection.execute("SAVEPOINT s")
+            await put(tx, scenario, 6)
+            await tx.connection.execute("ROLLBACK TO s")
+            statement = await tx.connection.prepare("SAVEPOINT p")
+            await statement.fetch()
+            await put(tx, scenario, 7)
+            await tx.connection.fetch("ROLLBACK TO p")
+            await put(tx, scenario, 8)
+        assert tx.outcome is Outcome.COMMITTED
+        assert not connection.is_in_transaction()
+        async with connection.transaction():  # an ordinary one again
+            await connection.execute("SELECT 1")
+
+    run(steps)
+    scenario.expected += ["1", "2", "8"]
+    scenario.assert_both_sides_agree()
+
+
+def test_what_the_connection_did_before_the_block_belongs_to_it(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        await writer.recover()  # so that the row is older than the snapshot
+        await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+        await connection.execute(INSERT, 1, "1")
+        async with writer.transaction(connection) as tx:
+            assert await tx.connection.fetchval("SHOW transaction_isolation") == "serializable"
+            tx.send(scenario.topic, key="k", value="1")
+        await connection.execute("BEGIN")
+        await connection.execute(INSERT, 2, "2")
+        with pytest.raises(OrdinaryError):
+            async with writer.transaction(connection) as tx:
+                raise OrdinaryError
+        assert not connection.is_in_transaction()
+
+    run(steps)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_without_records_it_is_a_database_transaction(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        async with writer.transaction(connection) as tx:
+            await tx.connection.execute(INSERT, 1, "1")
+        assert tx.outcome is Outcome.COMMITTED
+        assert tx.transactional_id is None
+        with pytest.raises(OrdinaryError):
+            async with writer.transaction() as tx:
+                await tx.connection.execute(INSERT, 2, "2")
+                raise OrdinaryError
+        assert tx.outcome is Outcome.ROLLED_BACK
+
+    run(steps)
+    assert event_bodies(scenario.database) == ["1"]
+    assert_nothing_was_written(scenario)
+
+
+def test_a_copy_and_a_cursor_inside_the_block(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        async with writer.transaction(connection) as tx:
+            await tx.connection.copy_records_to_table(
+                "events", records=[(1, "k", "1"), (2, "k", "2")], columns=("id", "event_key", "body")
+            )
+            async for (body,) in tx.connection.cursor("SELECT body FROM events ORDER BY id"):
+                tx.send(scenario.topic, key="k", value=body)
+            await tx.connection.executemany(INSERT, [(3, "3"), (4, "4")])
+            tx.send(scenario.topic, key="k", value="3")
+            tx.send(scenario.topic, key="k", value="4")
+
+    run(steps)
+    scenario.expected += ["1", "2", "3", "4"]
+    scenario.assert_both_sides_agree()
+
+
+# ---- what would end the transaction ---------------------------------------------------------------------------------
+
+
+async def by_execute(connection: Any, sql: str) -> None:
+    await connection.execute(sql)
+
+
+async def by_fetch(connection: Any, sql: str) -> None:
+    await connection.fetch(sql)
+
+
+async def by_a_prepared_statement(connection: Any, sql: str) -> None:
+    await (await connection.prepare(sql)).fetch()
+
+
+async def by_executemany(connection: Any, sql: str) -> None:
+    await connection.executemany(sql, [()])
+
+
+async def by_copy(connection: Any, sql: str) -> None:
+    await connection.copy_from_query(f"SELECT 1) TO STDOUT; {sql}; COPY (SELECT 1", output=lambda data: None)
+
+
+@pytest.mark.parametrize("way", [by_execute, by_fetch, by_a_prepared_statement, by_executemany, by_copy])
+@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'x'"])
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_an_end_of_the_transaction_is_not_sent(
+    scenario: AsyncpgScenario, run: Run, way: Callable[[Any, str], Coroutine[Any, Any, None]], sql: str, swallowed: bool
+) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        expected = TransactionDoomedError if swallowed else TransactionEndedInsideError
+        with pytest.raises(expected):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                with suppress(TransactionEndedInsideError) if swallowed else nullcontext():
+                    await way(tx.connection, sql)
+        assert tx.outcome is Outcome.ROLLED_BACK
+
+    run(steps)
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("way", [by_executemany, by_copy])
+def test_savepoints_by_other_methods_are_refused(
+    scenario: AsyncpgScenario, run: Run, way: Callable[[Any, str], Coroutine[Any, Any, None]]
+) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        with pytest.raises(IllegalStateError, match="cannot be followed"):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await way(tx.connection, "SAVEPOINT s")
+
+    run(steps)
+    scenario.assert_both_sides_agree()
+
+
+_ENDINGS = ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN", "ROLLBACK; BEGIN", "COMMIT", "ROLLBACK"]
+
+
+@pytest.mark.parametrize("ending", _ENDINGS)
+@pytest.mark.parametrize("under_the_lock", [False, True])
+def test_a_transaction_that_was_ended_past_the_guard(
+    scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch, ending: str, under_the_lock: bool
+) -> None:
+    """The message that commits proves that it is the transaction of the block, under its lock."""
+    genuine = driver.CommitMessage.send
+
+    async def end_before(message: driver.CommitMessage) -> None:
+        if under_the_lock:
+            await driver.execute(message._raw, ending)
+        await genuine(message)
+
+    async def steps() -> None:
+        async with scenario.awaited_writer() as writer:
+            await writer.recover()
+            with monkeypatch.context() as patched:
+                patched.setattr(driver.CommitMessage, "send", end_before)
+                with pytest.raises((TransactionEndedInsideError, StateRowError)):
+                    async with writer.transaction() as tx:
+                        await put(tx, scenario, 1)
+                        if not under_the_lock:
+                            await driver.execute(driver.unwrapped(tx.connection), ending)
+                assert tx.outcome is Outcome.ROLLED_BACK
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 2)
+
+    scenario.run(steps())
+    in_topic = [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
+    assert in_topic == ["2"]
+    assert event_bodies(scenario.database) == (["1", "2"] if "COMMIT" in ending else ["2"])
+    scenario.assert_nothing_open()
+
+
+def test_a_savepoint_from_before_the_block_takes_the_block_with_it(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        await connection.execute("BEGIN; SAVEPOINT before")
+        with pytest.raises(TransactionEndedInsideError, match="savepoint from before"):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await tx.connection.execute("ROLLBACK TO before")
+                tx.send(scenario.topic, value="2")
+
+    run(steps)
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("with_records", [False, True])
+def test_a_connection_that_was_closed_inside(scenario: AsyncpgScenario, run: Run, with_records: bool) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        with pytest.raises(TransactionEndedInsideError, match="closed or lost"):
+            async with writer.transaction(connection) as tx:
+                if with_records:
+                    await put(tx, scenario, 1)
+                await tx.connection.close()
+        assert tx.outcome is Outcome.ROLLED_BACK
+
+    run(steps)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_connection_that_was_given_back_inside(scenario: AsyncpgScenario) -> None:
+    async def steps() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+        async with from_a_pool(dsn_of(scenario.database.url)) as pool, scenario.awaited_writer(source=pool) as writer:
+            with pytest.raises(TransactionEndedInsideError):
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, 1)
+                    await pool.release(tx.connection)
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 2)
+
+    scenario.run(steps())
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_server_that_ends_the_connection_inside(scenario: AsyncpgScenario, run: Run) -> None:
+    """As where a process has slept longer than `idle_in_transaction_session_timeout`; the lock is gone, too."""
+
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        raw = driver.unwrapped(connection)
+        with pytest.raises(TransactionEndedInsideError, match="closed or lost"):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await tx.connection.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
+                async with asyncio.timeout(30):
+                    while not raw.is_closed():  # noqa: ASYNC110 - nothing could set an event
+                        await asyncio.sleep(0.001)
+        assert tx.outcome is Outcome.ROLLED_BACK
+
+    run(steps)
+    scenario.assert_both_sides_agree()
+
+
+_POINTS_WITH_A_CONNECTION = [
+    point for point in PausePoint if point not in (PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_KAFKA_COMMIT)
+]
+
+
+@pytest.mark.parametrize("point", _POINTS_WITH_A_CONNECTION)
+def test_a_server_that_ends_the_connection_at_a_point(scenario: AsyncpgScenario, point: PausePoint) -> None:
+    """The event loop has not heard of it when the next statement is sent."""
+    pids: list[int] = []
+
+    def end(reached: PausePoint) -> None:
+        if reached is point and pids:
+            _end_of_server_process(scenario, pids.pop())
+
+    async def steps() -> None:
+        async with scenario.awaited_writer(end) as writer:
+            with pytest.raises((*driver.ERRORS, TransactionEndedInsideError)):
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, 1)
+                    pids.append(tx.connection.get_server_pid())
+            assert tx.outcome is Outcome.ROLLED_BACK
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 2)
+
+    scenario.run(steps())
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def _end_of_server_process(scenario: AsyncpgScenario, pid: int) -> None:
+    with scenario.database.aside.connect() as connection:
+        connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 30000)")
+
+
+# ---- failures that are swallowed, and what is unfinished -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_records", [False, True])
+@pytest.mark.parametrize("sql", ["SELECT 1/0", "nonsense"])
+@pytest.mark.parametrize("way", [by_execute, by_fetch, by_a_prepared_statement])
+def test_a_swallowed_statement_error_ends_in_an_exception(
+    scenario: AsyncpgScenario, run: Run, way: Any, sql: str, with_records: bool
+) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        with pytest.raises(TransactionDoomedError, match="swallowed") as doomed:
+            async with writer.transaction(connection) as tx:
+                await tx.connection.execute(INSERT, 1, "1")
+                if with_records:
+                    tx.send(scenario.topic, key="k", value="1")
+                with suppress(asyncpg.PostgresError):
+                    await way(tx.connection, sql)
+        assert isinstance(doomed.value.__cause__, asyncpg.PostgresError)
+        assert tx.outcome is Outcome.ROLLED_BACK
+        async with writer.transaction(connection) as tx:
+            with pytest.raises(asyncpg.PostgresError):
+                async with tx.savepoint():
+                    await way(tx.connection, sql)
+            await put(tx, scenario, 2)
+
+    run(steps)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_swallowed_limit_of_time_ends_in_an_exception(scenario: AsyncpgScenario, run: Run) -> None:
+    """asyncpg has asked the server to cancel; whether it did is known from its next response."""
+
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        for with_records in (True, False):
+            with pytest.raises(TransactionDoomedError):
+                async with writer.transaction(connection) as tx:
+                    await tx.connection.execute(INSERT, 1, "1")
+                    if with_records:
+                        tx.send(scenario.topic, key="k", value="1")
+                    with suppress(TimeoutError):
+                        await tx.connection.execute("SELECT pg_sleep(60)", timeout=0.05)
+            assert tx.outcome is Outcome.ROLLED_BACK
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 2)
+
+    run(steps)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_refused_record_that_is_swallowed_dooms_the_block(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        with pytest.raises(TransactionDoomedError):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                with suppress(InvalidRecordError):
+                    tx.send(scenario.topic, value=object())
+
+    run(steps)
+    scenario.assert_both_sides_agree()
+
+
+def test_what_is_unfinished_at_the_end(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        raw = driver.unwrapped(connection)
+        with pytest.raises(IllegalStateError, match="finish it inside the block"):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await tx.connection.transaction().start()
+        with pytest.raises(IllegalStateError, match="finish it inside the block"):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                sleep = asyncio.create_task(tx.connection.execute("SELECT pg_sleep(60)"))
+                await asyncio.sleep(0)
+        with pytest.raises(asyncpg.PostgresError):  # only dropping the connection could end it
+            await sleep
+        assert raw.is_closed()
+        with pytest.raises(asyncpg.InterfaceError):
+            async with writer.transaction(connection):
+                pass
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 2)
+
+    run(steps)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_part_that_was_ended_by_text_is_no_longer_unfinished(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        async with writer.transaction(connection) as tx:
+            await tx.connection.execute("SAVEPOINT before")
+            await tx.connection.transaction().start()
+            await put(tx, scenario, 1)
+            await tx.connection.execute("ROLLBACK TO before")
+            await put(tx, scenario, 2)
+
+    run(steps)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        with pytest.raises(TransactionDoomedError):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await tx.connection.execute("SAVEPOINT s")
+                with suppress(asyncpg.PostgresError):
+                    await tx.connection.execute("ROLLBACK TO s; SAVEPOINT t; SELECT 1/0")
+                await tx.connection.execute("ROLLBACK TO s")
+
+    run(steps)
+    scenario.assert_both_sides_agree()
+
+
+def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        await writer.recover()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1), writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await tx.connection.execute("SELECT pg_sleep(30)")
+        assert tx.outcome is Outcome.ROLLED_BACK
+        assert writer.state is SlotState.READY
+        assert not connection.is_closed()
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 2)
+
+    run(steps)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_connections_that_are_refused(scenario: AsyncpgScenario, run: Run) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        async with connection.transaction():
+            with pytest.raises(IllegalStateError, match="outermost"):
+                async with writer.transaction(connection):
+                    pass
+        with pytest.raises(IllegalStateError, match="runs on an asyncpg"):
+            async with writer.transaction(object()):
+                pass
+        await connection.execute("BEGIN")
+        with suppress(asyncpg.PostgresError):
+            await connection.execute("SELECT 1/0")
+        with pytest.raises(IllegalStateError, match="has failed already"):
+            async with writer.transaction(connection):
+                pass
+        await connection.execute("ROLLBACK")
+        sleep = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
+        await asyncio.sleep(0)
+        with pytest.raises(IllegalStateError, match="in progress"):
+            async with writer.transaction(connection):
+                pass
+        sleep.cancel()
+        with suppress(asyncio.CancelledError):
+            await sleep
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 1)
+            with pytest.raises(IllegalStateError):
+                async with writer.transaction(tx.connection):
+                    pass
+
+    run(steps)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_connection_to_another_database(scenario: AsyncpgScenario, postgres_server: PostgresServer) -> None:
+    """A lost commit would be looked up in the wrong one, and Kafka told to abort what is committed."""
+    other = postgres_server.create_database(unique("other"))
+
+    async def steps() -> None:
+        connection = await asyncpg.connect(dsn_of(other))
+        async with scenario.awaited_writer() as writer:
+            for begun_before in (False, True):
+                if begun_before:
+                    await connection.execute("BEGIN")
+                with pytest.raises(IllegalStateError, match="another database"):
+                    async with writer.transaction(connection):
+                        pass
+                assert connection.is_in_transaction() is begun_before
+            await connection.execute("ROLLBACK")
+        await connection.close()
+
+    scenario.run(steps())
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("wrong", [None, 7, object()])
+def test_what_is_no_database(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match=r"a DSN, an asyncpg\.Pool or a function"):
+        AsyncpgDualWriter(wrong, transactional_id="none", bootstrap_servers="127.0.0.1:1")
+
+
+def test_a_locked_row_times_out_with_a_sentence(scenario: AsyncpgScenario) -> None:
+    async def steps() -> None:
+        holder = await asyncpg.connect(dsn_of(scenario.database.url))
+        async with scenario.awaited_writer(lock_timeout_ms=50) as writer:
+            await writer.recover()
+            async with holder.transaction():
+                await holder.execute("SELECT 1 FROM kafka_transaction_state FOR UPDATE")
+                with pytest.raises(RowLockTimeoutError, match="stayed locked"):
+                    async with writer.transaction() as tx:
+                        await put(tx, scenario, 1)
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 2)
+        await holder.close()
+
+    scenario.run(steps())
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_it_needs_no_sqlalchemy() -> None:
+    code = (
+        "import sys; sys.modules['sqlalchemy'] = sys.modules['psycopg'] = None;"
+        " from dualwrite import AsyncpgDualWriter, AsyncpgDualWriterPool"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
