@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
@@ -29,11 +30,11 @@ from tests.support.awaited_databases import awaited_through_faults
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 
 ResultT = TypeVar("ResultT")
-AwaitedT = TypeVar("AwaitedT", bound=AsyncDualWriter | AsyncPsycopgDualWriter)
+AwaitedT = TypeVar("AwaitedT", bound=AsyncDualWriter | AsyncPsycopgDualWriter | AsyncpgDualWriter)
 
 
 class AwaitedWriter(Generic[AwaitedT]):
-    """An `AsyncDualWriter` or `AsyncPsycopgDualWriter` with the blocking names, so that one test fits both."""
+    """A writer for asyncio with the blocking names, so that one test fits both."""
 
     def __init__(self, runner: asyncio.Runner, writer: AwaitedT) -> None:
         self._runner = runner
@@ -52,6 +53,18 @@ class AwaitedWriter(Generic[AwaitedT]):
 
     def resolve(self) -> Resolution:
         return self._runner.run(self.awaited.resolve())
+
+    @contextmanager
+    def transaction(self) -> Iterator[Any]:
+        block = self.awaited.transaction()
+        tx = self._runner.run(block.__aenter__())
+        try:
+            yield tx
+        except BaseException as error:
+            if not self._runner.run(block.__aexit__(type(error), error, error.__traceback__)):
+                raise
+        else:
+            self._runner.run(block.__aexit__(None, None, None))
 
     def close(self) -> None:
         self._runner.run(self.awaited.close())

@@ -1,38 +1,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
+from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
-from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import AnyScenario, Scenario
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 
 @pytest.fixture(params=["postgres", "sqlite", "psycopg"])
 def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
-    """A scenario for each blocking writer and database: `DualWriter` on two, and psycopg alone."""
+    """A scenario for each blocking writer and database: `DualWriter` on two, and psycopg alone.
+
+    "asyncpg" is for tests that ask for it: its writer has the blocking names, but not all of them.
+    """
     database = (
         SqliteDatabase(tmp_path)
         if request.param == "sqlite"
         else PostgresDatabase(request.getfixturevalue("postgres_server"))
     )
-    yield (PsycopgScenario if request.param == "psycopg" else Scenario)(database, emulator)
+    if request.param == "asyncpg":
+        assert isinstance(database, PostgresDatabase)
+        with asyncpg_scenario(database, emulator) as made:
+            yield made
+    else:
+        yield (PsycopgScenario if request.param == "psycopg" else Scenario)(database, emulator)
     database.close()
 
 
-@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite"])
-def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AwaitedScenario]:
-    """A scenario for each awaited driver."""
+AnyAwaited = AwaitedScenario | AwaitedPsycopgScenario | AsyncpgScenario
+
+
+@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone", "asyncpg-alone"])
+def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyAwaited]:
+    """A scenario for each awaited driver: those of SQLAlchemy, and those that are used alone."""
     driver: str = request.param
     database = (
         SqliteDatabase(tmp_path)
         if driver == "aiosqlite"
         else PostgresDatabase(request.getfixturevalue("postgres_server"))
     )
-    with awaited_scenario(database, emulator, driver) as scenario:
+    opened: AbstractContextManager[AnyAwaited]
+    if driver.endswith("-alone"):
+        assert isinstance(database, PostgresDatabase)
+        opened = (asyncpg_scenario if driver == "asyncpg-alone" else awaited_psycopg_scenario)(database, emulator)
+    else:
+        opened = awaited_scenario(database, emulator, driver)
+    with opened as scenario:
         yield scenario
     database.close()

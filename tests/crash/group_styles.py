@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
+import asyncpg
 import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite.errors import DualWriteError
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.groups import Groups
@@ -23,6 +25,7 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
+from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.conditions import until
 
@@ -313,6 +316,24 @@ class PsycopgTasks(TaskStyle):
         self.pool = AsyncPsycopgDualWriterPool(conninfo_of(self.url), **self.settings)
 
 
+class AsyncpgTasks(TaskStyle):
+    async def begin(self) -> None:
+        self.pool = AsyncpgDualWriterPool(dsn_of(self.url), **self.settings)
+
+    async def do(self, step: str, member: Member) -> None:
+        match step:
+            case "commit" | "rollback":  # a connection has no such methods
+                with suppress(DualWriteError):
+                    await self.execute(member, step.upper())
+            case "steal":
+                with suppress(DualWriteError, asyncpg.PostgresError):
+                    await self.execute(member, self.steal)
+            case "put" | "hold" | "raise" | "bad" | "swallow" | "refused" | "part":
+                await super().do(step, member)
+            case _:
+                member.seen.append([tuple(row) for row in await member.tx.connection.fetch(step)])
+
+
 class SqlAlchemyTasks(TaskStyle):
     on_sqlalchemy = True
 
@@ -329,5 +350,6 @@ STYLES: Final[list[Callable[..., AbstractContextManager[Any]]]] = [
     PsycopgThreads,
     SqlAlchemyThreads,
     PsycopgTasks,
+    AsyncpgTasks,
     SqlAlchemyTasks,
 ]

@@ -23,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 INSERT = "INSERT INTO events (id, event_key, body) VALUES (%s, 'k', %s)"
 
-_LIMITS: dict[str, Any] = {"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000}
+LIMITS: dict[str, Any] = {"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000}
 
 
 def conninfo_of(url: sa.URL) -> str:
@@ -39,7 +39,7 @@ def make_psycopg_writer(
         bootstrap_servers=bootstrap_servers,
         transactional_id=transactional_id,
         pause=pause,
-        **(_LIMITS | settings),
+        **(LIMITS | settings),
     )
 
 
@@ -51,7 +51,7 @@ def make_awaited_psycopg_writer(
         bootstrap_servers=bootstrap_servers,
         transactional_id=transactional_id,
         pause=pause,
-        **(_LIMITS | settings),
+        **(LIMITS | settings),
     )
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.asyncpg_scenario import AsyncpgScenario
 from tests.crash.awaited import AwaitedScenario
+from tests.crash.psycopg_scenario import AwaitedPsycopgScenario
 from tests.crash.scenario import Predecessor, event_texts
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.support.databases import unique
+
+AnyAwaited = AwaitedScenario | AsyncpgScenario | AwaitedPsycopgScenario
 
 NOTES = {
     Outcome.COMMITTED: "is committed anyway",
@@ -22,11 +28,11 @@ NOTES = {
 class Attempt:
     """One dual write, and what its cancellation told."""
 
-    def __init__(self, scenario: AwaitedScenario, writer: AsyncDualWriter, number: int) -> None:
-        self._scenario = scenario
+    def __init__(self, scenario: AnyAwaited, writer: Any, number: int) -> None:
+        self._scenario: Any = scenario  # whose writers give what it takes
         self._writer = writer
         self._number = number
-        self.tx: AsyncDualTransaction | None = None
+        self.tx: DualWrite | None = None
         self.error: BaseException | None = None
 
     async def write(self) -> None:
@@ -53,15 +59,21 @@ class Attempt:
             self._scenario.expected += event_texts(str(self._number))
 
 
-# What comes after the first cancellation is the writer's own affair: for that, one driver will do.
-_HOW_OFTEN = [("psycopg", False), ("psycopg", True), ("asyncpg", False), ("aiosqlite", False)]
+# What comes after the first cancellation is the writer's own affair: for that, one driver of SQLAlchemy will do.
+_HOW_OFTEN = [
+    ("psycopg", False),
+    ("psycopg", True),
+    ("asyncpg", False),
+    ("aiosqlite", False),
+    *((driver, again) for driver in ("psycopg-alone", "asyncpg-alone") for again in (False, True)),
+]
 
 
 @pytest.mark.parametrize(("awaited", "again"), _HOW_OFTEN, indirect=["awaited"])
 @pytest.mark.parametrize("moment", Moment)
 @pytest.mark.parametrize("new", [False, True], ids=["ready writer", "new writer"])
 def test_a_dual_write_cancelled_at_every_suspension(
-    awaited: AwaitedScenario, moment: Moment, new: bool, again: bool
+    awaited: AnyAwaited, moment: Moment, new: bool, again: bool
 ) -> None:
     async def run() -> set[Outcome | None]:
         writer = awaited.awaited_writer()
@@ -89,7 +101,7 @@ def test_a_dual_write_cancelled_at_every_suspension(
 
 
 @pytest.mark.parametrize("moment", Moment)
-def test_the_very_first_use_cancelled_at_every_suspension(awaited: AwaitedScenario, moment: Moment) -> None:
+def test_the_very_first_use_cancelled_at_every_suspension(awaited: AnyAwaited, moment: Moment) -> None:
     """The row is made then, in a transaction of its own, which must not keep the database locked either."""
 
     async def run() -> None:
@@ -119,7 +131,7 @@ def test_the_very_first_use_cancelled_at_every_suspension(awaited: AwaitedScenar
     ],
 )
 def test_a_recovery_cancelled_at_every_suspension(
-    awaited: AwaitedScenario, predecessor: Predecessor, moment: Moment
+    awaited: AnyAwaited, predecessor: Predecessor, moment: Moment
 ) -> None:
     """What it leaves, the next one completes by the same row."""
     number = 0

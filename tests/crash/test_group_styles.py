@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 import sqlalchemy as sa
@@ -94,7 +95,7 @@ def test_blocks_that_come_together_are_committed_together(scenario: PsycopgScena
     ("failure", "error"),
     [
         ("raise", OrdinaryError),
-        ("bad", (psycopg.Error, sa.exc.DBAPIError)),
+        ("bad", (psycopg.Error, asyncpg.PostgresError, sa.exc.DBAPIError)),
         ("swallow", TransactionDoomedError),
         ("refused", TransactionDoomedError),
         ("commit", (TransactionDoomedError, TransactionEndedInsideError)),
@@ -264,7 +265,8 @@ def test_a_deferred_constraint_that_fails_at_commit_takes_the_group_with_it(
         connection.exec_driver_sql(_REFUSES_ONE_AT_COMMIT)
     style = open_style()
     members = style.together([[], [], []])
-    assert all(isinstance(member.error, (psycopg.errors.CheckViolation, sa.exc.IntegrityError)) for member in members)
+    refused = (psycopg.errors.CheckViolation, asyncpg.CheckViolationError, sa.exc.IntegrityError)
+    assert all(isinstance(member.error, refused) for member in members)
     assert {member.outcome for member in members} == {Outcome.ROLLED_BACK}
     assert written(scenario) == set()
     assert style.write(7).outcome is Outcome.COMMITTED

@@ -11,6 +11,8 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AtPoint, Scenario, event_texts
 
+pytestmark = pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg", "asyncpg"], indirect=True)
+
 
 def impatient_writer(scenario: Scenario, pause: AtPoint) -> DualWriter:
     return scenario.writer(pause, resolve_timeout_ms=200)

@@ -8,12 +8,14 @@ from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import psycopg
 import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -21,6 +23,7 @@ from dualwrite.recipes.pool.coordinator import PooledBlock
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario, dsn_of
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor
@@ -28,22 +31,22 @@ from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, prefix_of, written
 from tests.support import conditions
 from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
 
-AnyScenario = AwaitedScenario | AwaitedPsycopgScenario
-AnyPool = AsyncDualWriterPool | AsyncPsycopgDualWriterPool
-AnyWrite = AsyncDualTransaction | AsyncPsycopgDualTransaction
+AnyScenario = AwaitedScenario | AwaitedPsycopgScenario | AsyncpgScenario
+AnyPool = AsyncDualWriterPool | AsyncPsycopgDualWriterPool | AsyncpgDualWriterPool
+AnyWrite = AsyncDualTransaction | AsyncPsycopgDualTransaction | AsyncpgDualTransaction
 Use = Callable[[AnyPool], Awaitable[None]]
 
 
-@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone"])
+@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone", "asyncpg-alone"])
 def awaited_pool(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
-    """A scenario for each awaited driver of SQLAlchemy, and for psycopg alone."""
+    """A scenario for each awaited driver: those of SQLAlchemy, and those that are used alone."""
     driver: str = request.param
     on_sqlite = driver == "aiosqlite"
     database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
     opened: AbstractContextManager[AnyScenario]
-    if driver == "psycopg-alone":
+    if driver.endswith("-alone"):
         assert isinstance(database, PostgresDatabase)
-        opened = awaited_psycopg_scenario(database, emulator)
+        opened = (asyncpg_scenario if driver == "asyncpg-alone" else awaited_psycopg_scenario)(database, emulator)
     else:
         opened = awaited_scenario(database, emulator, driver)
     with opened as scenario:
@@ -63,6 +66,8 @@ def make_pool(awaited: AnyScenario, source: Any = None, **settings: Any) -> AnyP
     }
     if isinstance(awaited, AwaitedPsycopgScenario):
         return AsyncPsycopgDualWriterPool(source or conninfo_of(awaited.database.engine.url), **complete)
+    if isinstance(awaited, AsyncpgScenario):
+        return AsyncpgDualWriterPool(source or dsn_of(awaited.database.engine.url), **complete)
     return AsyncDualWriterPool(awaited.engine, **complete)
 
 
@@ -212,14 +217,31 @@ async def from_a_conninfo(conninfo: str) -> AsyncIterator[Any]:
     yield conninfo
 
 
-@pytest.mark.parametrize("source_of", [from_a_pool, from_a_function, from_a_conninfo])
-def test_blocks_on_psycopg_may_hold_every_connection(
-    postgres_server: PostgresServer, emulator: Emulator, source_of: Callable[[str], Any]
+@asynccontextmanager
+async def from_a_pool_of_asyncpg(conninfo: str) -> AsyncIterator[Any]:
+    async with asyncpg.create_pool(conninfo, min_size=0, max_size=2) as connections:
+        yield connections
+
+
+@asynccontextmanager
+async def from_a_function_of_asyncpg(conninfo: str) -> AsyncIterator[Any]:
+    yield lambda: asyncpg.connect(conninfo)
+
+
+_SOURCES = [
+    *((awaited_psycopg_scenario, source) for source in (from_a_pool, from_a_function, from_a_conninfo)),
+    *((asyncpg_scenario, source) for source in (from_a_pool_of_asyncpg, from_a_function_of_asyncpg, from_a_conninfo)),
+]
+
+
+@pytest.mark.parametrize(("opened", "source_of"), _SOURCES)
+def test_blocks_without_sqlalchemy_may_hold_every_connection(
+    postgres_server: PostgresServer, emulator: Emulator, opened: Callable[..., Any], source_of: Callable[[str], Any]
 ) -> None:
     """A lease that needed one more would wait for those who wait for it."""
     database = PostgresDatabase(postgres_server)
 
-    async def use(awaited: AwaitedPsycopgScenario) -> None:
+    async def use(awaited: AnyScenario) -> None:
         async with source_of(conninfo_of(database.url)) as source, make_pool(awaited, source) as pool:
             together = asyncio.Barrier(2)
 
@@ -230,7 +252,7 @@ def test_blocks_on_psycopg_may_hold_every_connection(
 
             await asyncio.gather(*(write_together(number) for number in range(6)))
 
-    with awaited_psycopg_scenario(database, emulator) as awaited:
+    with opened(database, emulator) as awaited:
         awaited.transactional_id = f"{unique('pool')}-0"
         awaited.run(use(awaited))
         assert written(awaited) == {str(number) for number in range(6)}

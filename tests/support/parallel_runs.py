@@ -74,7 +74,7 @@ LONGEST: Final = (
     "tests/crash/test_pool_chaos.py",
     "tests/crash/test_away_chaos.py",
     "tests/spark/test_chaos.py",
-    "tests/crash/test_psycopg_matrix.py",
+    "tests/crash/test_driver_matrix.py",
     "tests/crash/test_pool_leases.py",
     "tests/spark/test_protocol_crashes.py",
     "tests/crash/test_random_histories.py",

@@ -1,17 +1,22 @@
-"""The matrix of faults with psycopg alone: all of it with `PsycopgDualWriter`, and what awaiting may change of it."""
+"""The matrix of faults with a driver alone: psycopg, asyncpg.
+
+All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`, and what awaiting may change of it with
+`AsyncPsycopgDualWriter`.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario
 from tests.crash.awaited import AwaitedWriter
 from tests.crash.matrix import (
     FaultKind,
@@ -28,6 +33,7 @@ from tests.crash.scenario import (
     POINTS_BEFORE_COMMIT_REQUEST,
     AtPoint,
     Predecessor,
+    ScenarioOf,
     event_texts,
 )
 from tests.support.databases import PostgresDatabase
@@ -43,9 +49,30 @@ def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
     made.close()
 
 
-@pytest.fixture
-def blocking(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
-    return PsycopgScenario(postgres, emulator)
+Blocking = PsycopgScenario | AsyncpgScenario
+"""A scenario whose writers have the blocking names, and of which all of the matrix is tested."""
+
+Awaited = AwaitedPsycopgScenario | AsyncpgScenario
+
+
+@pytest.fixture(params=["psycopg", "asyncpg"])
+def scenario(request: pytest.FixtureRequest, postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Blocking]:
+    if request.param == "psycopg":
+        yield PsycopgScenario(postgres, emulator)
+    else:
+        with asyncpg_scenario(postgres, emulator) as made:
+            yield made
+
+
+def worker_of(scenario: Blocking) -> Sequence[str]:
+    """The options of the process that is killed."""
+    return ("--psycopg", "blocking") if isinstance(scenario, PsycopgScenario) else ("--asyncpg",)
+
+
+@pytest.fixture(params=["psycopg", "asyncpg"])
+def cancelled(request: pytest.FixtureRequest, postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Awaited]:
+    with (awaited_psycopg_scenario if request.param == "psycopg" else asyncpg_scenario)(postgres, emulator) as made:
+        yield made
 
 
 @pytest.fixture
@@ -64,14 +91,18 @@ _FAULTS = [(fault, Survivor.SAME_WRITER) for fault in FaultKind] + [
 @pytest.mark.parametrize(("fault", "survivor"), _FAULTS)
 @pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
 def test_a_fault_at_a_point(
-    blocking: PsycopgScenario, point: PausePoint, predecessor: Predecessor, fault: FaultKind, survivor: Survivor
+    scenario: Blocking,
+    point: PausePoint,
+    predecessor: Predecessor,
+    fault: FaultKind,
+    survivor: Survivor,
 ) -> None:
-    check_a_fault_at_a_point(blocking, point, predecessor, fault, survivor)
+    check_a_fault_at_a_point(scenario, point, predecessor, fault, survivor)
 
 
 @pytest.mark.parametrize("point", PausePoint)
-def test_a_kill_at_a_point(blocking: PsycopgScenario, point: PausePoint) -> None:
-    check_a_kill_at_a_point(blocking, point, Predecessor.COMMITTED, "--psycopg", "blocking")
+def test_a_kill_at_a_point(scenario: Blocking, point: PausePoint) -> None:
+    check_a_kill_at_a_point(scenario, point, Predecessor.COMMITTED, *worker_of(scenario))
 
 
 _OF_A_READY_WRITER = [*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION]
@@ -83,9 +114,9 @@ _OF_A_READY_WRITER = [*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION]
 )
 @pytest.mark.parametrize("point", _OF_A_READY_WRITER)
 def test_a_fault_at_a_point_of_a_ready_writer(
-    blocking: PsycopgScenario, point: PausePoint, fault: FaultKind, survivor: Survivor
+    scenario: Blocking, point: PausePoint, fault: FaultKind, survivor: Survivor
 ) -> None:
-    check_a_fault_of_a_ready_writer(blocking, point, fault, survivor)
+    check_a_fault_of_a_ready_writer(scenario, point, fault, survivor)
 
 
 @pytest.mark.parametrize("fault", [FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST])
@@ -97,8 +128,8 @@ def test_a_fault_at_a_point_of_the_awaited_ready_writer(
 
 
 @pytest.mark.parametrize("point", _OF_A_READY_WRITER)
-def test_a_kill_at_a_point_of_a_ready_writer(blocking: PsycopgScenario, point: PausePoint) -> None:
-    check_a_kill_at_a_point(blocking, point, Predecessor.COMMITTED, "--psycopg", "blocking", "--ready")
+def test_a_kill_at_a_point_of_a_ready_writer(scenario: Blocking, point: PausePoint) -> None:
+    check_a_kill_at_a_point(scenario, point, Predecessor.COMMITTED, *worker_of(scenario), "--ready")
 
 
 @pytest.mark.parametrize("fault", [FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST])
@@ -121,23 +152,21 @@ _CANCELLED = [point for point in PausePoint if point is not PausePoint.AFTER_KAF
 
 
 @pytest.mark.parametrize("point", _CANCELLED)
-def test_a_cancellation_at_a_point(awaited: AwaitedPsycopgScenario, point: PausePoint) -> None:
+def test_a_cancellation_at_a_point(cancelled: ScenarioOf[Any], point: PausePoint) -> None:
     """It strikes at the first await after the point; who asks for the outcome then is told what the row says."""
-    awaited.leave_behind(Predecessor.COMMITTED)
+    cancelled.leave_behind(Predecessor.COMMITTED)
     hook = AtPoint(point, _cancel)
-    with awaited.writer(hook) as writer:
-        _check_a_cancellation(
-            awaited, writer, hook, may_be_unresolved=point in (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
-        )
+    with cancelled.writer(hook) as writer:
+        _check_a_cancellation(cancelled, writer, hook, may_be_unresolved=point in _AT_COMMIT)
 
 
 @pytest.mark.parametrize("point", [point for point in _OF_A_READY_WRITER if point in _CANCELLED])
-def test_a_cancellation_at_a_point_of_a_ready_writer(awaited: AwaitedPsycopgScenario, point: PausePoint) -> None:
+def test_a_cancellation_at_a_point_of_a_ready_writer(cancelled: ScenarioOf[Any], point: PausePoint) -> None:
     hook = AtPoint(point, _cancel, armed=False)
-    with awaited.writer(hook) as writer:
-        assert awaited.write(writer, 0).error is None
+    with cancelled.writer(hook) as writer:
+        assert cancelled.write(writer, 0).error is None
         hook.arm()
-        _check_a_cancellation(awaited, writer, hook, may_be_unresolved=point in _AT_COMMIT)
+        _check_a_cancellation(cancelled, writer, hook, may_be_unresolved=point in _AT_COMMIT)
 
 
 def _cancel() -> None:
@@ -147,21 +176,17 @@ def _cancel() -> None:
 
 
 def _check_a_cancellation(
-    awaited: AwaitedPsycopgScenario,
-    writer: AwaitedWriter[AsyncPsycopgDualWriter],
-    hook: AtPoint,
-    *,
-    may_be_unresolved: bool,
+    cancelled: ScenarioOf[Any], writer: AwaitedWriter[Any], hook: AtPoint, *, may_be_unresolved: bool
 ) -> None:
-    seen = awaited.write(writer, 1)
+    seen = cancelled.write(writer, 1)
     assert hook.struck
     assert isinstance(seen.error, asyncio.CancelledError)
     assert seen.error.__notes__
     if writer.state is SlotState.UNRESOLVED:
         assert may_be_unresolved
         if writer.resolve().outcome == "committed":
-            awaited.expected += event_texts("1")
+            cancelled.expected += event_texts("1")
     else:
         assert (seen.outcome == "committed") is (hook.point in POINTS_AFTER_THE_DECISION)
-    assert awaited.write(writer, 2).error is None
-    awaited.assert_both_sides_agree()
+    assert cancelled.write(writer, 2).error is None
+    cancelled.assert_both_sides_agree()
