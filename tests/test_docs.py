@@ -168,6 +168,23 @@ def test_the_psycopg_page_shows_both_writers_and_a_pool(
     database.close()
 
 
+def test_the_asyncpg_page_shows_a_writer_and_a_pool(
+    run: Run, emulator: Emulator, postgres_server: PostgresServer
+) -> None:
+    database = PostgresDatabase(postgres_server)
+    dsn = conninfo_of(database.url)
+    for code in examples(DOCS / "asyncpg.md"):
+        run(code.replace("postgresql://localhost/shop", dsn))
+    with psycopg.connect(dsn) as connection:
+        orders = connection.execute("SELECT * FROM orders ORDER BY id").fetchall()
+    by_the_pool = [(order, "lamp") for order in range(100, 120)]
+    assert orders == [(1, "lamp"), (3, "bulb"), *by_the_pool]
+    records = read_topic(emulator.bootstrap_servers, "orders")
+    assert records[:2] == [("1", "lamp"), ("3", "bulb")]
+    assert sorted((int(key), value) for key, value in records[2:]) == by_the_pool
+    database.close()
+
+
 def test_the_page_of_consuming_shows_a_pipeline_in_a_loop(run: Run, emulator: Emulator, tmp_path: Path) -> None:
     (code,) = (code for code in examples(ROOT / "docs" / "consume.md") if "asyncio.run(main())" in code)
     database = tmp_path / "shop.db"

@@ -67,7 +67,16 @@ BEFORE: Final = {
 }
 """What comes before a sample, by its beginning."""
 
-UNTYPED: Final = ("kafka", "aiokafka", "kazoo", "pyarrow", "pyiceberg", "confluent_kafka", "opentelemetry.exporter")
+UNTYPED: Final = (
+    "aiokafka",
+    "asyncpg",
+    "confluent_kafka",
+    "kafka",
+    "kazoo",
+    "opentelemetry.exporter",
+    "pyarrow",
+    "pyiceberg",
+)
 UNTYPED_TOO: Final = ("aws_msk_iam_sasl_signer", "pyspark")
 """Packages without types: what comes from them is unknown to checkers, whoever calls them."""
 

@@ -13,6 +13,7 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
@@ -173,14 +174,31 @@ class WithAsyncpg(WithSqlAlchemyAwaited):
     driver = "asyncpg"
 
 
+class WithAsyncpgAlone(_Awaited):
+    def __init__(self, url: sa.URL, bootstrap_servers: str, transactional_id: str) -> None:
+        super().__init__()
+        dsn = url.set(drivername="postgresql").render_as_string(hide_password=False)
+        self.writer = AsyncpgDualWriter(
+            dsn, bootstrap_servers=bootstrap_servers, transactional_id=transactional_id, **_LIMITS
+        )
+
+    async def _write(self, number: int, before: tuple[str, ...]) -> None:
+        async with self.writer.transaction() as tx:
+            for statement in before:
+                await tx.connection.execute(statement)
+            await tx.connection.execute("INSERT INTO events VALUES ($1)", number)
+            tx.send(TOPIC, value=str(number))
+
+
 FACES: dict[str, Callable[[sa.URL, str, str], Face]] = {
     "psycopg": WithPsycopg,
     "sqlalchemy": WithSqlAlchemy,
     "psycopg-awaited": WithPsycopgAwaited,
     "sqlalchemy-awaited": WithSqlAlchemyAwaited,
     "asyncpg": WithAsyncpg,
+    "asyncpg-alone": WithAsyncpgAlone,
 }
-AWAITED = tuple(name for name in FACES if name.endswith("awaited") or name == "asyncpg")
+AWAITED = tuple(name for name in FACES if name.endswith("awaited") or name.startswith("asyncpg"))
 
 
 class Writing(threading.Thread):

@@ -1,0 +1,81 @@
+"""What `dualwrite/recipes/asyncpg/driver.py` does to asyncpg's own objects still means there what it means here.
+
+A failure says that asyncpg has changed: read what replaced the member, and adapt `driver.py`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import asyncpg
+import pytest
+from asyncpg import cursor, prepared_stmt, transaction
+from asyncpg.connection import Connection
+from asyncpg.pool import Pool, PoolConnectionProxy
+from asyncpg.protocol import Protocol
+
+from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.asyncpg.connection_guard import WatchedProtocol
+
+
+def source(function: Any) -> str:
+    return inspect.getsource(inspect.unwrap(function))
+
+
+def test_a_connection_keeps_what_we_replace_and_read_in_slots() -> None:
+    assert {"_protocol", "_top_xact", "_addr", "_transport", "__weakref__"} <= set(Connection.__slots__)
+    assert "_con" in PoolConnectionProxy.__slots__
+    assert issubclass(PoolConnectionProxy, asyncpg.Connection) or driver.is_connection(
+        object.__new__(PoolConnectionProxy)
+    )
+
+
+_SENDS = {"query", "prepare", "bind_execute", "bind_execute_many", "bind", "execute", "copy_in", "copy_out"}
+
+
+def test_all_that_is_sent_goes_through_the_protocol_of_the_connection() -> None:
+    """`WatchedProtocol` stands in front of it: what else sends SQL would pass the guard."""
+    others = {"close_portal", "close_statement", "close", "abort"}  # without SQL
+    coroutines = {name for name in dir(Protocol) if inspect.iscoroutinefunction(getattr(Protocol, name))}
+    named = {name for name in dir(Protocol) if name in _SENDS}
+    assert named == _SENDS
+    assert {name for name in coroutines if not name.startswith("_")} <= _SENDS | others
+    assert set(vars(WatchedProtocol)) >= _SENDS
+    for module in (cursor, prepared_stmt, transaction):
+        assert "_transport" not in inspect.getsource(module)
+    assert "self._connection._protocol" in inspect.getsource(prepared_stmt)
+    assert "con._protocol" in inspect.getsource(cursor)
+
+
+def test_the_protocol_has_what_our_own_statements_call() -> None:
+    assert all(hasattr(Protocol, name) for name in ("_is_cancelling", "is_in_transaction", "query", "prepare"))
+
+
+def test_a_transaction_inside_another_is_a_savepoint() -> None:
+    """`open_block` lets `_top_xact` be one that was never started; its isolation level is read, and nothing else."""
+    starts = source(transaction.Transaction.start)
+    assert "if con._top_xact is None:" in starts
+    assert "con._top_xact._isolation" in starts
+    assert "'SAVEPOINT {};'" in starts
+    assert "con._get_unique_id('savepoint')" in starts
+    made = "__asyncpg_{}_{:x}__".format("savepoint", 1)
+    assert made.startswith(driver.SAVEPOINT_PREFIX)
+    assert "'__asyncpg_{}_{:x}__'" in source(Connection._get_unique_id)
+
+
+def test_interface_errors_are_raised_before_anything_is_sent() -> None:
+    """`CommitMessage` takes one for the proof that COMMIT was not sent; a lost connection raises another."""
+    assert not issubclass(asyncpg.InterfaceError, asyncpg.PostgresError)
+    assert issubclass(asyncpg.ConnectionDoesNotExistError, asyncpg.PostgresError)
+    assert not issubclass(asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError)
+
+
+def test_terminate_sends_no_cancel_request() -> None:
+    assert "cancel" not in source(Connection.terminate).replace("_clean_tasks", "")
+    assert "cancel" not in source(Connection._abort)
+
+
+@pytest.mark.parametrize("says", ["self._connect(", "self._connect_args", "self._connect_kwargs", "self._init("])
+def test_a_pool_opens_connections_by_one_function(says: str) -> None:
+    assert says in source(Pool._get_new_connection)
