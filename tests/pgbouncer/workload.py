@@ -18,17 +18,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import asyncpg
 import psycopg
 import psycopg_pool
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
+from dualwrite.recipes.asyncpg.driver import ERRORS as ASYNCPG_ERRORS
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from tests.crash.asyncpg_scenario import dsn_of
 from tests.support.conditions import until
 from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.topics import read_topic
@@ -38,7 +42,7 @@ INSERT: Final = "INSERT INTO bounced_events VALUES (%s)"
 WRITERS: Final = 3
 CALM_S: Final = 60
 _PAUSE_S: Final = (0.3, 1.5)
-_EXPECTED: Final = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error, psycopg_pool.PoolTimeout)
+_EXPECTED: Final = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error, psycopg_pool.PoolTimeout, *ASYNCPG_ERRORS)
 
 events = sa.Table("bounced_events", sa.MetaData(), sa.Column("body", sa.String(80), primary_key=True))
 
@@ -176,7 +180,10 @@ class Workload:
 
     async def _await_put(self, tx: Any, heard: _Heard, suffix: str) -> None:
         body = f"{heard.name}/{suffix}"
-        await tx.connection.execute(INSERT, (body,))
+        if isinstance(tx.connection, asyncpg.Connection):
+            await tx.connection.execute(INSERT.replace("%s", "$1"), body)
+        else:
+            await tx.connection.execute(INSERT, (body,))
         tx.send(TOPIC, key=heard.name, value=body)
         heard.bodies.append(body)
 
@@ -290,10 +297,39 @@ def _grouped(load: Workload) -> None:
     asyncio.run(run())
 
 
+def _asyncpg(load: Workload, group_commit: GroupCommit | None = None) -> None:
+    async def run() -> None:
+        dsn = dsn_of(load._pooler.url)
+        async with AsyncpgDualWriterPool(dsn, group_commit=group_commit, **load.settings()) as pool:
+            await load.in_tasks(pool.transaction, savepoints=True)
+
+    asyncio.run(run())
+
+
+def _asyncpg_pool(load: Workload) -> None:
+    async def run() -> None:
+        async with (
+            asyncpg.create_pool(
+                dsn_of(load._pooler.url), min_size=0, max_size=WRITERS, statement_cache_size=0
+            ) as connections,
+            AsyncpgDualWriterPool(connections, **load.settings()) as pool,
+        ):
+            await load.in_tasks(pool.transaction, savepoints=True)
+
+    asyncio.run(run())
+
+
+def _asyncpg_grouped(load: Workload) -> None:
+    _asyncpg(load, GroupCommit())
+
+
 KINDS: Final[dict[str, Callable[[Workload], None]]] = {
     "sqlalchemy": _sqlalchemy,
     "psycopg": _psycopg,
     "psycopg_pool": _psycopg_pool,
     "tasks": _tasks,
     "grouped": _grouped,
+    "asyncpg": _asyncpg,
+    "asyncpg_pool": _asyncpg_pool,
+    "asyncpg_grouped": _asyncpg_grouped,
 }
