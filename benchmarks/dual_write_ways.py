@@ -1,8 +1,8 @@
 """Write one row and one record in each way: `python -m benchmarks.dual_write_ways WAY ...` prints one JSON object.
 
-Runs in a process of its own, whose workers are threads, or tasks of one event loop, as in a service. There are four
-styles: SQLAlchemy's Session in threads, its AsyncSession in one event loop, psycopg in threads, and psycopg with
-asyncio. All ways of a style send the same INSERT.
+Runs in a process of its own, whose workers are threads, or tasks of one event loop, as in a service. There are five
+styles: SQLAlchemy's Session in threads, its AsyncSession in one event loop, psycopg in threads, psycopg with asyncio,
+and asyncpg. All ways of a style send the same INSERT.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from unittest.mock import patch
 import uvloop
 from sqlalchemy.orm import Session
 
-from benchmarks import psycopg_ways, sqlalchemy_async_ways
+from benchmarks import asyncpg_ways, psycopg_ways, sqlalchemy_async_ways
 from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threads
 from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
@@ -58,6 +58,7 @@ RECIPES = [
     *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED, GROUPED, GROUPED_DECIDED)),
     *_styled("psycopg", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
     *_styled("asyncio", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
+    *_styled("asyncpg", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
     *_styled("AsyncSession", POOL, DECIDED, GROUPED, GROUPED_DECIDED),
 ]
 
@@ -200,6 +201,12 @@ BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {DECIDED}": psycopg_ways.async_dual_write("database"),
     f"asyncio: {GROUPED}": psycopg_ways.async_dual_write("kafka", group_commit=GroupCommit()),
     f"asyncio: {GROUPED_DECIDED}": psycopg_ways.async_dual_write("database", group_commit=GroupCommit()),
+    f"asyncpg: {DATABASE}": asyncpg_ways.database_alone,
+    f"asyncpg: {OUTBOX}": asyncpg_ways.with_outbox,
+    f"asyncpg: {POOL}": asyncpg_ways.dual_write("kafka"),
+    f"asyncpg: {DECIDED}": asyncpg_ways.dual_write("database"),
+    f"asyncpg: {GROUPED}": asyncpg_ways.dual_write("kafka", group_commit=GroupCommit()),
+    f"asyncpg: {GROUPED_DECIDED}": asyncpg_ways.dual_write("database", group_commit=GroupCommit()),
     f"AsyncSession: {DATABASE}": sqlalchemy_async_ways.database_alone,
     f"AsyncSession: {OUTBOX}": sqlalchemy_async_ways.with_outbox,
     f"AsyncSession: {POOL}": sqlalchemy_async_ways.dual_write("kafka"),
