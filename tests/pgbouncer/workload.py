@@ -42,7 +42,13 @@ INSERT: Final = "INSERT INTO bounced_events VALUES (%s)"
 WRITERS: Final = 3
 CALM_S: Final = 60
 _PAUSE_S: Final = (0.3, 1.5)
-_EXPECTED: Final = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error, psycopg_pool.PoolTimeout, *ASYNCPG_ERRORS)
+_EXPECTED: Final[tuple[type[Exception], ...]] = (
+    DualWriteError,
+    sa.exc.SQLAlchemyError,
+    psycopg.Error,
+    psycopg_pool.PoolTimeout,
+    *ASYNCPG_ERRORS,
+)
 
 events = sa.Table("bounced_events", sa.MetaData(), sa.Column("body", sa.String(80), primary_key=True))
 

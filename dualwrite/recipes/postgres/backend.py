@@ -27,6 +27,9 @@ ConnectionT = TypeVar("ConnectionT")
 TxT = TypeVar("TxT", bound=DualWrite)
 ResultT = TypeVar("ResultT")
 
+_KEPT_BESIDE: Final = 2
+"""Connections kept for the background of a pool; more are opened when needed, and closed after use."""
+
 
 class Driver(ABC):
     """How a driver makes the connections and the database of a backend."""
@@ -138,8 +141,6 @@ class PostgresPoolBackend(PostgresBackend[ConnectionT, TxT]):
     background: Connections
     leases_inside_blocks: Final = True
     connect_first: Final = None
-    _KEPT_BESIDE: Final = 2
-    """Connections kept for the background; more are opened when needed, and closed after use."""
 
     def assert_groups(self) -> None:
         """Raise nothing: PostgreSQL has savepoints."""
@@ -154,7 +155,7 @@ class PostgresPoolBackend(PostgresBackend[ConnectionT, TxT]):
 
     def begin_life(self) -> None:
         """Create the database and its connections for this process."""
-        self.background = self._driver.connections_beside(self._source, most_kept=self._KEPT_BESIDE)
+        self.background = self._driver.connections_beside(self._source, most_kept=_KEPT_BESIDE)
         self.database = self._new_database(self.background, of_blocks=self.connections)
 
     def leases(self, settings: PoolSettings) -> Leases:
