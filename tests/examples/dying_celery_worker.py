@@ -6,7 +6,7 @@ import random
 
 from dualwrite.recipes.core.pause_points import PausePoint
 from examples import celery_worker
-from tests.examples.service_kills import Death
+from tests.examples.service_lives import Death
 
 LEAST_POINTS = 12
 """More than one dual write reaches, so that each process gets something done."""
