@@ -109,7 +109,7 @@ def main() -> None:
         for number in range(10):
             place_order.delay(number, "lamp")
         command = [sys.executable, "-m", "celery", "-A", __spec__.name, "worker", "--concurrency", "2", "-l", "ERROR"]
-        worker = subprocess.Popen(command, env={**os.environ, **shop})
+        worker = subprocess.Popen(command, env={**os.environ, **shop}, stdout=sys.stderr)  # Celery's banner
         try:
             while len(kafka.records(TOPIC)) < 10 and worker.poll() is None:
                 time.sleep(0.1)
