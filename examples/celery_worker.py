@@ -20,7 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from celery import Celery
-from celery.signals import worker_process_shutdown
+from celery.signals import worker_init, worker_process_shutdown
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -61,11 +61,18 @@ class Order(Base):
     item: Mapped[str]
 
 
+@worker_init.connect  # type: ignore[untyped-decorator]
+def create_tables(**_: Any) -> None:
+    """Create the tables before the fork: processes that do so at the same time may get an IntegrityError."""
+    engine = sa.create_engine(os.environ["SHOP_DATABASE_URL"])
+    Base.metadata.create_all(engine)
+    engine.dispose()
+
+
 @cache
 def writers() -> DualWriterPool:
     """Return the pool of this process. The first task creates it, so after the fork, with connections of its own."""
     engine = sa.create_engine(os.environ["SHOP_DATABASE_URL"], pool_pre_ping=True)
-    Base.metadata.create_all(engine)
     pool = DualWriterPool(engine, bootstrap_servers=os.environ["SHOP_BOOTSTRAP_SERVERS"], **pool_settings)
     try:
         pool.recover()  # complete what killed processes left open
@@ -89,8 +96,9 @@ def close_pool(**_: Any) -> None:
 )
 def place_order(order_id: int, item: str) -> None:
     """Write an order to both sides; do nothing if it is written."""
+    pool = writers()  # outside of `try`: an IntegrityError there says nothing of the order
     try:
-        with writers().transaction() as tx:
+        with pool.transaction() as tx:
             tx.session.add(Order(id=order_id, item=item))
             tx.session.flush()
             tx.send(TOPIC, key=str(order_id), value=item)

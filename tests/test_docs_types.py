@@ -70,19 +70,21 @@ BEFORE: Final = {
 UNTYPED: Final = (
     "aiokafka",
     "asyncpg",
+    "celery",
     "confluent_kafka",
     "kafka",
     "kazoo",
-    "opentelemetry.exporter",
     "pyarrow",
     "pyiceberg",
 )
-UNTYPED_TOO: Final = ("aws_msk_iam_sasl_signer", "pyspark")
+UNTYPED_TOO: Final = ("aws_msk_iam_sasl_signer", "opentelemetry.exporter", "pyspark")
 """Packages without types: what comes from them is unknown to checkers, whoever calls them."""
 
 RELAXED: Final = (
     "# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, "
-    "reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportCallIssue=false\n"
+    "reportUnknownArgumentType=false, reportUnknownLambdaType=false, reportCallIssue=false, "
+    "reportUntypedFunctionDecorator=false\n"
+    '# mypy: disable-error-code="untyped-decorator"\n'
 )
 
 TYPOS: Final = {

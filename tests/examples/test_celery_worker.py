@@ -13,22 +13,28 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
+from examples import celery_worker
 from examples.celery_worker import TOPIC, app, place_order, queue_in
 from tests.support.conditions import until
 from tests.support.databases import unique
 from tests.support.topics import read_topic
+from tests.test_docs import DOCS, examples
 
 ORDERS = 8
 
 
 @contextmanager
-def worker(shop: dict[str, str], module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def worker(
+    shop: dict[str, str], module: str, *arguments: str, directory: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", module, *arguments]
     process = subprocess.Popen(
         command,
+        cwd=directory,
         env={**os.environ, **shop},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -82,3 +88,32 @@ def test_the_example_runs() -> None:
         [sys.executable, "-m", "examples.celery_worker"], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout) == (0, "10 orders are placed\n"), done.stderr
+
+
+def test_only_a_violation_by_the_order_counts_as_an_earlier_delivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PostgreSQL reports one, too, where two processes create a table at the same time: that order is not written."""
+
+    def create_what_another_process_creates() -> None:
+        raise IntegrityError("CREATE TABLE orders", {}, Exception("pg_type_typname_nsp_index"))
+
+    monkeypatch.setattr(celery_worker, "writers", create_what_another_process_creates)
+    with pytest.raises(IntegrityError):
+        place_order.run(1, "lamp")
+
+
+def test_the_tasks_of_the_page_run(postgres_server: PostgresServer, emulator: Emulator, tmp_path: Path) -> None:
+    (code,) = examples(DOCS / "celery.md")
+    url = postgres_server.create_database(unique("tasks").replace("-", "_")).render_as_string(hide_password=False)
+    code = code.replace("postgresql+psycopg://localhost/shop", url)
+    (tmp_path / "tasks.py").write_text(code.replace("127.0.0.1:9092", emulator.bootstrap_servers))
+    shop = {
+        "SHOP_DATABASE_URL": url,
+        "SHOP_BOOTSTRAP_SERVERS": emulator.bootstrap_servers,
+        "PYTHONPATH": str(DOCS.parent),
+    }
+    send = "from tasks import place_order\nfor number in (1, 1, 2, 3): place_order.delay(number, 'lamp')"
+    subprocess.run([sys.executable, "-c", send], cwd=tmp_path, env={**os.environ, **shop}, check=True)
+    expected = Counter((number, "lamp") for number in "123")
+    with worker(shop, "celery", "-A", "tasks", "worker", "--concurrency", "2", directory=tmp_path):
+        until(lambda: rows(shop) == expected, timeout_s=100)
+        until(lambda: records(shop) == expected)
