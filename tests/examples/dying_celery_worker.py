@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 from dualwrite.recipes.core.pause_points import PausePoint
 from examples import celery_worker
@@ -17,12 +18,18 @@ def drawn_death() -> Death:
 
 
 class DeathOfThisProcess:
-    """Draws its death after the fork, when the first point is reached."""
+    """Draws its death after the fork, when the first point is reached.
+
+    It dies in a task only, which is the main thread's. While that one waits for a task, it holds the lock of billiard's
+    queue, and the pool recovers slots in the background: a death there would leave the other processes without tasks.
+    """
 
     def __init__(self) -> None:
         self._death: Death | None = None
 
     def __call__(self, point: PausePoint) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
         if self._death is None:
             self._death = drawn_death()
         self._death(point)
