@@ -144,3 +144,13 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
         made = SqliteDatabase(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def store(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """Each database for which Django has an ENGINE with dual writes."""
+    is_postgres = request.param == "postgres"
+    server = request.getfixturevalue("postgres_server" if is_postgres else "mariadb_server")
+    made = PostgresDatabase(server) if is_postgres else MariaDbDatabase(server)
+    yield made
+    made.close()

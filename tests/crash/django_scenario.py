@@ -15,10 +15,9 @@ from django.db import DatabaseError, connections, transaction
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from tests.crash.scenario import POINTS_BEFORE_WRITE_AND_COMMIT, ScenarioOf, Seen, event_texts
-from tests.django.project import INSERT, QUIET_LEASE_MS, add_alias, drop_alias
-from tests.recipes.pools import LeaseTable
+from tests.django.project import INSERT, add_alias, drop_alias, pool_on
+from tests.recipes.pools import QUIET_LEASE_MS, AnyPool, LeaseTable
 from tests.support.conditions import until
 from tests.support.databases import unique
 
@@ -66,10 +65,8 @@ class DjangoWriter:
         self._by_command = by_command
 
     @property
-    def pool(self) -> PsycopgDualWriterPool:
-        from dualwrite.recipes.django.pools import pool_of
-
-        return pool_of(connections[self.alias])
+    def pool(self) -> AnyPool:
+        return pool_on(self.alias)
 
     def recover(self) -> None:
         """Recover what a dead process left, as its lease expires or as an operator asks for it."""
@@ -113,7 +110,9 @@ class DjangoScenario(ScenarioOf[DjangoWriter]):
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
-        return POINTS_BEFORE_WRITE_AND_COMMIT
+        if self.database.engine.dialect.name == "postgresql":
+            return POINTS_BEFORE_WRITE_AND_COMMIT
+        return super().points_before_commit_request
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> DjangoWriter:
         alias = unique("crashed").replace("-", "_")

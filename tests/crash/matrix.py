@@ -12,6 +12,7 @@ from dualwrite.recipes.core.slot import SlotState
 from tests.crash.killed import run_until_killed_at
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
+    POINTS_BEFORE_WRITE_AND_COMMIT,
     POINTS_OF_A_TAKE_OVER,
     AnyScenario,
     AtPoint,
@@ -46,8 +47,9 @@ def takes_effect(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> 
 
 
 def takes_effect_when_ready(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:
-    """The same of a writer that sends nothing to the database between the lock and COMMIT."""
-    return takes_effect(scenario, point, fault) or fault is FaultKind.DATABASE_ANSWER_LOST
+    """The same of a ready writer, which sends nothing between the lock and a COMMIT that carries the state."""
+    sends_nothing = scenario.points_before_commit_request == POINTS_BEFORE_WRITE_AND_COMMIT
+    return takes_effect(scenario, point, fault) or (sends_nothing and fault is FaultKind.DATABASE_ANSWER_LOST)
 
 
 def raises(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:

@@ -11,12 +11,11 @@ import random
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash import django_worker
 from tests.crash.django_scenario import DjangoScenario
 from tests.crash.killed import run_until_killed
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, event_bodies, unique
+from tests.support.databases import Database, event_bodies, unique
 from tests.support.topics import read_topic
 
 LIVES = int(os.environ.get("CHAOS_LIVES", "20"))
@@ -24,15 +23,14 @@ SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**31)))
 
 
 @pytest.mark.timeout(600 + 60 * LIVES)
-def test_both_sides_agree_whatever_was_killed(postgres_server: PostgresServer, emulator: Emulator) -> None:
+def test_both_sides_agree_whatever_was_killed(store: Database, emulator: Emulator) -> None:
     print(f"CHAOS_SEED={SEED}")
     chance = random.Random(SEED)
-    database = PostgresDatabase(postgres_server)
-    scenario = DjangoScenario(database, emulator, transactional_id=f"{unique('django')}-0")
+    scenario = DjangoScenario(store, emulator, transactional_id=f"{unique('django')}-0")
     for life in range(1, LIVES + 1):
         run_until_killed(
             django_worker.main,
-            *("--database-url", database.url.render_as_string(hide_password=False)),
+            *("--database-url", store.url.render_as_string(hide_password=False)),
             *("--bootstrap-servers", emulator.bootstrap_servers),
             *("--transactional-id", scenario.transactional_id),
             *("--topic", scenario.topic),
@@ -42,7 +40,7 @@ def test_both_sides_agree_whatever_was_killed(postgres_server: PostgresServer, e
     with scenario.writer() as writer:
         writer.recover()
         until(lambda: not writer.pool.status.set_aside)
-        in_table = sorted(event_bodies(database))
+        in_table = sorted(event_bodies(store))
         in_topic = sorted(value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic))
         print(f"{LIVES} kills, {len(in_table)} rows")
         assert in_topic == in_table
@@ -50,4 +48,3 @@ def test_both_sides_agree_whatever_was_killed(postgres_server: PostgresServer, e
         assert len(in_table) > LIVES
         scenario.assert_nothing_open()
     scenario.close()
-    database.close()

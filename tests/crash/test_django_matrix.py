@@ -8,7 +8,6 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.django_scenario import DjangoScenario
 from tests.crash.matrix import (
     FaultKind,
@@ -17,21 +16,14 @@ from tests.crash.matrix import (
     check_a_kill_at_a_point,
 )
 from tests.crash.scenario import POINTS_AFTER_LOCK, POINTS_AFTER_THE_DECISION, Predecessor
-from tests.support.databases import PostgresDatabase, unique
+from tests.support.databases import Database, unique
 
 OF_A_READY_WRITER = [*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION]
 
 
 @pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def scenario(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[DjangoScenario]:
-    made = DjangoScenario(postgres, emulator, transactional_id=f"{unique('django')}-0")
+def scenario(store: Database, emulator: Emulator) -> Iterator[DjangoScenario]:
+    made = DjangoScenario(store, emulator, transactional_id=f"{unique('django')}-0")
     yield made
     made.close()
 

@@ -7,17 +7,24 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
 from tests.django.project import Shop, shop_on
-from tests.support.databases import PostgresDatabase
+from tests.support.databases import Database, PostgresDatabase
 
 
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    """For what only PostgreSQL has."""
     made = PostgresDatabase(postgres_server)
     yield made
     made.close()
 
 
 @pytest.fixture
-def shop(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Shop]:
+def shop(store: Database, emulator: Emulator) -> Iterator[Shop]:
+    with shop_on(store, emulator) as made:
+        yield made
+
+
+@pytest.fixture
+def postgres_shop(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Shop]:
     with shop_on(postgres, emulator) as made:
         yield made

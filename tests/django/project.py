@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import django
+import pymysql
 import sqlalchemy as sa
 from django.conf import settings
 from django.db import connections, transaction
@@ -15,18 +16,17 @@ from django.db import connections, transaction
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook
+from tests.recipes.pools import QUIET_LEASE_MS, AnyPool
 from tests.support.databases import Database, event_bodies, unique
 from tests.support.topics import read_topic
 
 INSERT = "INSERT INTO events (id, event_key, body) VALUES (%s, 'k', %s)"
 
-QUIET_LEASE_MS = 600_000
-"""So long that no heartbeat, sweep or expiry happens during a test that does not ask for it."""
-
 
 def set_up() -> None:
     """Configure Django in this process; harmless when repeated."""
     if not settings.configured:
+        pymysql.install_as_MySQLdb()
         settings.configure(
             DATABASES={}, DUALWRITE={}, INSTALLED_APPS=["dualwrite.recipes.django"], LOGGING_CONFIG=None, USE_TZ=True
         )
@@ -35,11 +35,25 @@ def set_up() -> None:
 
 def settings_of(url: sa.URL, **more: Any) -> dict[str, Any]:
     """Return the entry of DATABASES for a database."""
+    if url.get_backend_name() == "mysql":
+        return _settings_of_mysql(url, **more)
     options = dict(url.query) | more.pop("OPTIONS", {})
     host = options.pop("host", None) or url.host or ""
     named = {"NAME": url.database, "USER": url.username, "PASSWORD": url.password, "HOST": host, "PORT": url.port or ""}
     engine = "dualwrite.recipes.django.postgresql"
     return {"ENGINE": engine, "OPTIONS": options, **named, **more}
+
+
+def _settings_of_mysql(url: sa.URL, **more: Any) -> dict[str, Any]:
+    options = url.get_dialect()().create_connect_args(url)[1] | more.pop("OPTIONS", {})
+    named = {name.upper(): str(options.pop(name, "")) for name in ("user", "password", "host", "port")}
+    return {
+        "ENGINE": "dualwrite.recipes.django.mysql",
+        "NAME": options.pop("database"),
+        "OPTIONS": options,
+        **named,
+        **more,
+    }
 
 
 def add_alias(alias: str, url: sa.URL, dualwrite: dict[str, Any], **more: Any) -> None:
@@ -59,6 +73,18 @@ def drop_alias(alias: str) -> None:
     del connections[alias]
     close_pools(alias)
     del connections.settings[alias], settings.DUALWRITE[alias]
+
+
+def pool_on(alias: str) -> AnyPool:
+    """Return the pool of this process for a database."""
+    from dualwrite.recipes.django.pools import pool_of
+    from dualwrite.recipes.django.wrapper import DualWriteWrapper
+
+    connection = connections[alias]
+    assert isinstance(connection, DualWriteWrapper)
+    pool = pool_of(connection)
+    assert isinstance(pool, AnyPool)
+    return pool
 
 
 @dataclass
@@ -81,6 +107,10 @@ class Shop:
     def insert(self, number: int) -> None:
         with connections[self.alias].cursor() as cursor:
             cursor.execute(INSERT, (number, str(number)))
+
+    @property
+    def pool(self) -> AnyPool:
+        return pool_on(self.alias)
 
     def atomic(self, **options: Any) -> Any:
         return transaction.atomic(using=self.alias, **options)

@@ -16,7 +16,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.django.asgi import with_lifespan
 from tests.crash.scenario import AtPoint
 from tests.django.project import Shop, shop_on
-from tests.support.databases import PostgresDatabase
+from tests.support.databases import Database
 
 
 def leases(shop: Shop) -> list[str | None]:
@@ -63,7 +63,7 @@ def test_requests_are_the_applications(shop: Shop) -> None:
 
 @pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.BEFORE_DATABASE_COMMIT])
 def test_a_view_that_is_cancelled_does_not_end_its_transaction(
-    postgres: PostgresDatabase, emulator: Emulator, point: PausePoint
+    store: Database, emulator: Emulator, point: PausePoint
 ) -> None:
     """As by a client that goes away: the thread goes on to the end, and both sides have it."""
     arrived, goes_on, has_ended = threading.Event(), threading.Event(), threading.Event()
@@ -72,7 +72,7 @@ def test_a_view_that_is_cancelled_does_not_end_its_transaction(
         arrived.set()
         assert goes_on.wait(60)
 
-    with shop_on(postgres, emulator, pause=AtPoint(point, wait)) as shop:
+    with shop_on(store, emulator, pause=AtPoint(point, wait)) as shop:
 
         def place() -> None:
             try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import django
-import psycopg
 import pytest
+import sqlalchemy as sa
 from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import call_command
 from django.db import DatabaseError, IntegrityError, OperationalError, connections, transaction
 from django.db.transaction import TransactionManagementError
 
@@ -27,13 +30,13 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.django import current_dual_write, send
-from dualwrite.recipes.django.pools import pool_of
 from tests.crash.scenario import AtPoint
-from tests.django.project import Shop, shop_on
+from tests.django.project import INSERT, Shop, shop_on
 from tests.recipes.pools import drop_idle_connections
 from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, event_bodies
+from tests.support.servers.mariadb import MariaDbServer
 from tests.support.topics import read_topic
 
 
@@ -76,7 +79,7 @@ def test_a_block_without_records_costs_nothing(shop: Shop) -> None:
         shop.insert(1)
     assert event_bodies(shop.database) == ["1"]
     with shop.atomic():
-        assert "_dualwrite_watch" not in vars(connections[shop.alias].connection)
+        assert not [name for name in vars(connections[shop.alias].connection) if "dualwrite" in name]
     assert shop.emulator.transactions() == []
 
 
@@ -233,13 +236,13 @@ def test_the_end_is_not_the_drivers_to_call(shop: Shop, method: str) -> None:
     assert shop.written() == []
 
 
-def test_an_end_past_the_driver_too_is_found_by_the_mark(shop: Shop) -> None:
+def test_an_end_past_the_driver_too_is_found_by_the_mark(postgres_shop: Shop) -> None:
     """What the COMMIT has made permanent stays, without its record, and the error says so."""
-    with pytest.raises(TransactionEndedInsideError), shop.atomic():
-        shop.put(1)
-        connections[shop.alias].connection.pgconn.exec_(b"ROLLBACK; BEGIN")
-        shop.insert(2)
-    assert shop.written() == []
+    with pytest.raises(TransactionEndedInsideError), postgres_shop.atomic():
+        postgres_shop.put(1)
+        connections[postgres_shop.alias].connection.pgconn.exec_(b"ROLLBACK; BEGIN")
+        postgres_shop.insert(2)
+    assert postgres_shop.written() == []
 
 
 def test_djangos_own_ends_are_refused_inside(shop: Shop) -> None:
@@ -285,6 +288,125 @@ def test_an_interruption_right_after_the_dual_write_has_begun(shop: Shop) -> Non
     assert shop.written() == ["2"]
 
 
+# ---- what only MySQL has ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mysql_shop(mariadb_server: MariaDbServer, emulator: Emulator) -> Iterator[Shop]:
+    database = MariaDbDatabase(mariadb_server)
+    with shop_on(database, emulator) as made:
+        yield made
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "sql", ["CREATE TABLE other (id int)", "TRUNCATE events", "SET autocommit = 1", "LOCK TABLES events READ", "BEGIN"]
+)
+def test_a_statement_that_would_commit_implicitly_is_refused_and_dooms(mysql_shop: Shop, sql: str) -> None:
+    with pytest.raises(TransactionDoomedError), mysql_shop.atomic():
+        mysql_shop.put(1)
+        with pytest.raises(TransactionEndedInsideError):
+            execute(mysql_shop, sql)
+    assert mysql_shop.written() == []
+
+
+def test_a_temporary_table_commits_nothing(mysql_shop: Shop) -> None:
+    with mysql_shop.atomic():
+        mysql_shop.put(1)
+        execute(mysql_shop, "CREATE TEMPORARY TABLE other (id int)")
+        execute(mysql_shop, "DROP TEMPORARY TABLE other")
+    assert mysql_shop.written() == ["1"]
+
+
+@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "CREATE TABLE other (id int)", "SET autocommit = 1"])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_an_end_past_the_cursors_is_found_by_the_mark(mysql_shop: Shop, sql: str, goes_on: bool) -> None:
+    """What the COMMIT has made permanent stays, without its record, and the error says so."""
+    with (
+        pytest.raises(TransactionEndedInsideError, match="keeps only what a COMMIT made permanent"),
+        mysql_shop.atomic(),
+    ):
+        with mysql_shop.atomic():
+            send(mysql_shop.topic, "1", using=mysql_shop.alias)
+        connections[mysql_shop.alias].connection.query(sql)
+        if goes_on:
+            send(mysql_shop.topic, "2", using=mysql_shop.alias)
+    connections[mysql_shop.alias].close()
+    assert mysql_shop.written() == []
+
+
+CALL = "CALL ends()"
+
+
+def test_the_end_of_a_procedure_is_found_by_the_mark(mysql_shop: Shop) -> None:
+    execute(mysql_shop, "CREATE PROCEDURE ends() COMMIT")
+    calls: list[Callable[[Any], object]] = [
+        lambda each: each.callproc("ends"),
+        lambda each: each.execute("CALL ends()"),
+    ]
+    for call in calls:
+        with pytest.raises(TransactionEndedInsideError), mysql_shop.atomic():
+            send(mysql_shop.topic, "1", using=mysql_shop.alias)
+            with connections[mysql_shop.alias].cursor() as cursor:
+                call(cursor)
+    assert mysql_shop.written() == []
+
+
+def test_values_are_no_statements(mysql_shop: Shop) -> None:
+    """The drivers put parameters into the text, where they might look like its end."""
+    value = "a'; COMMIT; -- \\"
+    with mysql_shop.atomic():
+        send(mysql_shop.topic, value, using=mysql_shop.alias)
+        with connections[mysql_shop.alias].cursor() as cursor:
+            cursor.execute(INSERT, (1, value))
+            cursor.executemany("UPDATE events SET event_key = %s WHERE id = %s", [(value, 2), (value, 3)])
+            cursor.executemany(INSERT, [(2, value), (3, value)])
+        for _ in range(2):
+            send(mysql_shop.topic, value, using=mysql_shop.alias)
+    assert mysql_shop.written() == [value] * 3
+
+
+def test_a_deadlock_undoes_both(mysql_shop: Shop) -> None:
+    """MySQL rolls the whole transaction back then, and would go on in a new one."""
+    execute(mysql_shop, "INSERT INTO events VALUES (1, 'k', '1'), (2, 'k', '2')")
+    locked, met = threading.Barrier(2), []
+
+    def request(first: int, second: int) -> None:
+        try:
+            with mysql_shop.atomic():
+                send(mysql_shop.topic, str(first), using=mysql_shop.alias)
+                execute(mysql_shop, f"UPDATE events SET event_key = '{first}' WHERE id = {first}")
+                locked.wait(60)
+                with suppress(OperationalError):  # of the one that is chosen
+                    execute(mysql_shop, f"UPDATE events SET event_key = '{first}' WHERE id = {second}")
+        except TransactionDoomedError:
+            met.append(first)
+        finally:
+            connections[mysql_shop.alias].close()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(request, (1, 2), (2, 1)))
+    (victim,) = met
+    kept = str(3 - victim)
+    assert [value for _, value in read_topic(mysql_shop.emulator.bootstrap_servers, mysql_shop.topic)] == [kept]
+    with mysql_shop.database.aside.connect() as connection:
+        assert connection.scalars(sa.text("SELECT event_key FROM events")).all() == [kept, kept]
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable", None])
+def test_isolation_levels(mariadb_server: MariaDbServer, emulator: Emulator, level: str | None) -> None:
+    database = MariaDbDatabase(mariadb_server)
+    with shop_on(database, emulator, OPTIONS={"isolation_level": level}) as shop:
+        call_command("migrate", "dualwrite", database=shop.alias, verbosity=0)
+        for number in range(3):
+            with shop.atomic():
+                assert len(event_bodies(database)) == number
+                execute(shop, "SELECT count(*) FROM events")
+                shop.put(number)
+        assert shop.written() == ["0", "1", "2"]
+    database.close()
+
+
 # ---- callbacks -------------------------------------------------------------------------------------------------------
 
 
@@ -311,10 +433,10 @@ def test_a_callback_may_make_a_dual_write(shop: Shop) -> None:
     assert shop.written() == ["1", "2"]
 
 
-def test_callbacks_of_a_block_that_could_not_commit_never_run(postgres: PostgresDatabase, emulator: Emulator) -> None:
+def test_callbacks_of_a_block_that_could_not_commit_never_run(store: Database, emulator: Emulator) -> None:
     ran: list[int] = []
-    strike = AtPoint(PausePoint.AFTER_PREPARE, postgres.cut)
-    with shop_on(postgres, emulator, pause=strike) as shop:
+    strike = AtPoint(PausePoint.AFTER_PREPARE, store.cut)
+    with shop_on(store, emulator, pause=strike) as shop:
         with pytest.raises(OperationalError), shop.atomic():
             shop.put(1)
             shop.on_commit(lambda: ran.append(1))
@@ -327,11 +449,11 @@ def test_callbacks_of_a_block_that_could_not_commit_never_run(postgres: Postgres
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_a_lost_commit_is_looked_up(postgres: PostgresDatabase, emulator: Emulator, applied: bool) -> None:
+def test_a_lost_commit_is_looked_up(store: Database, emulator: Emulator, applied: bool) -> None:
     """Callbacks run if it was carried out, although the connection is gone."""
     ran: list[int] = []
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: postgres.lose_commit(applied=applied))
-    with shop_on(postgres, emulator, pause=lose) as shop:
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=applied))
+    with shop_on(store, emulator, pause=lose) as shop:
 
         def write() -> None:
             with shop.atomic():
@@ -350,25 +472,51 @@ def test_a_lost_commit_is_looked_up(postgres: PostgresDatabase, emulator: Emulat
         assert shop.written() == ["1"] * applied + ["2"]
 
 
+def test_a_connection_that_is_lost_after_the_decision_is_no_error(store: Database, emulator: Emulator) -> None:
+    """On MySQL, Django asks the server for autocommit then."""
+    ran: list[int] = []
+    with shop_on(store, emulator, pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, store.cut)) as shop:
+        with shop.atomic():
+            shop.put(1)
+            shop.on_commit(lambda: ran.append(1))
+        assert ran == [1]
+        connections[shop.alias].close()  # on PostgreSQL, the next statement would find it lost
+        with shop.atomic():
+            shop.put(2)
+        assert shop.written() == ["1", "2"]
+
+
+def test_without_autocommit_a_later_loss_is_an_error(store: Database, emulator: Emulator) -> None:
+    """It is not that of what was decided before."""
+    with shop_on(store, emulator) as shop:
+        transaction.set_autocommit(False, using=shop.alias)
+        shop.put(1)
+        transaction.commit(using=shop.alias)
+        with pytest.raises(DatabaseError):
+            execute(shop, "SELECT 1")
+            store.cut()
+            transaction.commit(using=shop.alias)
+        connections[shop.alias].close()
+        assert shop.written() == ["1"]
+
+
 @pytest.mark.parametrize("applied", [True, False])
-def test_an_outcome_that_is_unknown_stays_the_error(
-    postgres: PostgresDatabase, emulator: Emulator, applied: bool
-) -> None:
+def test_an_outcome_that_is_unknown_stays_the_error(store: Database, emulator: Emulator, applied: bool) -> None:
     """`atomic()` would connect again, and the error of that would hide the outcome."""
     ran: list[int] = []
 
     def lose_commit_and_database() -> None:
-        drop_idle_connections(pool_of(connections[shop.alias]))
-        postgres.lose_commit(applied=applied)
-        postgres.refuse_new_connections()
+        drop_idle_connections(shop.pool)
+        store.lose_commit(applied=applied)
+        store.refuse_new_connections()
 
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
-    with shop_on(postgres, emulator, pause=lose, dualwrite={"resolve_timeout_ms": 200}) as shop:
+    with shop_on(store, emulator, pause=lose, dualwrite={"resolve_timeout_ms": 200}) as shop:
         with pytest.raises(OutcomeUnknown), shop.atomic():
             write = shop.put(1)
             shop.on_commit(lambda: ran.append(1))
         assert ran == []
-        postgres.come_back()
+        store.come_back()
         until(lambda: write.outcome is not None)
         assert write.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
         assert shop.written() == ["1"] * applied
@@ -378,13 +526,13 @@ def test_an_outcome_that_is_unknown_stays_the_error(
         assert shop.written() == ["1"] * applied + ["2"]
 
 
-def test_an_interruption_after_the_decision_runs_the_callbacks(postgres: PostgresDatabase, emulator: Emulator) -> None:
+def test_an_interruption_after_the_decision_runs_the_callbacks(store: Database, emulator: Emulator) -> None:
     ran: list[int] = []
 
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    with shop_on(postgres, emulator, pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, interrupt)) as shop:
+    with shop_on(store, emulator, pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, interrupt)) as shop:
         with pytest.raises(KeyboardInterrupt) as raised, shop.atomic():
             shop.put(1)
             shop.on_commit(lambda: ran.append(1))
@@ -393,13 +541,13 @@ def test_an_interruption_after_the_decision_runs_the_callbacks(postgres: Postgre
         until(lambda: shop.written() == ["1"])
 
 
-def test_an_interruption_before_the_decision_undoes_both(postgres: PostgresDatabase, emulator: Emulator) -> None:
+def test_an_interruption_before_the_decision_undoes_both(store: Database, emulator: Emulator) -> None:
     """As by the time limit of a worker, which raises SystemExit or an error of its own anywhere."""
 
     def interrupt() -> None:
         raise SystemExit
 
-    with shop_on(postgres, emulator, pause=AtPoint(PausePoint.AFTER_PREPARE, interrupt)) as shop:
+    with shop_on(store, emulator, pause=AtPoint(PausePoint.AFTER_PREPARE, interrupt)) as shop:
         with pytest.raises(SystemExit), shop.atomic():
             shop.put(1)
         with shop.atomic():
@@ -407,14 +555,17 @@ def test_an_interruption_before_the_decision_undoes_both(postgres: PostgresDatab
         assert shop.written() == ["2"]
 
 
-def test_a_deferred_constraint_fails_as_djangos_error(shop: Shop) -> None:
-    execute(shop, "CREATE TABLE parts (id int PRIMARY KEY, event int REFERENCES events DEFERRABLE INITIALLY DEFERRED)")
-    with pytest.raises(IntegrityError), shop.atomic():
-        shop.put(1)
-        execute(shop, "INSERT INTO parts VALUES (1, 99)")
-    with shop.atomic():
-        shop.put(2)
-    assert shop.written() == ["2"]
+def test_a_deferred_constraint_fails_as_djangos_error(postgres_shop: Shop) -> None:
+    execute(
+        postgres_shop,
+        "CREATE TABLE parts (id int PRIMARY KEY, event int REFERENCES events DEFERRABLE INITIALLY DEFERRED)",
+    )
+    with pytest.raises(IntegrityError), postgres_shop.atomic():
+        postgres_shop.put(1)
+        execute(postgres_shop, "INSERT INTO parts VALUES (1, 99)")
+    with postgres_shop.atomic():
+        postgres_shop.put(2)
+    assert postgres_shop.written() == ["2"]
 
 
 # ---- modes -----------------------------------------------------------------------------------------------------------
@@ -444,30 +595,46 @@ def test_autocommit_off(shop: Shop) -> None:
     assert shop.written() == ["1", "2"]
 
 
-_POOLED = pytest.param(
-    {"OPTIONS": {"pool": {"min_size": 1, "max_size": 2}}},
-    marks=pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1"),
-)
+def write_in_several_requests(shop: Shop, end_request: Callable[[], object]) -> None:
+    for number in range(4):
+        with shop.atomic():
+            shop.put(number)
+        end_request()
+    with shop.atomic():
+        shop.put(9)
+        connections[shop.alias].close()  # in the block: whoever gets the connection next gets it without its watch
+    with shop.atomic():
+        shop.put(4)
+    assert shop.written() == ["0", "1", "2", "3", "4"]
 
 
-@pytest.mark.parametrize("options", [_POOLED, {"CONN_MAX_AGE": 600}])
-def test_connections_that_are_kept(postgres: PostgresDatabase, emulator: Emulator, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_connections_that_are_kept(store: Database, emulator: Emulator, is_checked: bool) -> None:
+    with shop_on(store, emulator, CONN_MAX_AGE=600, CONN_HEALTH_CHECKS=is_checked) as shop:
+        before = connections[shop.alias]
+        before.ensure_connection()
+        of_driver = before.connection
+        write_in_several_requests(shop, before.close_if_unusable_or_obsolete)
+        assert before.connection is not of_driver  # because of the one that was closed in its block
+
+
+@pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1")
+def test_connections_of_djangos_pool(postgres: PostgresDatabase, emulator: Emulator) -> None:
     """A connection that Django gives back to its pool is as it was."""
-    with shop_on(postgres, emulator, **options) as shop:
-        for number in range(4):
-            with shop.atomic():
-                shop.put(number)
-            connections[shop.alias].close_if_unusable_or_obsolete()
-            if "OPTIONS" in options:
-                connections[shop.alias].close()
+    with shop_on(postgres, emulator, OPTIONS={"pool": {"min_size": 1, "max_size": 2}}) as shop:
+        write_in_several_requests(shop, connections[shop.alias].close)
+        connections[shop.alias].close_pool()  # type: ignore[attr-defined]
+
+
+def test_a_connection_that_was_lost_between_two_requests(store: Database, emulator: Emulator) -> None:
+    with shop_on(store, emulator, CONN_MAX_AGE=600, CONN_HEALTH_CHECKS=True) as shop:
         with shop.atomic():
-            shop.put(9)
-            connections[shop.alias].close()  # in the block: the pool must get a connection without its watch
+            shop.put(1)
+        store.cut()
+        connections[shop.alias].close_if_unusable_or_obsolete()
         with shop.atomic():
-            shop.put(4)
-        assert shop.written() == ["0", "1", "2", "3", "4"]
-        if "OPTIONS" in options:
-            connections[shop.alias].close_pool()  # type: ignore[attr-defined]
+            shop.put(2)
+        assert shop.written() == ["1", "2"]
 
 
 @pytest.mark.parametrize("binding", [True, False])
@@ -483,14 +650,14 @@ def test_cursors_of_both_kinds_and_iterators(postgres: PostgresDatabase, emulato
         assert shop.written() == ["1"]
 
 
-def test_two_databases_decide_apart(postgres: PostgresDatabase, shop: Shop, emulator: Emulator) -> None:
-    with shop_on(postgres, emulator) as other:
+def test_two_databases_decide_apart(store: Database, shop: Shop, emulator: Emulator) -> None:
+    with shop_on(store, emulator) as other:
         with other.atomic():
             with pytest.raises(GivenUpError), shop.atomic():
                 shop.put(1)
                 other.put(2)
                 raise GivenUpError
-        assert event_bodies(postgres) == ["2"]
+        assert event_bodies(store) == ["2"]
 
 
 def test_an_alias_without_settings_and_a_database_without_dual_writes(shop: Shop) -> None:
@@ -523,8 +690,8 @@ def test_in_an_event_loop(shop: Shop) -> None:
     assert shop.written() == ["1"]
 
 
-def test_threads_share_a_pool_of_ids(postgres: PostgresDatabase, emulator: Emulator) -> None:
-    with shop_on(postgres, emulator, dualwrite={"max_writers": 4}) as shop:
+def test_threads_share_a_pool_of_ids(store: Database, emulator: Emulator) -> None:
+    with shop_on(store, emulator, dualwrite={"max_writers": 4}) as shop:
         together = threading.Barrier(4)
 
         def request(number: int) -> None:
@@ -539,14 +706,14 @@ def test_threads_share_a_pool_of_ids(postgres: PostgresDatabase, emulator: Emula
 
         with ThreadPoolExecutor(4) as threads:
             list(threads.map(request, range(4)))
-        pool = pool_of(connections[shop.alias])
+        pool = shop.pool
         assert shop.written() == sorted(str(number * 10 + block) for number in range(4) for block in range(5))
         assert pool.status.moved_total == 0
         assert pool.status.leased_total <= 4
 
 
-def test_while_kafka_is_away_the_block_is_undone(postgres: PostgresDatabase) -> None:
-    with Emulator() as broker, shop_on(postgres, broker) as shop:
+def test_while_kafka_is_away_the_block_is_undone(store: Database) -> None:
+    with Emulator() as broker, shop_on(store, broker) as shop:
         with shop.atomic():
             shop.put(1)
         broker.stop()
@@ -554,14 +721,14 @@ def test_while_kafka_is_away_the_block_is_undone(postgres: PostgresDatabase) -> 
             shop.put(2)
         with shop.atomic():
             shop.insert(3)
-        assert event_bodies(postgres) == ["1", "3"]
+        assert event_bodies(store) == ["1", "3"]
 
 
-def test_while_kafka_is_away_records_may_be_stored(postgres: PostgresDatabase, emulator: Emulator) -> None:
+def test_while_kafka_is_away_records_may_be_stored(store: Database, emulator: Emulator) -> None:
     """The database has decided then, so callbacks run; the pool publishes when Kafka is back."""
     ran: list[int] = []
     settings = {"when_kafka_is_away": "store", "unreachable_timeout_ms": 100}
-    with shop_on(postgres, emulator, dualwrite=settings) as shop:
+    with shop_on(store, emulator, dualwrite=settings) as shop:
         with shop.atomic():
             shop.put(1)
         with kafka_away(emulator), shop.atomic():
@@ -593,5 +760,4 @@ def test_the_handle_of_a_transaction_is_one(shop: Shop) -> None:
         first = current_dual_write(shop.alias)
         with shop.atomic():
             assert current_dual_write(shop.alias) is first
-    assert isinstance(connections[shop.alias].connection, psycopg.Connection)
-    assert "_dualwrite_watch" not in vars(connections[shop.alias].connection)
+    assert not [name for name in vars(connections[shop.alias].connection) if "dualwrite" in name]

@@ -16,6 +16,8 @@ from dualwrite.recipes.django import send
 from tests.django.project import Shop, shop_on
 from tests.support.databases import PostgresDatabase
 
+SESSION = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()"}
+
 
 def in_a_child(do: Callable[[], object]) -> None:
     """Fork, and fail if the child does. It ends without the exit handlers of the tests."""
@@ -33,7 +35,7 @@ def in_a_child(do: Callable[[], object]) -> None:
 def session(shop: Shop) -> int:
     """The process of the server that serves this thread's connection."""
     with connections[shop.alias].cursor() as cursor:
-        cursor.execute("SELECT pg_backend_pid()")
+        cursor.execute(SESSION[connections[shop.alias].vendor])
         return int(cursor.fetchone()[0])
 
 

@@ -9,7 +9,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.django_scenario import DjangoScenario
 from tests.crash.matrix import check_a_kill_at_a_point
 from tests.crash.scenario import Predecessor
-from tests.support.databases import PostgresDatabase, unique
+from tests.support.databases import Database, unique
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from tests.support.databases import PostgresDatabase, unique
         (PausePoint.AFTER_DATABASE_COMMIT, True),
     ],
 )
-def test_a_kill(postgres: PostgresDatabase, emulator: Emulator, point: PausePoint, by_command: bool) -> None:
-    scenario = DjangoScenario(postgres, emulator, transactional_id=f"{unique('django')}-0", by_command=by_command)
+def test_a_kill(store: Database, emulator: Emulator, point: PausePoint, by_command: bool) -> None:
+    scenario = DjangoScenario(store, emulator, transactional_id=f"{unique('django')}-0", by_command=by_command)
     check_a_kill_at_a_point(scenario, point, Predecessor.COMMITTED, "--django")
     scenario.close()

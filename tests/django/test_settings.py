@@ -16,10 +16,10 @@ from psycopg import IsolationLevel
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.django import send
-from dualwrite.recipes.django.pools import close_pools, pool_of
+from dualwrite.recipes.django.pools import close_pools
 from dualwrite.testing.postgres import PostgresServer
 from tests.django.project import Shop, add_alias, drop_alias, shop_on
-from tests.support.databases import PostgresDatabase, unique
+from tests.support.databases import Database, unique
 
 
 def messages() -> dict[str, str]:
@@ -33,7 +33,16 @@ def test_settings_that_are_right(shop: Shop) -> None:
 def use_another_engine(shop: Shop) -> None:
     connections[shop.alias].close()
     del connections[shop.alias]
-    connections.settings[shop.alias]["ENGINE"] = "django.db.backends.postgresql"
+    connections.settings[shop.alias]["ENGINE"] = engine_of_django(shop)
+
+
+def engine_of_django(shop: Shop) -> str:
+    return str(connections.settings[shop.alias]["ENGINE"]).replace("dualwrite.recipes.django", "django.db.backends")
+
+
+def serialize(shop: Shop) -> None:
+    level = "serializable" if connections[shop.alias].vendor == "mysql" else IsolationLevel.SERIALIZABLE
+    connections.settings[shop.alias]["OPTIONS"]["isolation_level"] = level
 
 
 MISTAKES: list[tuple[Callable[[Shop], object], str, str]] = [
@@ -45,11 +54,7 @@ MISTAKES: list[tuple[Callable[[Shop], object], str, str]] = [
     (lambda shop: settings.DUALWRITE[shop.alias].update(transactional_id="a"), "dualwrite.E004", "transactional_id"),
     (lambda shop: settings.DUALWRITE.update({shop.alias: "127.0.0.1:9092"}), "dualwrite.E004", "dict of dicts"),
     (lambda shop: settings.DUALWRITE.pop(shop.alias), "dualwrite.W001", "has no entry for it"),
-    (
-        lambda shop: connections.settings[shop.alias]["OPTIONS"].update(isolation_level=IsolationLevel.SERIALIZABLE),
-        "dualwrite.W002",
-        "SERIALIZABLE",
-    ),
+    (serialize, "dualwrite.W002", "SERIALIZABLE"),
 ]
 
 
@@ -77,32 +82,32 @@ def test_a_setting_that_is_no_dict(shop: Shop) -> None:
     settings.DUALWRITE = held
 
 
-def tables(database: PostgresDatabase) -> set[str]:
+def tables(database: Database) -> set[str]:
     return set(sa.inspect(database.aside).get_table_names()) - {"events", "django_migrations"}
 
 
 @pytest.mark.parametrize("schema", [None, "other"])
-def test_the_migration_makes_the_tables(postgres: PostgresDatabase, emulator: Emulator, schema: str | None) -> None:
+def test_the_migration_makes_the_tables(store: Database, emulator: Emulator, schema: str | None) -> None:
     """A writer that may create none finds them."""
     if schema is not None:
         schema = unique("other").replace("-", "_")
-        with postgres.aside.begin() as connection:
+        with store.aside.begin() as connection:
             connection.execute(sa.schema.CreateSchema(schema))
     given: dict[str, Any] = {"create_table": False, "schema": schema}
-    with shop_on(postgres, emulator, dualwrite=given) as shop:
+    with shop_on(store, emulator, dualwrite=given) as shop:
         for target in ([], ["zero"], []):
             call_command("migrate", "dualwrite", *target, database=shop.alias, verbosity=0)
-        made = set(sa.inspect(postgres.aside).get_table_names(schema=schema)) - {"events", "django_migrations"}
+        made = set(sa.inspect(store.aside).get_table_names(schema=schema)) - {"events", "django_migrations"}
         assert made == {"kafka_transaction_state", "kafka_transaction_database", "kafka_transaction_lease"}
         with shop.atomic():
             shop.put(1)
         assert shop.written() == ["1"]
 
 
-def test_other_databases_get_no_tables(postgres: PostgresDatabase, shop: Shop) -> None:
-    connections.settings["plain"] = {**connections.settings[shop.alias], "ENGINE": "django.db.backends.postgresql"}
+def test_other_databases_get_no_tables(store: Database, shop: Shop) -> None:
+    connections.settings["plain"] = {**connections.settings[shop.alias], "ENGINE": engine_of_django(shop)}
     call_command("migrate", "dualwrite", database="plain", verbosity=0)
-    assert tables(postgres) == set()
+    assert tables(store) == set()
     connections["plain"].close()
     del connections.settings["plain"], connections["plain"]
 
@@ -143,12 +148,12 @@ def test_a_changed_setting_is_used_by_the_next_transaction(shop: Shop) -> None:
 
     with shop.atomic():
         shop.put(1)
-    before = pool_of(connections[shop.alias])
+    before = shop.pool
     with override_settings(DUALWRITE={shop.alias: {**settings.DUALWRITE[shop.alias], "prefix": unique("other")}}):
         with shop.atomic():
             write = shop.put(2)
         assert str(write.transactional_id).startswith("other-")
-    assert pool_of(connections[shop.alias]) is not before
+    assert shop.pool is not before
     assert shop.written() == ["1", "2"]
 
 

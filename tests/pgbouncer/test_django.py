@@ -9,8 +9,9 @@ import sqlalchemy as sa
 from django.db import connections, transaction
 
 from dualwrite.broker_emulator.emulator import Emulator
-from tests.django.project import QUIET_LEASE_MS, add_alias, drop_alias
+from tests.django.project import add_alias, drop_alias
 from tests.pgbouncer.workload import INSERT, TOPIC, events
+from tests.recipes.pools import QUIET_LEASE_MS
 from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.topics import read_topic
 

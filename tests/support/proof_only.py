@@ -176,6 +176,7 @@ PARAMETERS: Final = {
     "face": {"mariadb"},
     "faulty": {"mariadb"},
     "scenario": {"mariadb"},
+    "store": {"mariadb"},
     "cause": {"missing"},
     "cluster": {"tier 3", "tier 4"},
 }

@@ -214,6 +214,10 @@ class RecordBuffer:
         """Note that the database transaction has set a savepoint."""
         self._savepoints.append(_Savepoint(name, len(self._entries), len(self._refused)))
 
+    def knows_savepoint(self, name: str) -> bool:
+        """Return whether a savepoint was set since this buffer began."""
+        return self._newest_savepoint(name) is not None
+
     def release_savepoint(self, name: str) -> None:
         """Merge the records after the savepoint into the surrounding ones; savepoints inside it end too."""
         del self._savepoints[self._newest_savepoint(name) or 0 :]

@@ -10,9 +10,10 @@ Then, inside `transaction.atomic()`:
 
     send("orders", key=str(order.id), value="lamp")
 
-`wrapper.py` is what the database backend adds to Django's; `transaction.py` the dual write of one of its transactions,
-by the steps of `recipes/core`, on the connection that Django has; `pools.py` the leased transactional ids of the
-process. Open `wrapper.py` first.
+`wrapper.py` is what the database backends add to Django's, and `postgresql/` and `mysql/` what depends on the driver;
+`transaction.py` is the dual write of one of their transactions, by the steps of `recipes/core`, on the connection that
+Django has; `pools.py` the leased transactional ids of the process, and `forks.py` what its children must not use. Open
+`wrapper.py` first.
 """
 
 from dualwrite.recipes.django.sending import current_dual_write, pool_status, send

@@ -14,8 +14,7 @@ from dualwrite.errors import ConfigError
 from dualwrite.recipes.django.pools import SETTING, new_pool, settings_of
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
-_ENGINE: Final = "dualwrite.recipes.django.postgresql"
-_KEEPS_A_SNAPSHOT: Final = ("REPEATABLE READ", "REPEATABLE_READ", "SERIALIZABLE")
+_KEEPS_A_SNAPSHOT: Final = ("REPEATABLE READ", "SERIALIZABLE")
 
 
 def check_settings(app_configs: Any = None, **_: Any) -> list[CheckMessage]:
@@ -53,7 +52,7 @@ def _of_alias(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
         yield Error(
             f"{SETTING} has an entry for {alias!r}, whose ENGINE {connection.settings_dict['ENGINE']!r} knows nothing "
             "of dual writes.",
-            hint=f"Set its ENGINE to {_ENGINE!r}.",
+            hint="Set its ENGINE to 'dualwrite.recipes.django.postgresql' or 'dualwrite.recipes.django.mysql'.",
             id="dualwrite.E003",
         )
         return
@@ -62,10 +61,10 @@ def _of_alias(connection: BaseDatabaseWrapper) -> Iterator[CheckMessage]:
         new_pool(connection).close()
     except ConfigError as error:
         yield Error(f"{SETTING}[{alias!r}] cannot be used: {error}", id="dualwrite.E004")
-    level = getattr(connection.settings_dict["OPTIONS"].get("isolation_level"), "name", None)
+    level = connection.isolation_level_name
     if level in _KEEPS_A_SNAPSHOT:
         yield Warning(
-            f"The database {alias!r} runs its transactions under {level.replace('_', ' ')}, whose snapshot may be "
+            f"The database {alias!r} runs its transactions under {level}, whose snapshot may be "
             "older than the state row that a dual write locks: its COMMIT then raises a serialization failure, with "
             "both sides unchanged.",
             hint="Repeat such a request, or use READ COMMITTED with select_for_update().",

@@ -5,17 +5,15 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
 
-import psycopg
 from django.conf import settings
 from django.core.signals import setting_changed
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.django.forks import in_each_child
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.django.transaction import Pool
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +29,22 @@ _CLOSE_WITHIN_S: Final = 5.0
 
 _Key = tuple[str, Any, Any, Any]
 
-_pools: dict[_Key, PsycopgDualWriterPool] = {}
+
+class Database(Protocol):
+    """A connection of Django to a database of which this process can have a pool."""
+
+    alias: str
+    settings_dict: dict[str, Any]
+
+    def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
+        """Make a pool for the database; it connects to nothing yet. Raises ConfigError."""
+
+
+_pools: dict[_Key, Pool] = {}
 _making = threading.Lock()
 
 
-def pool_of(wrapper: BaseDatabaseWrapper) -> PsycopgDualWriterPool:
+def pool_of(wrapper: Database) -> Pool:
     """Return the pool for a connection's database, which all threads share. Raises ConfigError.
 
     In a forked child it is a separate one, as every pool is.
@@ -50,13 +59,13 @@ def pool_of(wrapper: BaseDatabaseWrapper) -> PsycopgDualWriterPool:
     return pool
 
 
-def new_pool(wrapper: BaseDatabaseWrapper) -> PsycopgDualWriterPool:
+def new_pool(wrapper: Database) -> Pool:
     """Make a pool by the settings of a connection's alias; it connects to nothing yet. Raises ConfigError."""
     given = settings_of(wrapper.alias)
     for name, why in _NOT_FOR_DJANGO.items():
         if name in given:
             raise ConfigError(f"{SETTING}[{wrapper.alias!r}] has {name}, which cannot be set here: {why}")
-    return PsycopgDualWriterPool(connections_like(wrapper), **({"prefix": f"django-{wrapper.alias}"} | given))
+    return wrapper.new_writer_pool({"prefix": f"django-{wrapper.alias}"} | given)
 
 
 def settings_of(alias: str) -> dict[str, Any]:
@@ -72,28 +81,10 @@ def settings_of(alias: str) -> dict[str, Any]:
     return dict(of_all[alias])
 
 
-def schema_of(wrapper: BaseDatabaseWrapper) -> str | None:
+def schema_of(wrapper: Database) -> str | None:
     """Return the schema of the tables of dual writes; None if unqualified names lead to them."""
     of_all = getattr(settings, SETTING, {})
     return settings_of(wrapper.alias).get("schema") if wrapper.alias in of_all else None
-
-
-def connections_like(wrapper: BaseDatabaseWrapper) -> Callable[[], psycopg.Connection[Any]]:
-    """Return a function that connects as `wrapper` does, with psycopg's own cursors and types, outside of any pool."""
-    like: Any = wrapper.copy()
-    role = like.settings_dict["OPTIONS"].get("assume_role")
-
-    def connect() -> psycopg.Connection[Any]:
-        parameters = like.get_connection_params()  # anew each time: a password may be valid for minutes only
-        for of_django in ("cursor_factory", "context"):
-            parameters.pop(of_django, None)
-        connection: psycopg.Connection[Any] = psycopg.connect(**parameters)
-        if role:
-            connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
-            connection.commit()
-        return connection
-
-    return connect
 
 
 def close_pools(alias: str | None = None) -> None:
@@ -104,7 +95,7 @@ def close_pools(alias: str | None = None) -> None:
         pool.close(_CLOSE_WITHIN_S)
 
 
-def _key_of(wrapper: BaseDatabaseWrapper) -> _Key:
+def _key_of(wrapper: Database) -> _Key:
     """Return what tells databases of one alias apart: a test runner changes NAME."""
     of_wrapper = wrapper.settings_dict
     return wrapper.alias, of_wrapper["NAME"], of_wrapper["HOST"], of_wrapper["PORT"]

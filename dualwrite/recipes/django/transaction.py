@@ -1,8 +1,7 @@
 """The dual write of one transaction of a Django connection.
 
-It runs on the psycopg connection that Django has, as a block of `PsycopgDualWriterPool` runs on a connection of its
-caller, but Django says when it ends: `wrapper.py` calls `decide` where Django would send COMMIT, and `drop` where it
-would send ROLLBACK.
+It runs on the driver's connection that Django has, as a block of a pool runs on a connection of its caller, but Django
+says when it ends: `wrapper.py` calls `decide` where Django would send COMMIT, and `drop` where it would send ROLLBACK.
 """
 
 from __future__ import annotations
@@ -10,32 +9,48 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable
-from typing import Any, Final
-
-import psycopg
+from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.errors import DualWriteError, IllegalStateError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
-from dualwrite.recipes.postgres.transaction import Pin
-from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
-from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.writer import PooledWriter
 
 _log = logging.getLogger(__name__)
+
+Pool = PooledWriter[Any, Any]
+"""The pool of transactional ids of one process and database."""
 
 Captured = Callable[[Iterable[BufferedRecord]], object]
 """Called with the records of a committed transaction instead of publishing them."""
 
 
+class Followed(Protocol):
+    """What follows the transaction of a driver's connection from its first record on."""
+
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
+
+    def let_go(self) -> None:
+        """Give the connection back to Django, which rolls back."""
+
+
+class Begun(NamedTuple):
+    """A transaction whose COMMIT will be a dual write."""
+
+    steps: DatabaseTransaction
+    followed: Followed
+
+
 class DjangoDualWrite(DualWrite):
     """The dual write of one database transaction, from its first record on."""
 
-    def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
-        super().__init__(transaction, records)
-        self._transaction = transaction
+    def __init__(self, begun: Begun, records: RecordBuffer) -> None:
+        super().__init__(begun.steps, records)
+        self._followed = begun.followed
         self._process_id = os.getpid()
 
     @property
@@ -45,7 +60,7 @@ class DjangoDualWrite(DualWrite):
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
-        self._transaction.assert_intact()
+        self._followed.assert_intact()
 
     @property
     def was_undone(self) -> bool:
@@ -58,7 +73,7 @@ class DjangoDualWrite(DualWrite):
         if records or not records.rolled_back_beyond:
             return False
         try:
-            self._transaction.assert_intact()
+            self._followed.assert_intact()
         except DualWriteError:
             return False
         return True
@@ -96,20 +111,18 @@ class DjangoDualWrite(DualWrite):
         if self.belongs_to_the_parent:
             self._leave()
         else:
-            self._transaction.let_go()
+            self._followed.let_go()
 
     def _leave(self) -> None:
         self.progress.records.close()
-        blocking.run(self._transaction.close())
+        blocking.run(self.progress.database.close())
 
 
 class PublishedWrite(DjangoDualWrite):
     """A dual write under a transactional id of the process's pool."""
 
-    def __init__(self, connection: psycopg.Connection[Any], pool: PsycopgDualWriterPool) -> None:
-        records, database = pool.new_records(), pool.backend.database
-        assert isinstance(database, PsycopgDatabase)
-        super().__init__(blocking.run(database.transaction(connection, records)), records)
+    def __init__(self, begun: Begun, records: RecordBuffer, pool: Pool) -> None:
+        super().__init__(begun, records)
         self._slots = pool.slots
 
     def _commit(self) -> None:
@@ -120,14 +133,10 @@ class PublishedWrite(DjangoDualWrite):
 class CapturedWrite(DjangoDualWrite):
     """A transaction of a test, whose records are kept for it instead of published; Kafka is not needed."""
 
-    def __init__(
-        self, connection: psycopg.Connection[Any], records: RecordBuffer, captured: Captured | None = None
-    ) -> None:
+    def __init__(self, begun: Begun, records: RecordBuffer, captured: Captured | None = None) -> None:
         """Begin; `captured` is told of the records, or is None in a transaction that the test never commits."""
-        transaction = PsycopgTransaction(connection, records, None, Pin())
-        super().__init__(transaction, records)
+        super().__init__(begun, records)
         self._captured = captured
-        blocking.run(transaction.begin())
 
     def _commit(self) -> None:
         if self._captured is None:

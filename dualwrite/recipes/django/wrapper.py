@@ -2,28 +2,30 @@
 
 Django ends transactions in three methods of its `DatabaseWrapper`, and in no others: `_commit`, `_rollback` and
 `_close`. By `_commit` every statement and savepoint of the block is over, and no `on_commit` callback has run; the rest
-of `transaction.atomic()` behaves as Django documents it. Savepoints are followed on the psycopg connection itself
-(`recipes/psycopg/connection_guard.py`), so that a literal `ROLLBACK TO` counts too.
+of `transaction.atomic()` behaves as Django documents it. What depends on the driver is in the folders of the ENGINEs.
 """
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import debug_transaction
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.django.capturing import capture_of
 from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
-from dualwrite.recipes.django.transaction import CapturedWrite, DjangoDualWrite, PublishedWrite
+from dualwrite.recipes.django.transaction import Begun, CapturedWrite, DjangoDualWrite, Pool, PublishedWrite
 
 _DECIDED: Final = (Outcome.COMMITTED, Outcome.STORED)
 
 
 if TYPE_CHECKING:
+    import sqlalchemy as sa
 
     class _Wrapper(BaseDatabaseWrapper):
         """What the stubs of Django lack."""
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
         closed_in_transaction: bool
 
         def get_new_connection(self, conn_params: Any) -> Any: ...
+        def create_cursor(self, name: Any = None) -> Any: ...
+        def _set_autocommit(self, autocommit: bool) -> None: ...
         def _commit(self) -> None: ...
         def _rollback(self) -> None: ...
         def _close(self) -> None: ...
@@ -39,9 +43,45 @@ else:
 
 
 class DualWriteWrapper(_Wrapper):
-    """A mixin for a `DatabaseWrapper` on psycopg 3; it comes first among the bases."""
+    """What all ENGINEs with dual writes share; those of one driver are mixins for its `DatabaseWrapper`."""
 
     _dual_write: DjangoDualWrite | None = None
+    has_just_decided = False
+    """Whether the last thing that was sent is the COMMIT of a dual write."""
+
+    # ---- what depends on the driver -----------------------------------------------------------------------------
+
+    def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
+        """Make a pool for the database of this connection; it connects to nothing yet. Raises ConfigError."""
+        raise NotImplementedError
+
+    def begin_transaction(self, pool: Pool, records: RecordBuffer, *, publishes: bool) -> Begun:
+        """Follow the current transaction from now on. Unless it `publishes`, the database commits alone."""
+        raise NotImplementedError
+
+    def new_engine(self) -> sa.Engine:
+        """Return an engine of SQLAlchemy that connects as this connection does, anew each time."""
+        raise NotImplementedError
+
+    def create_tables(self, schema_editor: Any, schema: str | None) -> None:
+        """Create the tables of dual writes that are missing."""
+        raise NotImplementedError
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection of the driver is known to be closed."""
+        raise NotImplementedError
+
+    @property
+    def isolation_level_name(self) -> str | None:
+        """The isolation level that is set in OPTIONS; None for the default."""
+        raise NotImplementedError
+
+    def driver_errors(self) -> AbstractContextManager[None]:
+        """Raise the errors of the driver, of which Django makes its own, instead of those of what is above it."""
+        return nullcontext()
+
+    # ---- the transaction ----------------------------------------------------------------------------------------
 
     def get_new_connection(self, conn_params: Any) -> Any:
         """Connect; a forked child does so again."""
@@ -53,6 +93,11 @@ class DualWriteWrapper(_Wrapper):
         """Give up the connection in a forked child; a dual write is kept, and refuses what the child does in it."""
         if self._dual_write is None and self.connection is not None:
             self._leave_connection()
+
+    def create_cursor(self, name: Any = None) -> Any:
+        """Create a cursor of the driver."""
+        self.has_just_decided = False
+        return super().create_cursor(name)
 
     def ensure_connection(self) -> None:
         """Connect if that is necessary. Raises IllegalStateError inside a dual write of the process that forked."""
@@ -76,10 +121,12 @@ class DualWriteWrapper(_Wrapper):
     def _begin_dual_write(self) -> DjangoDualWrite:
         pool = pool_of(self)
         capture = capture_of(self)
-        with self.wrap_database_errors:
+        with self.wrap_database_errors, self.driver_errors():
+            records = pool.new_records()
+            begun = self.begin_transaction(pool, records, publishes=capture is None)
             if capture is not None:
-                return CapturedWrite(self.connection, pool.new_records(), capture.keep)
-            return PublishedWrite(self.connection, pool)
+                return CapturedWrite(begun, records, capture.keep)
+            return PublishedWrite(begun, records, pool)
 
     @property
     def open_dual_write(self) -> DjangoDualWrite | None:
@@ -102,7 +149,7 @@ class DualWriteWrapper(_Wrapper):
             return
         self._dual_write = None
         try:
-            with debug_transaction(self, "COMMIT"), self.wrap_database_errors:
+            with debug_transaction(self, "COMMIT"), self.wrap_database_errors, self.driver_errors():
                 write.decide()
         finally:
             self._after_commit(write)
@@ -111,17 +158,22 @@ class DualWriteWrapper(_Wrapper):
         """Run `on_commit` callbacks if, and only if, the dual write is decided, even if an error is on its way."""
         if write.outcome in _DECIDED:
             self.run_commit_hooks_on_set_autocommit_on = True
+            self.has_just_decided = True
         else:
             self.run_on_commit = []
         if write.belongs_to_the_parent:
             self._leave_connection()
-        elif self.connection.closed:
-            hooks, self.run_on_commit = self.run_on_commit, []
-            self.close()
+        elif self.is_lost:
+            self.close_but_for_hooks()
             # `atomic()` would connect again at once, and an error there would hide the outcome.
             self.closed_in_transaction = True
-            self.run_on_commit = hooks
             self.run_and_clear_commit_hooks()
+
+    def close_but_for_hooks(self) -> None:
+        """Close the connection, and keep the `on_commit` callbacks, because what they follow is committed."""
+        hooks, self.run_on_commit = self.run_on_commit, []
+        self.close()
+        self.run_on_commit = hooks
 
     def _rollback(self) -> None:
         self._drop_dual_write()

@@ -106,14 +106,18 @@ def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, s
 
 
 def is_still_locked(connection: sa.Connection) -> bool:
-    """Return whether the current transaction is the one that locked the row.
+    """Return whether the current transaction is the one that locked the row."""
+    return is_still_marked(connection, _MARK)
+
+
+def is_still_marked(connection: sa.Connection, savepoint: str) -> bool:
+    """Return whether the current transaction is the one that set a savepoint, and release it.
 
     A savepoint ends with its transaction: with COMMIT, with ROLLBACK however it was sent, with the implicit commit of
-    DDL and with the implicit rollback of a deadlock. So the savepoint that was set at the lock proves that there was
-    none of these.
+    DDL and with the implicit rollback of a deadlock. So one that is there proves that there was none of these.
     """
     try:
-        connection.exec_driver_sql(f"RELEASE SAVEPOINT {_MARK}")
+        connection.exec_driver_sql(f"RELEASE SAVEPOINT {savepoint}")
     except DBAPIError as error:
         if error_code(error) != _NO_SUCH_SAVEPOINT:
             raise

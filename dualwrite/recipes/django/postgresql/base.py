@@ -7,27 +7,19 @@ from typing import Any, ClassVar
 from django.core.exceptions import ImproperlyConfigured
 from django.db.backends.postgresql import base, creation
 
+from dualwrite.recipes.django.creation import ClosesPools
 from dualwrite.recipes.django.forks import abandon, in_each_child
-from dualwrite.recipes.django.pools import close_pools
-from dualwrite.recipes.django.wrapper import DualWriteWrapper
+from dualwrite.recipes.django.postgresql.wrapper import PostgresDualWrites
 
 if not base.is_psycopg3:  # type: ignore[attr-defined]  # the stubs lack it
     raise ImproperlyConfigured("dualwrite.recipes.django.postgresql needs psycopg 3: pip install 'dualwrite[django]'")
 
 
-class DatabaseCreation(creation.DatabaseCreation):
-    """Django's, which can drop or copy a test database only while the pool has no connection to it."""
-
-    def _clone_test_db(self, *arguments: Any, **keywords: Any) -> None:
-        close_pools(self.connection.alias)
-        super()._clone_test_db(*arguments, **keywords)  # type: ignore[misc]  # the stubs lack it
-
-    def _destroy_test_db(self, *arguments: Any, **keywords: Any) -> None:
-        close_pools(self.connection.alias)
-        super()._destroy_test_db(*arguments, **keywords)  # type: ignore[misc]  # the stubs lack it
+class DatabaseCreation(ClosesPools, creation.DatabaseCreation):
+    """Django's, which closes the pool first."""
 
 
-class DatabaseWrapper(DualWriteWrapper, base.DatabaseWrapper):
+class DatabaseWrapper(PostgresDualWrites, base.DatabaseWrapper):
     """Django's PostgreSQL with dual writes."""
 
     creation_class = DatabaseCreation

@@ -12,7 +12,7 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from dualwrite.config import AdminConfig
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.django.pools import connections_like, new_pool, schema_of
+from dualwrite.recipes.django.pools import new_pool, schema_of
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS, Found, RecoveryReport, RecoveryService
 
@@ -72,9 +72,8 @@ def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min
         prefix, given = pool.prefix, pool.producer_settings
     finally:
         pool.close()
-    engine = sa.create_engine("postgresql+psycopg://", creator=connections_like(connection), poolclass=sa.NullPool)
     with RecoveryService(
-        engine,
+        connection.new_engine(),
         prefix="" if everything else f"{prefix}-",
         min_age_ms=int(min_age * 1000),
         schema=schema_of(connection),

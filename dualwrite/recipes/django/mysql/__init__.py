@@ -1,0 +1,1 @@
+"""The database ENGINE: Django's backend for MySQL and MariaDB, whose COMMIT is a dual write if there are records."""

@@ -1,0 +1,66 @@
+"""The transaction of a Django connection to MySQL or MariaDB, as the steps on SQLAlchemy see it.
+
+The application's statements come from Django's cursors, and `guard.py` follows them. At the end the steps of
+`recipes/sqlalchemy` lock the state row, write it and commit, on the same connection of the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from dualwrite.errors import TransactionEndedInsideError
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.django.mysql.guard import MARK, Guard
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import is_still_marked
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
+
+
+def engine_on(driver: Any, like: sa.Engine) -> sa.Engine:
+    """Return an engine whose only connection is one that Django has opened, and closes."""
+    pool = sa.StaticPool(lambda: driver, dialect=like.dialect, reset_on_return=None)
+    engine = sa.Engine(pool, like.dialect, like.url)
+    watch(engine)
+    return engine
+
+
+class GuardedTransaction(SqlAlchemyTransaction):
+    """The transaction that Django has begun on the connection of an engine made by `engine_on`."""
+
+    def __init__(self, engine: sa.Engine, records: RecordBuffer) -> None:
+        super().__init__(engine.connect(), engine, records, owned=True)
+        self._guard = Guard(self.driver, records)
+        self._guard.start()
+
+    def assert_intact(self) -> None:
+        """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
+        self._guard.assert_intact()
+        super().assert_intact()
+
+    def doom(self, error: BaseException) -> None:
+        """Let this dual write, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
+        self._records.refuse(error)
+
+    def flush(self) -> None:
+        """Take the connection over from the application, and check that its transaction is the one that began."""
+        self._guard.stop()
+        super().flush()
+        if not is_still_marked(self.connection, MARK):
+            raise TransactionEndedInsideError(_ENDED)
+
+    def let_go(self) -> None:
+        """Give the driver's connection back to Django in whatever state it is, and send nothing."""
+        self._guard.stop()
+        self.connection.connection.close()  # back to the pool, whose only one it is; not SQLAlchemy's, with a ROLLBACK
+
+    def rollback(self) -> None:
+        """Roll back, even if that takes dropping the connection, after which the database rolls back. Never raises."""
+        self._guard.stop()
+        super().rollback()
+
+
+_ENDED: Final = (
+    "the transaction was ended inside the block, past Django and the driver's own methods; Kafka was not changed, and "
+    "the database keeps only what a COMMIT made permanent: let transaction.atomic() end the transaction"
+)

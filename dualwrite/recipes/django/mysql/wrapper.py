@@ -1,0 +1,127 @@
+"""What a backend on mysqlclient or PyMySQL needs for dual writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+from django.db import Error
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import warn_of_drop
+from dualwrite.recipes.django.mysql.transaction import GuardedTransaction, engine_on
+from dualwrite.recipes.django.transaction import Begun, Pool
+from dualwrite.recipes.django.wrapper import DualWriteWrapper
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+
+_log = logging.getLogger(__name__)
+
+
+class _PoolWithEngine(DualWriterPool):
+    """A pool that has its engine to itself."""
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        super().close(timeout_s)
+        self.backend.engine.dispose()
+
+
+class MySqlDualWrites(DualWriteWrapper):
+    """A mixin for a `DatabaseWrapper` on MySQL or MariaDB; it comes first among the bases."""
+
+    Database: Any
+    """The module of the driver."""
+    _engine: tuple[Any, sa.Engine] | None = None
+    """The engine on the connection of the driver, for which it was made."""
+
+    def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
+        return _PoolWithEngine(self._new_engine(), **settings)
+
+    def begin_transaction(self, pool: Pool, records: RecordBuffer, *, publishes: bool) -> Begun:
+        if publishes:
+            blocking.run(pool.slots.get_ready_for_sessions())
+        database = pool.backend.database
+        assert isinstance(database, SqlAlchemyDatabase)
+        transaction = GuardedTransaction(self._engine_of_connection(pool), records)
+        return Begun(database.transaction(transaction), transaction)
+
+    def _engine_of_connection(self, pool: Pool) -> sa.Engine:
+        assert isinstance(pool, DualWriterPool)
+        like = pool.backend.engine
+        if (
+            self._engine is None
+            or self._engine[0] is not self.connection
+            or self._engine[1].dialect is not like.dialect
+        ):
+            self._engine = self.connection, engine_on(self.connection, like)
+        return self._engine[1]
+
+    def new_engine(self) -> sa.Engine:
+        return self._new_engine(poolclass=sa.NullPool)
+
+    def _new_engine(self, **options: Any) -> sa.Engine:
+        driver = "pymysql" if self.Database.__name__ == "pymysql" else "mysqldb"
+        return sa.create_engine(
+            f"mysql+{driver}://", module=self.Database, creator=self._connections(), pool_pre_ping=True, **options
+        )
+
+    def create_tables(self, schema_editor: Any, schema: str | None) -> None:
+        engine = self.new_engine()
+        create_state_table(engine, schema)
+        create_lease_table(engine, schema)
+
+    @property
+    def is_lost(self) -> bool:
+        return not self.connection.open
+
+    @property
+    def isolation_level_name(self) -> str | None:
+        level: str | None = self.settings_dict["OPTIONS"].get("isolation_level")
+        return None if level is None else level.upper()
+
+    @contextmanager
+    def driver_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            if error.orig is None:
+                raise
+            for note in getattr(error, "__notes__", ()):
+                error.orig.add_note(note)
+            raise error.orig from None
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        """Change autocommit, for which the server is asked.
+
+        `atomic()` does so after COMMIT. If the connection is lost in between, that is no error of what is decided.
+        """
+        try:
+            super()._set_autocommit(autocommit)
+        except Error as error:
+            if not self.has_just_decided:
+                raise
+            warn_of_drop(_log, None, "returning to autocommit after a commit", error)
+            self.close_but_for_hooks()
+
+    def _close(self) -> None:
+        self._drop_dual_write()
+        if self.connection is not None and not self.is_lost:  # both drivers refuse to close what is closed
+            super()._close()
+
+    def _connections(self) -> Callable[[], Any]:
+        """Return a function that connects as this does, with the driver's own types."""
+        like: Any = self.copy()
+
+        def connect() -> Any:
+            parameters = like.get_connection_params()
+            parameters.pop("conv", None)
+            return self.Database.connect(**parameters)
+
+        return connect

@@ -1,0 +1,77 @@
+"""What a backend on psycopg 3 needs for dual writes: PostgreSQL's own, PostGIS, or one of the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import resources
+from typing import Any, Final
+
+import psycopg
+import sqlalchemy as sa
+
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.django.transaction import Begun, Pool
+from dualwrite.recipes.django.wrapper import DualWriteWrapper
+from dualwrite.recipes.postgres.transaction import Pin
+from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
+from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, quoted
+
+_FILES: Final = ("schema.sql", "pool_schema.sql")
+
+
+class PostgresDualWrites(DualWriteWrapper):
+    """A mixin for a `DatabaseWrapper` on psycopg 3; it comes first among the bases.
+
+    Savepoints are followed on the psycopg connection itself (`recipes/psycopg/connection_guard.py`), so that a literal
+    `ROLLBACK TO` counts too.
+    """
+
+    def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
+        return PsycopgDualWriterPool(self._connections(), **settings)
+
+    def begin_transaction(self, pool: Pool, records: RecordBuffer, *, publishes: bool) -> Begun:
+        if publishes:
+            database = pool.backend.database
+            assert isinstance(database, PsycopgDatabase)
+            transaction = blocking.run(database.transaction(self.connection, records))
+        else:
+            transaction = PsycopgTransaction(self.connection, records, None, Pin())
+            blocking.run(transaction.begin())
+        return Begun(transaction, transaction)
+
+    def new_engine(self) -> sa.Engine:
+        return sa.create_engine("postgresql+psycopg://", creator=self._connections(), poolclass=sa.NullPool)
+
+    def create_tables(self, schema_editor: Any, schema: str | None) -> None:
+        for file in _FILES:
+            text = resources.files("dualwrite.recipes.sql").joinpath(file).read_text()
+            schema_editor.execute(text if schema is None else PinnedTables(schema, quoted(schema)).sql(text), None)
+
+    @property
+    def is_lost(self) -> bool:
+        return bool(self.connection.closed)
+
+    @property
+    def isolation_level_name(self) -> str | None:
+        name: str | None = getattr(self.settings_dict["OPTIONS"].get("isolation_level"), "name", None)
+        return None if name is None else name.replace("_", " ")
+
+    def _connections(self) -> Callable[[], psycopg.Connection[Any]]:
+        """Return a function that connects as this does, with psycopg's own cursors and types, outside of any pool."""
+        like: Any = self.copy()
+        role = like.settings_dict["OPTIONS"].get("assume_role")
+
+        def connect() -> psycopg.Connection[Any]:
+            parameters = like.get_connection_params()  # anew each time: a password may be valid for minutes only
+            for of_django in ("cursor_factory", "context"):
+                parameters.pop(of_django, None)
+            connection: psycopg.Connection[Any] = psycopg.connect(**parameters)
+            if role:
+                connection.execute(psycopg.sql.SQL("SET ROLE {}").format(psycopg.sql.Identifier(role)))
+                connection.commit()
+            return connection
+
+        return connect
