@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.orm import Session
 
 from dualwrite import AsyncDualWriter, AsyncDualWriterPool, DualWriterPool
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
+    RecipeError,
     StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
@@ -55,6 +58,44 @@ def test_a_rollback_to_a_savepoint_is_not_the_end(scenario: Scenario, writer: Du
         put(tx, scenario, 4)
         tx.connection.execute(sa.text("RELEASE SAVEPOINT s"))
     scenario.expected += ["1", "4"]
+    scenario.assert_both_sides_agree()
+
+
+def roll_back_in_part(session: Session) -> None:
+    session.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
+
+
+def roll_back_past_sqlalchemy(session: Session) -> None:
+    driver: Any = session.connection().connection.driver_connection
+    driver.cursor().execute("ROLLBACK")
+
+
+@pytest.mark.parametrize("undo", [roll_back_in_part, roll_back_past_sqlalchemy])
+def test_a_hook_that_undoes_what_was_written_right_before_commit(
+    scenario: Scenario, writer: DualWriter, undo: Callable[[Session], object]
+) -> None:
+    """Records were sent and the state was written by then, so a COMMIT of nothing would publish them."""
+    with Session(scenario.database.engine) as session:
+        event.listen(session, "before_commit", undo, once=True)
+        with pytest.raises(RecipeError), writer.transaction(session) as tx:
+            tx.connection.execute(sa.text("SAVEPOINT s"))
+            put(tx, scenario, 1)
+    with writer.transaction() as tx:
+        put(tx, scenario, 2)
+    scenario.expected += ["2"]
+    scenario.assert_both_sides_agree()
+
+
+def test_a_hook_may_undo_its_own_savepoint_right_before_commit(scenario: Scenario, writer: DualWriter) -> None:
+    def try_something(session: Session) -> None:
+        session.begin_nested().rollback()
+        session.execute(sa.text("SELECT 1"))
+
+    with Session(scenario.database.engine) as session:
+        event.listen(session, "before_commit", try_something, once=True)
+        with writer.transaction(session) as tx:
+            put(tx, scenario, 1)
+    scenario.expected += ["1"]
     scenario.assert_both_sides_agree()
 
 

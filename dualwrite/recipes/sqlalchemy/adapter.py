@@ -92,7 +92,10 @@ class SqlAlchemyPort:
             transaction.decides_by(message)
             return
         await self._carry(lambda: self._store.write(transaction.connection, transactional_id, manifest=manifest, **row))
-        transaction.decides(self._store.raise_durability)
+        transaction.decides(
+            self._store.raise_durability,
+            lambda: self._store.read(transaction.connection, transactional_id) == new,
+        )
 
     async def commit(self) -> None:
         if self._transaction.connection.dialect.driver == "asyncpg":

@@ -311,6 +311,7 @@ class SqlAlchemyTransaction:
         self._control: TransactionControl | None = None  # of the statement in progress
         self._is_dropped = False
         self._raise_durability: str | None = None  # None until the state is written
+        self._is_still_written: Callable[[], bool] | None = None  # None until the state is written
         self._message: CommitMessage | None = None  # what COMMIT is sent with; None: it is sent alone
         self._statements_since = 0
         self.commit_was_sent = False
@@ -378,9 +379,13 @@ class SqlAlchemyTransaction:
         # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
 
-    def decides(self, raise_durability: str | None) -> None:
-        """Note that the state was written, and that `raise_durability`, if any, makes COMMIT wait for durability."""
+    def decides(self, raise_durability: str | None, is_still_written: Callable[[], bool]) -> None:
+        """Note that the state was written, and that `raise_durability`, if any, makes COMMIT wait for durability.
+
+        `is_still_written` reads the row again, if something else was done before COMMIT.
+        """
         self._raise_durability = raise_durability or ""
+        self._is_still_written = is_still_written
         self._statements_since = 0
 
     def decides_by(self, message: CommitMessage) -> None:
@@ -475,6 +480,13 @@ class SqlAlchemyTransaction:
                 "leaving the block commits both"
             )
         self._assert_not_doomed()
+        has_ended = self._driver_has_begun and in_transaction(self.driver) is False
+        if self._is_still_written is not None and (self._statements_since or has_ended):
+            # A Session hook ran after the state was written, and may have undone it: the records would be published
+            # without what it has undone.
+            self._driver_has_begun = False  # the row tells, also of a COMMIT past SQLAlchemy
+            if not self._is_still_written():
+                raise TransactionEndedInsideError(_UNDONE)
         if self._raise_durability and self._statements_since:
             # a Session hook ran after the state was written, and may have lowered the durability setting
             self.connection.exec_driver_sql(self._raise_durability)
@@ -556,6 +568,10 @@ _BYPASSED = (
     "COMMIT was sent without the prepared state of this dual write, by something that replaces commit() of the "
     "driver's connection or of SQLAlchemy's dialect; Kafka was not changed, and the database keeps what that COMMIT "
     "made permanent: remove what replaces it"
+)
+_UNDONE = (
+    "a before_commit hook rolled back what this dual write had written, by ROLLBACK TO a savepoint of the block or "
+    "past SQLAlchemy; neither database nor Kafka was changed: let an exception end the block"
 )
 _JOINED = (
     "the Session takes part in a transaction that was begun on its Connection, so Session.commit() commits nothing; "
