@@ -15,6 +15,7 @@ import sqlalchemy as sa
 import uvloop
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
+from sqlalchemy import event
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -23,7 +24,8 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session
+from sqlalchemy.util import await_only
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
@@ -32,6 +34,7 @@ from dualwrite.errors import (
     IllegalStateError,
     InvalidRecordError,
     OutcomeUnknown,
+    RecipeError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
@@ -237,6 +240,30 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(awaited: AwaitedScenario, 
                 await (driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
                 if goes_on:
                     await put(tx, awaited, 2)
+
+    with_writer(awaited, use)
+
+
+@pytest.mark.parametrize("past_sqlalchemy", [True, False])
+def test_a_hook_that_undoes_what_was_written_right_before_commit(
+    awaited: AwaitedScenario, past_sqlalchemy: bool
+) -> None:
+    """Records were sent and the state may be written by then, so a COMMIT of nothing would publish them."""
+
+    def undo(session: Session) -> None:
+        if past_sqlalchemy:
+            driver: Any = session.connection().connection.driver_connection
+            await_only(driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
+        else:
+            session.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
+
+    async def use(writer: AsyncDualWriter) -> None:
+        async with AsyncSession(awaited.engine) as session:
+            event.listen(session.sync_session, "before_commit", undo, once=True)
+            with pytest.raises(RecipeError):
+                async with writer.transaction(session) as tx:
+                    await tx.session.execute(sa.text("SAVEPOINT s"))
+                    await put(tx, awaited, 1)
 
     with_writer(awaited, use)
 
