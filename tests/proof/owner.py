@@ -74,6 +74,9 @@ GAVE_UP: Final = "gave up"
 AWAY: Final = "away"
 """The reply to a caller who cannot reach any broker."""
 
+KNOWN_GONE: Final = False
+"""The reply to COMMIT on a connection that the database has ended before."""
+
 GONE: Final = "GONE"
 """The reply to a reader of records that are not in the log any more."""
 
@@ -643,10 +646,15 @@ class CheckedTransaction:
             await self._ask(written)
 
     async def commit(self) -> None:
-        if self._carried is not None:
-            await ask(self._carried)  # with COMMIT, in one message: it is COMMIT that finds the connection gone
+        is_carrying = self._carried is not None
+        if is_carrying:
+            await ask(self._carried)  # with COMMIT, in one message
         self.commit_was_sent = True
-        await self._ask(Commit(self._number))
+        reply = await ask(Commit(self._number))
+        if not reply:
+            # That message is not sent on a connection that is known to be gone; COMMIT alone may be.
+            self.commit_was_sent = not (is_carrying and reply is KNOWN_GONE)
+            raise DatabaseGone("COMMIT")
         self._is_over = True
 
     async def rollback(self) -> None:

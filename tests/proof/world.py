@@ -49,6 +49,7 @@ from tests.proof.owner import (
     DEFAULTS,
     GAVE_UP,
     GONE,
+    KNOWN_GONE,
     LOST,
     NO_MARKER,
     RECOVERED,
@@ -388,7 +389,7 @@ class Rules:
     def _commits(self, world: World, number: int, request: Commit) -> Iterator[Step]:
         txn = self._txn(world, number, request.number)
         if txn is None:
-            yield f"P{number} finds its connection gone at COMMIT", self._answer(world, number, None)
+            yield f"P{number} finds its connection gone at COMMIT", self._answer(world, number, KNOWN_GONE)
             return
         if txn.cut_off is not None:
             text = f"P{number}'s COMMIT waits for the standby that took over, until its connection ends"

@@ -555,6 +555,29 @@ def test_a_connection_that_was_closed_inside(scenario: PsycopgScenario, writer: 
     scenario.assert_both_sides_agree()
 
 
+def test_a_connection_that_the_server_has_ended_gets_no_commit(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reason comes before the end of the stream; what is known by then needs no look at the row."""
+    writer.recover()
+    genuine = PsycopgTransaction.commit
+
+    async def ended_before(transaction: PsycopgTransaction) -> None:
+        with psycopg.connect(conninfo_of(scenario.database.url)) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 10000)", (transaction.connection.info.backend_pid,))
+        await genuine(transaction)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PsycopgTransaction, "commit", ended_before)
+        with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
+            with writer.transaction() as tx:
+                put(tx, scenario, 1)
+    assert tx.outcome is Outcome.ROLLED_BACK
+    assert writer.state is SlotState.READY
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
 def test_what_is_unfinished_at_the_end(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     for unfinished in (psycopg.Connection.transaction, psycopg.Connection.pipeline):
         with ExitStack() as stack, pytest.raises(IllegalStateError, match=r"ended inside connection\."):

@@ -127,4 +127,4 @@ def test_the_oldest_sqlalchemy_is_the_one_that_is_tested() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = [package for packages in extras.values() for package in packages if package.startswith("sqlalchemy")]
     assert {package.partition(">=")[2] for package in named} == {oldest}
-    assert len(named) == 6
+    assert len(named) == 5

@@ -123,7 +123,7 @@ class PipelinedStatement:
 
     def __init__(self, connection: AnyConnection, sql: str) -> None:
         """Send the statement. Raises psycopg.OperationalError if the connection is known to be lost."""
-        connection.pgconn.consume_input()
+        assert_not_lost(connection)
         connection.pgconn.send_query(sql.encode())
         self._connection = connection
         self._failure: psycopg.Error | None = None
@@ -502,7 +502,7 @@ class CommitMessage:
             return
         connection = self._connection
         try:
-            connection.pgconn.consume_input()  # fails if the connection is known to be lost
+            assert_not_lost(connection)
         except psycopg.Error:
             self.was_refused = True
             raise
@@ -520,6 +520,32 @@ class CommitMessage:
             self.was_refused = True
             raise refusal from error
         self.was_committed = True
+
+
+def assert_not_lost(connection: AnyConnection) -> None:
+    """Raise psycopg.OperationalError, with the server's reason, if the connection is known to be lost.
+
+    A server that ends a connection says why, which the first call reads; only the second finds the end.
+    """
+    try:
+        connection.pgconn.consume_input()
+        connection.pgconn.consume_input()
+    except psycopg.OperationalError as error:
+        reasons: list[psycopg.Error] = []
+        connection.add_notice_handler(lambda notice: reasons.append(_error_of(notice)))
+        connection.pgconn.get_result()  # outside of a statement the reason is a notice
+        if not reasons:
+            raise
+        raise reasons[-1] from error
+
+
+def _error_of(notice: psycopg.errors.Diagnostic) -> psycopg.Error:
+    """Return the error that a notice says, which can be read only while it is being handled."""
+    try:
+        kind = psycopg.errors.lookup(notice.sqlstate or "")
+    except KeyError:
+        kind = psycopg.OperationalError
+    return kind(notice.message_primary or "")
 
 
 @contextmanager

@@ -16,7 +16,14 @@ from dualwrite.recipes.postgres.commit_message import Refusals
 from dualwrite.recipes.postgres.connections import Connections, settled
 from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, RequiredPlace
 from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
-from dualwrite.recipes.psycopg.driver import AnyConnection, CommitMessage, answered, begin_statement, closed
+from dualwrite.recipes.psycopg.driver import (
+    AnyConnection,
+    CommitMessage,
+    answered,
+    assert_not_lost,
+    begin_statement,
+    closed,
+)
 from dualwrite.recipes.sql.postgres import LOCATION
 
 
@@ -77,7 +84,7 @@ class PsycopgTransaction(PostgresTransaction):
             message.send()
 
     def _assert_connected(self) -> None:
-        self.connection.pgconn.consume_input()  # fails if the connection is known to be lost
+        assert_not_lost(self.connection)
 
     async def _send_commit(self) -> str | None:
         status = (await self._command("COMMIT")).command_status
