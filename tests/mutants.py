@@ -306,6 +306,12 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dualwrite/recipes/psycopg/driver.py",
+        "        connection.pgconn.consume_input()\n        connection.pgconn.consume_input()\n",
+        "        connection.pgconn.consume_input()\n",
+        "recipes/test_psycopg.py::test_a_connection_that_the_server_has_ended_gets_no_commit",
+    ),
+    Mutant(
+        "dualwrite/recipes/psycopg/driver.py",
         'if not hasattr(select, "epoll"):',
         "if True:",
         "recipes/test_psycopg_reader.py",

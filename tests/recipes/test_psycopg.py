@@ -561,17 +561,22 @@ def test_a_connection_that_the_server_has_ended_gets_no_commit(
     """Its reason comes before the end of the stream; what is known by then needs no look at the row."""
     writer.recover()
     genuine = PsycopgTransaction.commit
+    sent: list[bool] = []
 
     async def ended_before(transaction: PsycopgTransaction) -> None:
         with psycopg.connect(conninfo_of(scenario.database.url)) as other:
             other.execute("SELECT pg_terminate_backend(%s, 10000)", (transaction.connection.info.backend_pid,))
-        await genuine(transaction)
+        try:
+            await genuine(transaction)
+        finally:
+            sent.append(transaction.commit_was_sent)
 
     with monkeypatch.context() as patched:
         patched.setattr(PsycopgTransaction, "commit", ended_before)
         with pytest.raises(psycopg.errors.AdminShutdown, match="administrator command"):
             with writer.transaction() as tx:
                 put(tx, scenario, 1)
+    assert sent == [False]
     assert tx.outcome is Outcome.ROLLED_BACK
     assert writer.state is SlotState.READY
     assert scenario.write(writer, 2).error is None
