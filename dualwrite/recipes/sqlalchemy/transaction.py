@@ -379,10 +379,11 @@ class SqlAlchemyTransaction:
         # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
 
-    def decides(self, raise_durability: str | None, is_still_written: Callable[[], bool]) -> None:
+    def decides(self, raise_durability: str | None, is_still_written: Callable[[], bool] | None = None) -> None:
         """Note that the state was written, and that `raise_durability`, if any, makes COMMIT wait for durability.
 
-        `is_still_written` reads the row again, if something else was done before COMMIT.
+        `is_still_written` reads the row again, if something else was done before COMMIT; a caller whose last statement
+        is its own needs none.
         """
         self._raise_durability = raise_durability or ""
         self._is_still_written = is_still_written
