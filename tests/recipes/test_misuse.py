@@ -23,6 +23,7 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -83,6 +84,25 @@ def test_a_hook_that_undoes_what_was_written_right_before_commit(
     with writer.transaction() as tx:
         put(tx, scenario, 2)
     scenario.expected += ["2"]
+    scenario.assert_both_sides_agree()
+
+
+def commit_past_sqlalchemy(session: Session) -> None:
+    driver: Any = session.connection().connection.driver_connection
+    driver.cursor().execute("COMMIT")
+    session.execute(sa.text("SELECT 1"))
+
+
+def test_a_hook_that_commits_past_sqlalchemy_has_decided(scenario: Scenario, writer: DualWriter) -> None:
+    """The state was written by then, and so is permanent: the row says what is true, whatever is found wrong later."""
+    if scenario.database.engine.dialect.name == "postgresql":
+        pytest.skip("there the state travels with COMMIT, so what is committed before has no records")
+    with Session(scenario.database.engine) as session:
+        event.listen(session, "before_commit", commit_past_sqlalchemy, once=True)
+        with writer.transaction(session) as tx:
+            put(tx, scenario, 1)
+    assert tx.outcome is Outcome.COMMITTED
+    scenario.expected += ["1"]
     scenario.assert_both_sides_agree()
 
 

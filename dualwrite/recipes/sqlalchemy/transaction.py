@@ -517,6 +517,7 @@ class SqlAlchemyTransaction:
                 "end the transaction"
             )
             self._doom_all(ended)
+            self.commit_was_sent |= self._is_still_written is not None  # a COMMIT after the state has decided
             raise ended
 
     def after_statement(self, statement: str) -> None:
