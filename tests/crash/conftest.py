@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -34,12 +35,21 @@ def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path)
     database.close()
 
 
+DRIVERS_OF_SQLALCHEMY: Final = ("psycopg", "asyncpg", "aiosqlite")
+
 AnyAwaited = AwaitedScenario | AwaitedPsycopgScenario | AsyncpgScenario
 
 
-@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone", "asyncpg-alone"])
+@pytest.fixture(params=[*DRIVERS_OF_SQLALCHEMY, "psycopg-alone", "asyncpg-alone"])
 def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyAwaited]:
     """A scenario for each awaited driver: those of SQLAlchemy, and those that are used alone."""
+    with opened_for(request, emulator, tmp_path) as scenario:
+        yield scenario
+
+
+@contextmanager
+def opened_for(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyAwaited]:
+    """Open the scenario of the driver that a fixture's parameter names."""
     driver: str = request.param
     database = (
         SqliteDatabase(tmp_path)

@@ -392,6 +392,16 @@ def test_closing_waits_for_those_who_have_asked(scenario: PsycopgScenario, open_
 # ---- one worker -----------------------------------------------------------------------------------------------------
 
 
+def round_trips(sent: bytes) -> int:
+    """Return how many of PostgreSQL's messages wait for an answer; how a driver cuts them for the network may vary."""
+    count = at = 0
+    while at < len(sent):
+        count += sent[at : at + 1] in (b"Q", b"S")  # Query and Sync
+        at += 1 + int.from_bytes(sent[at + 1 : at + 5])
+    assert at == len(sent)
+    return count
+
+
 def test_a_block_that_is_alone_costs_what_it_costs_by_itself(
     postgres_server: PostgresServer, scenario: PsycopgScenario, open_style: Open
 ) -> None:
@@ -412,7 +422,7 @@ def test_a_block_that_is_alone_costs_what_it_costs_by_itself(
             del requests[:]
             for number in range(first, first + 5):
                 style.write(number, alone=alone)
-            return len(requests)
+            return round_trips(b"".join(requests))
 
         assert count(10, alone=False) == count(20, alone=True)
         assert style.groups.open == 0

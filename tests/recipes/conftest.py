@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,8 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records import traces
 from dualwrite.recipes.core import telemetry
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.crash.conftest import awaited as awaited
+from tests.crash.awaited import AwaitedScenario
+from tests.crash.conftest import DRIVERS_OF_SQLALCHEMY, opened_for
 from tests.crash.scenario import Scenario
 from tests.recipes.heard import Heard
 from tests.support.databases import Database
@@ -17,6 +19,14 @@ from tests.support.databases import Database
 @pytest.fixture
 def scenario(database: Database, emulator: Emulator) -> Scenario:
     return Scenario(database, emulator)
+
+
+@pytest.fixture(params=DRIVERS_OF_SQLALCHEMY)
+def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AwaitedScenario]:
+    """A scenario for `AsyncDualWriter` on each of its drivers."""
+    with opened_for(request, emulator, tmp_path) as opened:
+        assert isinstance(opened, AwaitedScenario)
+        yield opened
 
 
 @pytest.fixture

@@ -188,6 +188,12 @@ class Sleeper:
         until(lambda: self._reached.is_set() or not self._thread.is_alive())
         assert self._reached.is_set(), f"it has ended before {self._at}: {self.error!r}"
         self._database.cut()
+        if self._at is PausePoint.AFTER_SEND:
+            until(self._is_sent)  # by the I/O thread, which does not sleep
+
+    def _is_sent(self) -> bool:
+        found = self._site.emulator.transactions()
+        return any(each.transactional_id == self._site.kafka_id and each.state == "Ongoing" for each in found)
 
     def rouse(self) -> None:
         """Let it go on where it was, beside whatever others do meanwhile."""

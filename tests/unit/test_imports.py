@@ -29,7 +29,9 @@ import os, select, signal, socket, sys
 
 # other packages' own affair, and all of them are there for Windows, too
 import asyncio, multiprocessing.connection, aiokafka, asyncpg, click, kafka, psycopg, pyarrow, rich, rocksdict
-import sqlalchemy.orm
+import sqlalchemy.orm, pymysql
+
+pymysql.install_as_MySQLdb()  # as settings of Django do
 
 UNIX = ("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "syslog", "crypt", "uvloop")
 sys.modules.update(dict.fromkeys(UNIX))  # importing one raises ModuleNotFoundError

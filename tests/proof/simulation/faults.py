@@ -249,6 +249,7 @@ class Faults:
 
     def _fail_power(self) -> None:
         if self._disk is not None and self._brokers.has_power:
+            self._brokers.has_power = False  # at once: two faults may be due at the same moment
             self._loop.begin(self._brokers.process, self._fail_and_start(self._disk))
 
     async def _fail_and_start(self, disk: Disk) -> None:
