@@ -117,7 +117,7 @@ MISTAKES: Final = {
         ],
     ),
     "a leader acknowledges what is not replicated": Mistake(
-        731,
+        1389,
         [
             Edit(
                 "dualwrite.broker_emulator.api.k00_produce",
