@@ -341,7 +341,17 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str) -> str | None:
 
 
 def in_transaction(driver: Any) -> bool | None:
-    """Return whether a driver's connection reports that it is in a transaction; None if the driver cannot tell."""
+    """Return whether a driver's connection reports that it is in a transaction.
+
+    None if the driver cannot tell, or the connection is closed.
+    """
+    try:
+        return _reported_by(driver)
+    except Exception:  # sqlite3 and asyncpg raise on a closed connection; the next statement fails with the reason
+        return None
+
+
+def _reported_by(driver: Any) -> bool | None:
     if (libpq := getattr(driver, "pgconn", None)) is not None:  # psycopg
         return bool(libpq.transaction_status != _PSYCOPG_IDLE)
     if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg2
