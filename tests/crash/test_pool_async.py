@@ -14,7 +14,7 @@ import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.errors import FencedError, IllegalStateError, PoolTimeoutError
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
@@ -124,8 +124,8 @@ def test_what_a_dead_process_left_is_recovered(awaited_pool: AnyScenario) -> Non
     assert written(awaited_pool) == {*awaited_pool.expected, "10"}
 
 
-def test_a_slot_whose_lease_was_lost_is_taken_over_by_its_row(awaited_pool: AnyScenario) -> None:
-    """Whoever finds the row replaced completes what the other has left, and takes the id over."""
+def test_a_slot_whose_lease_was_lost_is_left_to_its_owner(awaited_pool: AnyScenario) -> None:
+    """Whoever finds the row replaced goes on in another slot, on SQLite when it is asked again."""
     leases = LeaseTable(awaited_pool)
 
     async def use(first: AnyPool) -> None:
@@ -133,9 +133,12 @@ def test_a_slot_whose_lease_was_lost_is_taken_over_by_its_row(awaited_pool: AnyS
             await write(first, awaited_pool, 1)
             leases.free()
             await write(second, awaited_pool, 2)
+            if awaited_pool.database.engine.dialect.name == "sqlite":
+                with pytest.raises(FencedError):
+                    await write(first, awaited_pool, 3)
             tx = await write(first, awaited_pool, 3)
-            assert tx.transactional_id == transactional_id_of(prefix_of(awaited_pool), 0)
-            assert first.status.moved_total == 0
+            assert tx.transactional_id == transactional_id_of(prefix_of(awaited_pool), 1)
+            assert (first.status.moved_total, first.status.lost_total) == (1, 1)
 
     with_pool(awaited_pool, use)
     assert written(awaited_pool) == {"1", "2", "3"}

@@ -262,7 +262,7 @@ def _quoted(of: str) -> list[str]:
     """Return the parts of the message on the page that contains these words, as far as it is printed there."""
     found: list[str] = re.findall(r"`([^`]+)`", REAL_TIME)
     (message,) = [each for each in found if of in each]
-    return message.split(" ... ")
+    return " ".join(message.split()).split(" ... ")  # the page may break its line anywhere
 
 
 @pytest.mark.parametrize("mode", ["append", "update"])
