@@ -79,6 +79,8 @@ class Watch(StatementWatch):
 
     @property
     def is_busy(self) -> bool:
+        if self._raw.is_closed():
+            return False  # whatever was in progress has failed, and the next statement says why
         return self.running > 0 or any(_is_of_a_block(name) for name in self._savepoints)
 
     def forgive(self) -> None:
