@@ -8,6 +8,9 @@ recovered after their leases have expired, as those of a process that was killed
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import Any
+
 from asgiref.sync import sync_to_async
 from asgiref.typing import (
     ASGI3Application,
@@ -23,7 +26,7 @@ from dualwrite.recipes.django.pools import close_at_exit
 __all__ = ["with_lifespan"]
 
 
-def with_lifespan(application: ASGI3Application) -> ASGI3Application:
+def with_lifespan(application: Callable[[Any, Any, Any], Awaitable[None]]) -> ASGI3Application:
     """Return an application that closes the pools of the process when the server ends, after the last request."""
 
     async def with_its_end(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
