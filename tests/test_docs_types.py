@@ -55,6 +55,8 @@ from dualwrite import DualWriter
 writer = DualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id="orders-1")
 """
 
+PLACE_ORDER: Final = "def place_order(number: int) -> None: ...\n\n\n"
+
 BEFORE: Final = {
     "from dualwrite import PreparedTxnState, Producer\n\nwith Producer(": "stored_text = ''\n",
     '@event.listens_for(Order, "after_insert")': ORDERS,
@@ -62,7 +64,8 @@ BEFORE: Final = {
     "with DualWriter(engine": f"{ENGINE}\nfrom dualwrite import DualWriter\n",
     "from dualwrite.recipes.consume.consume import forget_consumed_offsets": ENGINE,
     "from dualwrite.recipes.recovery.service import RecoveryService": ENGINE,
-    "from django.test import TestCase": "def place_order(number: int) -> None: ...\n\n\n",
+    "from asgiref.sync import sync_to_async": PLACE_ORDER,
+    "from django.test import TestCase": PLACE_ORDER,
     "with Emulator(nodes=3": "from dualwrite.broker_emulator import Emulator\n",
 }
 """What comes before a sample, by its beginning."""
