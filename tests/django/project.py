@@ -120,10 +120,14 @@ class Shop:
 
     def written(self) -> list[str]:
         """Return what is in the table and in the topic. Fails if they differ."""
-        in_table = event_bodies(self.database)
+        in_table, in_topic = self.on_each_side()
+        assert in_table == in_topic
+        return in_table
+
+    def on_each_side(self) -> tuple[list[str], list[str]]:
+        """Return what is in the table, and what is in the topic."""
         in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
-        assert sorted(in_table) == sorted(in_topic)
-        return sorted(in_table)
+        return sorted(event_bodies(self.database)), sorted(in_topic)
 
 
 @contextmanager

@@ -538,7 +538,7 @@ def test_an_interruption_after_the_decision_runs_the_callbacks(store: Database, 
             shop.on_commit(lambda: ran.append(1))
         assert "is committed anyway" in " ".join(raised.value.__notes__)
         assert ran == [1]
-        until(lambda: shop.written() == ["1"])
+        until(lambda: shop.on_each_side() == (["1"], ["1"]))  # the records become readable in the background
 
 
 def test_an_interruption_before_the_decision_undoes_both(store: Database, emulator: Emulator) -> None:
