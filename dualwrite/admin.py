@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
@@ -32,7 +33,7 @@ from dualwrite.client.admin.results import (
     TransactionState,
     TwoPhaseCommit,
 )
-from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
+from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
@@ -369,7 +370,7 @@ class TransactionAdmin:
     def __init__(self, config: Mapping[str, Any] | None = None, **settings: Unpack[AdminSettings]) -> None:
         self._closed = True  # for __del__ if the next line raises
         self._admin = AsyncTransactionAdmin(config, **settings)
-        self._generation = process_generation()
+        self._generation = this_process.generation
         self._io: IoThread = shared_io_thread()
         self._closed = False
 
@@ -514,9 +515,9 @@ class TransactionAdmin:
         if self._closed:
             return
         self._closed = True
-        if self._generation == process_generation() and not sys.is_finalizing():
+        if self._generation == this_process.generation and not sys.is_finalizing():
             closing = self._io.start(self._admin.close())
-            if self._io.is_current:
+            if threading.get_ident() == self._io.ident:
                 return
             try:
                 closing.result(_CLOSE_TIMEOUT_S)
@@ -535,7 +536,7 @@ class TransactionAdmin:
         """Warn about a missing `close()`, and release the connections."""
         if is_finalizing():
             return  # a module's names may be None by now
-        if not self._closed and self._generation == process_generation():
+        if not self._closed and self._generation == this_process.generation:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self._io.start(self._admin.close())
 
@@ -554,9 +555,9 @@ class TransactionAdmin:
             raise
 
     def _check_usable(self) -> None:
-        if self._generation != process_generation():
+        if self._generation != this_process.generation:
             raise IllegalStateError("this admin client belongs to the process before the fork; create a new one here")
-        if self._io.is_current:
+        if threading.get_ident() == self._io.ident:
             raise IllegalStateError("TransactionAdmin cannot block the I/O thread; use AsyncTransactionAdmin")
         if sys.is_finalizing():
             raise IllegalStateError("the interpreter is shutting down and has stopped the I/O thread")

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.io_thread import process_generation, shared_io_thread
+from dualwrite.client.io_thread import shared_io_thread, this_process
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
@@ -295,7 +295,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         Waits only for metadata of a new topic and for `buffer.memory`, up to `max.block.ms`. If that wait is
         cancelled, the record is not sent.
         """
-        if self._generation != process_generation() or _running_loop() is not self._loop:
+        if self._generation != this_process.generation or _running_loop() is not self._loop:
             self._check_here()
         if self._core.can_send_now:
             await self._let_loop_send()
@@ -397,7 +397,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """
         if self._closed:
             return
-        if self._generation != process_generation():
+        if self._generation != this_process.generation:
             self._closed = True
             return  # a forked child's copy, whose connections belong to the parent
         if self._loop.is_closed():
@@ -435,7 +435,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """Behave as in a crash if `close()` was not called: close the connections, and end no transaction."""
         if is_finalizing():
             return  # a module's names may be None by now
-        if not self._closed and self._generation == process_generation():
+        if not self._closed and self._generation == this_process.generation:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             if not self._loop.is_closed():
                 loop, core = self._loop, self._core
@@ -445,27 +445,25 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
     async def _run(self, call: Callable[[], Operation]) -> None:
         """Make a call, and wait until it ends."""
-        self._check_here()
+        if self._generation != this_process.generation or _running_loop() is not self._loop:
+            self._check_here()
         waiter = _Waiter(self._loop)
         operation = self._core.start(call, waiter.wake, in_loop=True)
         if not operation.done:
-            await self._wait(operation, waiter)
+            try:
+                ended = await waiter.wait(self.max_block_ms / 1000)
+            except BaseException as cancelled:  # the caller will not get the outcome
+                self._core.give_up_waiting(operation, waiter.wake)
+                cancelled.add_note(
+                    f"{operation.name} was cancelled here while it had no outcome: it may still take effect; "
+                    "repeat the same call, which joins it and returns the outcome"
+                )
+                raise
+            if not ended and self._core.give_up_waiting(operation, waiter.wake):
+                raise self._no_outcome(operation)
         self._core.acknowledge(operation)  # even if it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
-
-    async def _wait(self, operation: Operation, waiter: _Waiter) -> None:
-        try:
-            ended = await waiter.wait(self.max_block_ms / 1000)
-        except BaseException as cancelled:  # the caller will not get the outcome
-            self._core.give_up_waiting(operation, waiter.wake)
-            cancelled.add_note(
-                f"{operation.name} was cancelled here while it had no outcome: it may still take effect; "
-                "repeat the same call, which joins it and returns the outcome"
-            )
-            raise
-        if not ended and self._core.give_up_waiting(operation, waiter.wake):
-            raise self._no_outcome(operation)
 
     async def _ends(self, operation: Operation, timeout_s: float | None) -> bool:
         """Wait for an operation that decides nothing; return whether it ended, or was interrupted, in time."""

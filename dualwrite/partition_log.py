@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
+from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.log.partition_log import LogDescription, LogRecord, OffsetOutOfRangeError, PartitionLogCalls
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
@@ -34,7 +34,7 @@ class PartitionLog:
     ) -> None:
         """`most_bytes`: the size of a record, compressed, above which it is not sent."""
         self._io: Final[IoThread] = shared_io_thread()
-        self._generation: Final = process_generation()
+        self._generation: Final = this_process.generation
         self._timeout_s = timeout_ms / 1000
         self._most_bytes = most_bytes
         parsed = AdminConfig.parse(config, {})
@@ -76,12 +76,12 @@ class PartitionLog:
 
     def close(self) -> None:
         """Release the connections."""
-        if self._generation == process_generation():
+        if self._generation == this_process.generation:
             self._io.start(self._calls.close())
 
     def _run(self, call: Callable[[float], Coroutine[Any, Any, T]]) -> T:
         """Run a call, which gets its deadline, in the I/O thread, and wait for it in this one."""
-        if self._generation != process_generation():
+        if self._generation != this_process.generation:
             raise IllegalStateError("this log belongs to the process before the fork; create a new one here")
         pending = self._io.start(self._until(call))
         try:

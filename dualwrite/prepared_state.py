@@ -34,7 +34,16 @@ class PreparedTxnState:
     def __init__(self, text: str | None = None) -> None:
         if text is not None and not isinstance(text, str):
             raise TypeError(f"a prepared transaction state is a text such as '42:7', not {text!r}")
-        producer_id, producer_epoch = _parse(text) if text else (NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+        producer_id, producer_epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
+        if text:
+            pair = _PAIR.fullmatch(text)
+            if pair is None:
+                raise ValueError(
+                    f"{text!r} is not a prepared transaction state: write it as producerId:producerEpoch, like 42:7"
+                )
+            producer_id, producer_epoch = int(pair[1]), int(pair[2])
+            if producer_id > MAX_PRODUCER_ID or producer_epoch > MAX_PRODUCER_EPOCH:
+                raise _out_of_range(producer_id, producer_epoch)
         _set(self, "_producer_id", producer_id)
         _set(self, "_producer_epoch", producer_epoch)
 
@@ -44,8 +53,9 @@ class PreparedTxnState:
 
         Raises `ValueError` if a number is out of range.
         """
-        if (producer_id, producer_epoch) != (NO_PRODUCER_ID, NO_PRODUCER_EPOCH):
-            _check_range(producer_id, producer_epoch)
+        is_in_range = 0 <= producer_id <= MAX_PRODUCER_ID and 0 <= producer_epoch <= MAX_PRODUCER_EPOCH
+        if not is_in_range and (producer_id, producer_epoch) != (NO_PRODUCER_ID, NO_PRODUCER_EPOCH):
+            raise _out_of_range(producer_id, producer_epoch)
         state = cls.__new__(cls)
         _set(state, "_producer_id", producer_id)
         _set(state, "_producer_epoch", producer_epoch)
@@ -93,19 +103,7 @@ class PreparedTxnState:
         return PreparedTxnState, (str(self),)
 
 
-def _parse(text: str) -> tuple[int, int]:
-    pair = _PAIR.fullmatch(text)
-    if pair is None:
-        raise ValueError(
-            f"{text!r} is not a prepared transaction state: write it as producerId:producerEpoch, like 42:7"
-        )
-    producer_id, producer_epoch = int(pair[1]), int(pair[2])
-    _check_range(producer_id, producer_epoch)
-    return producer_id, producer_epoch
-
-
-def _check_range(producer_id: int, producer_epoch: int) -> None:
+def _out_of_range(producer_id: int, producer_epoch: int) -> ValueError:
     if not 0 <= producer_id <= MAX_PRODUCER_ID:
-        raise ValueError(f"the producer id {producer_id} is not between 0 and {MAX_PRODUCER_ID}")
-    if not 0 <= producer_epoch <= MAX_PRODUCER_EPOCH:
-        raise ValueError(f"the producer epoch {producer_epoch} is not between 0 and {MAX_PRODUCER_EPOCH}")
+        return ValueError(f"the producer id {producer_id} is not between 0 and {MAX_PRODUCER_ID}")
+    return ValueError(f"the producer epoch {producer_epoch} is not between 0 and {MAX_PRODUCER_EPOCH}")

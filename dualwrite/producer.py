@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
@@ -12,7 +13,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
+from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
@@ -266,7 +267,7 @@ class Producer(ProducerBase[RecordFuture]):
 
         Raises `InvalidRecordError` (nothing was sent), `IllegalStateError`, `AbortableError`, `KafkaTimeoutError`.
         """
-        if self._generation != process_generation():
+        if self._generation != this_process.generation:
             self._check_process()
         # Most records are like this, and the rest of this function would cost as much again as encoding them.
         if (
@@ -297,7 +298,8 @@ class Producer(ProducerBase[RecordFuture]):
         timestamp_ms: int,
     ) -> RecordFuture:
         """Send a record that has been checked and serialized. For the recipes, which do both before they buffer it."""
-        self._check_process()
+        if self._generation != this_process.generation:
+            self._check_process()
         queued = self._queue(topic, value, key, headers, partition, timestamp_ms)
         return queued if type(queued) is RecordFuture else self._send_when_possible(queued)
 
@@ -370,7 +372,7 @@ class Producer(ProducerBase[RecordFuture]):
         if self._closed:
             return
         self._closed = True
-        if self._generation != process_generation() or sys.is_finalizing():
+        if self._generation != this_process.generation or sys.is_finalizing():
             return  # a forked child's copy, whose connections belong to the parent; or the I/O thread was stopped
         ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
         self._core.mark_closed(pending=not ended, hand_over=hand_over)
@@ -404,7 +406,7 @@ class Producer(ProducerBase[RecordFuture]):
         """Behave as in a crash if `close()` was not called: close the connections, and end no transaction."""
         if is_finalizing():
             return  # a module's names may be None by now
-        if not self._closed and self._generation == process_generation():
+        if not self._closed and self._generation == this_process.generation:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, source=self, stacklevel=2)
             self._io.start(self._core.close())
 
@@ -412,11 +414,18 @@ class Producer(ProducerBase[RecordFuture]):
 
     def _run(self, call: Callable[[], Operation]) -> None:
         """Make a call, and block this thread until it ends."""
-        self._check_process()
+        if self._generation != this_process.generation:
+            self._check_process()
         waiter = self._new_waiter()
         operation = self._core.start(call, waiter.wake)
         if not operation.done:
-            self._wait(operation, waiter)
+            try:
+                ended = waiter.wait(self.max_block_ms / 1000)
+            except BaseException:  # KeyboardInterrupt: the caller will not get the outcome
+                self._core.give_up_waiting(operation, waiter.wake)
+                raise
+            if not ended and self._core.give_up_waiting(operation, waiter.wake):
+                raise self._no_outcome(operation)
         self._core.acknowledge(operation)  # even if it ended before it could be waited for
         if operation.error is not None:
             raise operation.error
@@ -436,21 +445,13 @@ class Producer(ProducerBase[RecordFuture]):
             result.cancel()
             raise
 
-    def _wait(self, operation: Operation, waiter: Waiter) -> None:
-        try:
-            ended = waiter.wait(self.max_block_ms / 1000)
-        except BaseException:  # KeyboardInterrupt: the caller will not get the outcome
-            self._core.give_up_waiting(operation, waiter.wake)
-            raise
-        if not ended and self._core.give_up_waiting(operation, waiter.wake):
-            raise self._no_outcome(operation)
-
     def _new_waiter(self) -> Waiter:
-        self._check_may_wait()
+        if threading.get_ident() == self._io.ident or sys.is_finalizing():
+            self._check_may_wait()
         return Waiter()
 
     def _check_may_wait(self) -> None:
-        if self._io.is_current:
+        if threading.get_ident() == self._io.ident:
             raise IllegalStateError("a producer cannot be waited for in its own I/O thread")
         if sys.is_finalizing():
             raise IllegalStateError("the interpreter is shutting down and has stopped the producer's I/O thread")

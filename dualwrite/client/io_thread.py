@@ -33,13 +33,14 @@ class IoThread:
 
     def __init__(self) -> None:
         self.loop: Final[asyncio.AbstractEventLoop] = _new_event_loop()
-        self._ident: int | None = None
+        self.ident: int | None = None
+        """By `threading.get_ident()`. This thread must never wait for its own loop."""
         self._thread = threading.Thread(target=self._run, name="dualwrite-io", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self._ident = threading.get_ident()
+        self.ident = threading.get_ident()
         while True:
             try:
                 self.loop.run_forever()
@@ -54,43 +55,34 @@ class IoThread:
         """Run a coroutine in the loop. May be called from any other thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller runs in this thread, which must never wait for its own loop."""
-        return threading.get_ident() == self._ident
 
-
-class _Shared:
+class ThisProcess:
     """The process's I/O thread, and the number of forks that led to this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.thread: IoThread | None = None
-        self.forks = 0
+        self.generation = 0
+        """A number that changes in a forked child: objects made under another number belong to a parent."""
         self.abandoned: list[IoThread] = []
 
     def after_fork_in_child(self) -> None:
-        self.forks += 1
+        self.generation += 1
         self.lock = threading.Lock()  # another thread of the parent may have held it
         if self.thread is not None:
             self.abandoned.append(self.thread)
             self.thread = None
 
 
-_shared: Final = _Shared()
+this_process: Final = ThisProcess()
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_shared.after_fork_in_child)
+    os.register_at_fork(after_in_child=this_process.after_fork_in_child)
 
 
 def shared_io_thread() -> IoThread:
     """Return the I/O thread of this process; start it on the first call."""
-    with _shared.lock:
-        if _shared.thread is None:
-            _shared.thread = IoThread()
-        return _shared.thread
-
-
-def process_generation() -> int:
-    """Return a number that changes in a forked child: objects made under another number belong to a parent."""
-    return _shared.forks
+    with this_process.lock:
+        if this_process.thread is None:
+            this_process.thread = IoThread()
+        return this_process.thread

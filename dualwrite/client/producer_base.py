@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.admin.results import TopicDescription
-from dualwrite.client.io_thread import process_generation
+from dualwrite.client.io_thread import this_process
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.reader import LogReader
 from dualwrite.client.log.transaction_end import TransactionEnd
@@ -69,7 +69,7 @@ class ProducerBase(Generic[FutureT]):
     ) -> None:
         self.max_block_ms = config.max_block_ms
         """How long a call may wait, in milliseconds: the setting `max.block.ms`."""
-        self._generation = process_generation()
+        self._generation = this_process.generation
         self._loop = loop
         self._core = ProducerCore(config, lease_cluster(ClusterSettings.of(config), loop), call_soon)
 
@@ -273,7 +273,7 @@ class ProducerBase(Generic[FutureT]):
         return state
 
     def _check_process(self) -> None:
-        if self._generation != process_generation():
+        if self._generation != this_process.generation:
             raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
 
     # ---- errors of calls that waited too long ---------------------------------------------------------------

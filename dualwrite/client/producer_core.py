@@ -103,11 +103,8 @@ class ProducerCore:
 
     def _pump(self) -> None:
         if self._wake_pending:  # else `start` has pumped in the meantime
-            self._pump_now()
-
-    def _pump_now(self) -> None:
-        self._wake_pending = False
-        self._sender.pump()
+            self._wake_pending = False
+            self._sender.pump()
 
     # ---- state ----------------------------------------------------------------------------------------------
 
@@ -225,7 +222,8 @@ class ProducerCore:
                 self._began_ns.setdefault(operation, time.perf_counter_ns())
         if not operation.done:
             if in_loop:
-                self._pump_now()
+                self._wake_pending = False
+                self._sender.pump()
             else:
                 self.wake()
         return operation

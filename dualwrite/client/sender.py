@@ -172,12 +172,12 @@ class Sender:
         if awaits_topics and self._unreachable_timeout_ms is not None:
             self._cluster.to_any(now_ms)  # to be notified if that fails: metadata are requested elsewhere,
             self._cluster.notify_of_change()  # and may be lost with their connection
-        unreachable_at_ms = _NEVER
-        if self._cluster.is_obstructed:
-            self._end_waits_on_refusal()
-            unreachable_at_ms = self._end_waits_if_unreachable(now_ms)
         # Without the lock: a thread that adds a batch or a call after this wakes the loop, or a timer is set for it.
         is_idle = self._outgoing is None and not self._accumulator.active and self._manager.retry_at_ms is None
+        unreachable_at_ms = _NEVER
+        if (awaits_topics or not is_idle) and self._cluster.is_obstructed:
+            self._end_waits_on_refusal()
+            unreachable_at_ms = self._end_waits_if_unreachable(now_ms)
         if not is_idle or unreachable_at_ms < self.timer_at_ms:
             self._arm_timer(now_ms, unreachable_at_ms)
 
@@ -263,9 +263,11 @@ class Sender:
         if drained:
             self._manager.produced()
             self._pace.produced(now_ms)
-        for node_id in drained:
+        requests: list[_Produce] = []
+        for node_id, batches in drained.items():
             self._produces_in_flight[node_id] = self._produces_in_flight.get(node_id, 0) + 1
-        return [_Produce(ready[node_id], node_id, batches) for node_id, batches in drained.items()]
+            requests.append(_Produce(ready[node_id], node_id, batches))
+        return requests
 
     def _ready_leader(self, topic: str, partition: int, now_ms: float, ready: dict[int, Connection]) -> int:
         """Return the leader's node id if a request can be sent there now; else -1, and request what is missing."""

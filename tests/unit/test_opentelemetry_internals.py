@@ -9,7 +9,8 @@ _PROGRAM = """
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
-from dualwrite.recipes.core.telemetry import instruments, is_provided
+from dualwrite.client.records.traces import is_provided
+from dualwrite.recipes.core.telemetry import instruments
 
 early = instruments()
 assert not is_provided(early.prepare)

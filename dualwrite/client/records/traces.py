@@ -10,6 +10,7 @@ carries a context already keeps it and gets no other, because it was created whe
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import islice
@@ -57,27 +58,35 @@ def tracer() -> Tracer | None:
     return get_tracer(SCOPE)
 
 
-def is_idle() -> bool:
-    """Return whether there is nothing to trace: no provider was set, and no context came from elsewhere."""
-    from opentelemetry.context import get_current
-    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider
+def is_provided(made: Any) -> bool:
+    """Return whether a tracer or an instrument has a provider of the application behind it by now.
 
-    return not get_current() and isinstance(get_tracer_provider(), ProxyTracerProvider)
+    Without one, OpenTelemetry's API gives proxies, each use of which costs several calls and does nothing. It has no
+    public way to ask them; `tests/unit/test_opentelemetry_internals.py` fails when it changes what is read here.
+    """
+    if hasattr(made, "_real_instrument"):
+        return made._real_instrument is not None  # noqa: SLF001
+    if hasattr(made, "_real_tracer") and made._real_tracer is None:  # noqa: SLF001
+        return sys.modules["opentelemetry.trace"]._TRACER_PROVIDER is not None  # noqa: SLF001
+    return True
 
 
 class RecordTracer:
     """Puts the trace context into the headers of one producer's records."""
 
     def __init__(self, found: Tracer, client_id: str) -> None:
+        from opentelemetry.context import get_current
+
         self._tracer = found
+        self._context: Final = get_current
         self.client_id: Final = client_id
 
     def create(
         self, topic: str, key: bytes | None, value: bytes | None, partition: int | None, headers: list[Header]
     ) -> None:
         """Trace the creation of a record that is sent later, with others; add its context to `headers`."""
-        if is_idle() or carries_context(headers):
-            return
+        if not (is_provided(self._tracer) or self._context()) or carries_context(headers):
+            return  # there is nothing to trace, or it was traced where the context is from
         span = self._start("create", "create", topic, key, value, partition, headers)
         span.end()
 

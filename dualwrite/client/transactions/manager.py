@@ -81,6 +81,7 @@ class TransactionManager(TransactionContext):
             accepts_bound=accepts_bound,
             backoff=backoff,
         )
+        self.acknowledge: Final = self.pending.acknowledge
         self._take_over = TakeOver(self)
         self._features_max_age_ms = features_max_age_ms
         self._features_due_ms = 0.0
@@ -267,10 +268,6 @@ class TransactionManager(TransactionContext):
     def interrupt(self, error: KafkaError) -> None:
         """End the wait for the pending call with `error`; it goes on, and the same call joins it."""
         self.pending.interrupt(error, self.standing)
-
-    def acknowledge(self, operation: Operation) -> None:
-        """Forget `operation`: its caller has received the outcome."""
-        self.pending.acknowledge(operation)
 
     # ---- what the sender reads and reports ------------------------------------------------------------------
 

@@ -115,6 +115,7 @@ class Lease:
         self._cluster = cluster
         self._loop = loop
         self._connections = cluster.connections
+        self.retry_refused: Final = cluster.connections.retry_refused
         self._user: LeaseUser | None = None
         self._leader_connections: dict[int, Connection] = {}
         self._released = False
@@ -133,11 +134,17 @@ class Lease:
 
     def to_any(self, now_ms: float) -> Connection | NodeState:
         """Return a connection to any broker; if one is being opened, the user is notified of the change."""
-        return self._subscribed(self._connections.to_any(now_ms, self._user))
+        found = self._connections.to_any(now_ms, self._user)
+        if found is NodeState.CONNECTING:
+            self.notify_of_change()
+        return found
 
     def to_node(self, node_id: int, now_ms: float) -> Connection | NodeState:
         """Return a connection for one request whose order among others does not matter."""
-        return self._subscribed(self._connections.to_node(node_id, now_ms, self._user))
+        found = self._connections.to_node(node_id, now_ms, self._user)
+        if found is NodeState.CONNECTING:
+            self.notify_of_change()
+        return found
 
     def to_leader(self, node_id: int, now_ms: float, *, in_flight: bool) -> Connection | NodeState:
         """Return the connection for requests that must arrive in order: the same one while any of them is `in_flight`.
@@ -150,11 +157,6 @@ class Lease:
         found = self.to_node(node_id, now_ms)
         if isinstance(found, Connection):
             self._leader_connections[node_id] = found
-        return found
-
-    def _subscribed(self, found: Connection | NodeState) -> Connection | NodeState:
-        if found is NodeState.CONNECTING:
-            self._cluster.notify_of_change(self.user)
         return found
 
     def notify_of_change(self) -> None:
@@ -180,10 +182,6 @@ class Lease:
         """Return since when no broker can be reached, and try one if that is not known; the user is notified then."""
         self.to_any(now_ms)
         return self._connections.unreachable_since_ms(now_ms)
-
-    def retry_refused(self) -> None:
-        """Try refused logins again, after their back-off, because a new call needs them. From any thread."""
-        self._connections.retry_refused()
 
     def wake_at_ms(self, now_ms: float) -> float | None:
         """Return when a failed address may be tried again."""

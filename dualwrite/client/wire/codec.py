@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.client import messages as m
@@ -153,6 +154,7 @@ def versions_wanted(request: m.Request) -> tuple[int, int]:
     return SPOKEN_VERSIONS[m.API_OF[type(request)]]
 
 
+@cache
 def versions_in_transaction(api: Api, transaction_version: int) -> tuple[int, int]:
     """Return the versions of `api` for a transaction.version; mixing them would mix two protocols (KIP-890)."""
     least, greatest = SPOKEN_VERSIONS[api]
@@ -160,6 +162,7 @@ def versions_in_transaction(api: Api, transaction_version: int) -> tuple[int, in
     return (first, greatest) if transaction_version >= NEWEST_TRANSACTION_VERSION else (least, first - 1)
 
 
+@cache
 def common_version(wanted: tuple[int, int], offered: tuple[int, int] | None) -> int | None:
     """Return the greatest version in both ranges, or None."""
     if offered is None:
@@ -190,7 +193,7 @@ class Framer:
         """Return a response without its header. The header of ApiVersions is never flexible (KIP-511)."""
         if api is Api.API_VERSIONS or not self._flexible[api, version]:
             return frame[4:]
-        return frame[_skip_tags(frame, 4) :]
+        return frame[5:] if frame[4] == 0 else frame[_skip_tags(frame, 4) :]  # 0: no tags
 
 
 def correlation_id_of(frame: memoryview) -> int:

@@ -167,7 +167,8 @@ class ConnectionPool:
         if node is None:
             node = self._nodes[address] = _Node(address, self._new_backoff())
         if node.connections:
-            return self._least_busy_or_another(node, now_ms, owner)
+            first = node.connections[0]
+            return first if first.in_flight == 0 else self._least_busy_or_another(node, now_ms, owner)
         if not node.connecting:
             self._start_connecting(node, now_ms, owner)
         return NodeState.CONNECTING if node.connecting else NodeState.FAILED

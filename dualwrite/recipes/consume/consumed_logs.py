@@ -21,7 +21,7 @@ from dataclasses import fields
 from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.admin import AsyncTransactionAdmin, TopicIds
-from dualwrite.client.io_thread import IoThread, process_generation, shared_io_thread
+from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import ConsumedLogReplacedError, ConsumedRecordsMissingError
@@ -296,7 +296,7 @@ class WriterTopicIds:
         if self._io is None:
             self._admin = AsyncTransactionAdmin(**self._settings)
             self._io = shared_io_thread()
-            weakref.finalize(self, _close_soon, self._admin, self._io, process_generation()).atexit = False
+            weakref.finalize(self, _close_soon, self._admin, self._io, this_process.generation).atexit = False
         request = self._admin.describe_topic_ids(topics, timeout_ms=_TIMEOUT_MS)
         found = await self._wait(self._io.start(request))
         if self._is_same_cluster is None:
@@ -306,5 +306,5 @@ class WriterTopicIds:
 
 def _close_soon(admin: AsyncTransactionAdmin, io: IoThread, generation: int) -> None:
     """Close the client without waiting: a pipeline may be garbage-collected in any thread, the I/O thread included."""
-    if generation == process_generation() and not sys.is_finalizing():
+    if generation == this_process.generation and not sys.is_finalizing():
         io.start(admin.close())

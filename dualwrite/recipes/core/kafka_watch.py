@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, Protocol
 
-from dualwrite.client.io_thread import process_generation
+from dualwrite.client.io_thread import this_process
 
 Steps = Coroutine[Any, Any, None]
 
@@ -32,18 +32,18 @@ class IoThreadWatch:
 
     def __init__(self) -> None:
         self._running: Future[None] | None = None
-        self._generation = process_generation()
+        self._generation = this_process.generation
 
     @property
     def is_running(self) -> bool:
         running = self._running
-        return running is not None and not running.done() and self._generation == process_generation()
+        return running is not None and not running.done() and self._generation == this_process.generation
 
     def start(self, steps: Steps) -> None:
         from dualwrite.async_producer import run_in_background
 
         self.stop()
-        self._generation = process_generation()
+        self._generation = this_process.generation
         self._running = run_in_background(steps)
 
     def stop(self) -> None:

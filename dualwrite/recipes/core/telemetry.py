@@ -6,7 +6,6 @@ sums are here. What the metrics mean and which of them to alert on: docs/observa
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import weakref
@@ -315,8 +314,8 @@ class OpenTelemetry(Telemetry):
 
     def moved(self, state: SlotState) -> None:
         if state is SlotState.OPEN:
-            self._is_measured = is_provided(self._instruments.prepare)
-            if is_provided(self._instruments.tracer):
+            self._is_measured = traces.is_provided(self._instruments.prepare)
+            if traces.is_provided(self._instruments.tracer):
                 span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
                 self._span = span if span.is_recording() else None
         if state in _RUNNING:
@@ -327,14 +326,15 @@ class OpenTelemetry(Telemetry):
             self._instruments.in_doubt(self._transactional_id)
         else:
             self._instruments.settled(self._transactional_id)
-        self._end_span(state)
+        self._began_s = None
+        if self._span is not None:
+            self._end_span(self._span, state)
 
-    def _end_span(self, state: SlotState) -> None:
+    def _end_span(self, span: Span, state: SlotState) -> None:
         self._end_sending()
-        span, self._span, self._began_s = self._span, None, None
-        if span is not None:
-            span.set_attribute("dualwrite.state", state)
-            span.end()
+        self._span = None
+        span.set_attribute("dualwrite.state", state)
+        span.end()
 
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
         self._instruments.decided.add(1, {"outcome": outcome})
@@ -397,19 +397,6 @@ def _send_span(tracer: Tracer, parent: Span, records: list[BufferedRecord], clie
     links = traces.links_to(record.headers for record in records)
     context = set_span_in_context(parent)
     return tracer.start_span(name, context, kind=SpanKind.CLIENT, attributes=attributes, links=links)
-
-
-def is_provided(made: Any) -> bool:
-    """Return whether a tracer or an instrument has a provider of the application behind it by now.
-
-    Without one, OpenTelemetry's API gives proxies, each use of which costs several calls and does nothing. It has no
-    public way to ask them; `tests/unit/test_opentelemetry_internals.py` fails when it changes what is read here.
-    """
-    if hasattr(made, "_real_instrument"):
-        return made._real_instrument is not None  # noqa: SLF001
-    if hasattr(made, "_real_tracer") and made._real_tracer is None:  # noqa: SLF001
-        return sys.modules["opentelemetry.trace"]._TRACER_PROVIDER is not None  # noqa: SLF001
-    return True
 
 
 def telemetry_of(transactional_id: str) -> Telemetry:
