@@ -38,9 +38,9 @@ class AsyncpgTransaction(PostgresTransaction):
         assert_can_begin(self._raw)
         super().__init__(connection, Watch(self._raw, records), of, pin, must_be_in)
 
-    async def _begin(self) -> None:
+    async def _begin(self) -> object:
         try:
-            await super()._begin()
+            return await super()._begin()
         except (asyncpg.InFailedSQLTransactionError, asyncpg.InterfaceError) as error:
             if self.is_lost:
                 raise

@@ -142,9 +142,10 @@ class RecordBuffer:
             self._assert_open()
         check_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)
-        if self._serializers is not None:
+        if self._serializers is not None and self._serializers.any:
             key, value = self._serializers.apply(topic, key, value, header_list)
-        value_bytes, key_bytes = encoded("value", value), encoded("key", key)
+        value_bytes = value if type(value) is bytes else encoded("value", value)
+        key_bytes = None if key is None else encoded("key", key)
         if partition is not None:
             partition = checked_partition(partition)
         timestamp_ms = int(time.time() * 1000) if timestamp_ms is None else checked_timestamp_ms(timestamp_ms)

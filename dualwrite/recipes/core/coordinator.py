@@ -357,7 +357,8 @@ class DualWriteCoordinator:
     async def _prepare(self, write: DualWriteProgress) -> None:
         """Carry out everything up to the decision, with Kafka. Raises KafkaUnreachableError in the words of a block."""
         owned = self.owned
-        self._assert_present()
+        if owned.availability.away is not None:
+            self._assert_present()
         try:
             if self._slot.state is SlotState.CONFIRMING:
                 with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again

@@ -68,7 +68,8 @@ class PooledBlock:
     async def get_ready(self) -> None:
         """Do what must come before the block's transaction. Raises as `take_slot` does."""
         pool = self._pool
-        pool.assert_present()
+        if pool.availability.away is not None:
+            pool.assert_present()
         if pool.connect_first is not None:
             await pool.connect()
         pool.maintenance.start()  # not earlier: the background's engine must not be the first to connect
@@ -102,7 +103,8 @@ class PooledBlock:
                 )
             carries_records = await flush_block(write)
             if carries_records:
-                self._pool.assert_present()
+                if self._pool.availability.away is not None:
+                    self._pool.assert_present()
                 await self.take_slot()
         except BaseException:
             await roll_back_database(write)
@@ -224,8 +226,8 @@ class PoolCoordinator:
 
     def end_block(self) -> None:
         """Unregister a block; `close` may be waiting for the last one."""
-        self.registry.leave()
-        self._last_block_bell.ring()
+        if self.registry.leave():
+            self._last_block_bell.ring()
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
         """Commit the dual write of a Session, which has no block of the pool."""

@@ -67,7 +67,7 @@ class SlotRegistry:
     _recovers: bool = False
     _waiting: deque[Turn] = field(default_factory=deque)
     _blocks: int = 0
-    _closed: bool = False
+    is_closed: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # ---- blocks ---------------------------------------------------------------------------------------------
@@ -75,14 +75,15 @@ class SlotRegistry:
     def enter(self) -> None:
         """Register a block. Raises IllegalStateError after `close`."""
         with self._lock:
-            if self._closed:
+            if self.is_closed:
                 raise IllegalStateError("this pool of dual writers is closed; nothing was written: make a new one")
             self._blocks += 1
 
-    def leave(self) -> None:
-        """Unregister a block."""
+    def leave(self) -> bool:
+        """Unregister a block. Return whether `close` may be waiting for it."""
         with self._lock:
             self._blocks -= 1
+            return self.is_closed
 
     @property
     def blocks(self) -> int:
@@ -92,11 +93,7 @@ class SlotRegistry:
     def close(self) -> None:
         """Refuse new blocks; running ones may end."""
         with self._lock:
-            self._closed = True
-
-    @property
-    def is_closed(self) -> bool:
-        return self._closed
+            self.is_closed = True
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
@@ -243,8 +240,9 @@ class SlotRegistry:
                 self._in_use -= not keep_turn
             self._attended.discard(slot)
             put(slot)
-            woken = self._grant_all()
-        _wake(woken)
+            woken = self._grant_all() if self._waiting else ()
+        if woken:
+            _wake(woken)
 
     # ---- slots that were put aside ---------------------------------------------------------------------------
 

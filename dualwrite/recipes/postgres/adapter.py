@@ -204,7 +204,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
     async def keeps_a_snapshot(self, connection: Any) -> bool:
         """Return whether a transaction on the connection sees only data committed before its first statement."""
         level = await self._isolation_of(connection)
-        return not sees_now(await self.default_isolation() if level is None else level)
+        return not sees_now(level or self._default_isolation or await self.default_isolation())
 
     @abstractmethod
     async def _isolation_of(self, connection: Any) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 from dualwrite.errors import IllegalStateError
@@ -92,15 +93,12 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
             raise IllegalStateError(
                 f"this dual write runs on {self._driver.connection_name}, not on {bind!r}; nothing was written"
             )
-        before = self._slot_before_snapshot(use) if use.needs_slot_early else None
+        before = partial(self._take_slot_before_snapshot, use) if use.needs_slot_early else None
         return self._handle(await self.database.transaction(bind, records, before), records)
 
-    def _slot_before_snapshot(self, use: Use) -> Callable[[Any], Awaitable[None]]:
-        async def before(connection: Any) -> None:
-            if await self.database.keeps_a_snapshot(connection):
-                await use.take_slot()
-
-        return before
+    async def _take_slot_before_snapshot(self, use: Use, connection: Any) -> None:
+        if await self.database.keeps_a_snapshot(connection):
+            await use.take_slot()
 
     def _new_database(self, connections: Connections, **options: Any) -> PostgresDatabase[Any]:
         return self._driver.database(

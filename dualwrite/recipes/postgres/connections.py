@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 # Connections of the parent process, kept alive so that the child's garbage collector does not close them.
 _abandoned: list[Any] = []
@@ -65,12 +65,9 @@ class KeptConnections:
         self._close = close
         self._forget = forget
         self._most = most
+        self.attempts: Final = most + 1
         self._kept: list[Any] = []
         self._process_id = os.getpid()
-
-    @property
-    def attempts(self) -> int:
-        return self._most + 1
 
     async def acquire(self) -> Any:
         kept = self._take()

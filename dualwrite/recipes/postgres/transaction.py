@@ -6,7 +6,7 @@ import importlib.resources
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Final, Protocol, TypeVar
@@ -182,7 +182,7 @@ class PostgresTransaction(ABC):
         """Return the statement that begins a transaction with the settings of the connection."""
 
     @abstractmethod
-    async def _script(self, sql: str) -> None:
+    async def _script(self, sql: str) -> object:
         """Execute statements without parameters, in one round trip. It bypasses the watch."""
 
     @abstractmethod
@@ -235,8 +235,8 @@ class PostgresTransaction(ABC):
         self._watch.start()
         return location
 
-    async def _begin(self) -> None:
-        await self._script(self._beginning())
+    def _begin(self) -> Coroutine[Any, Any, object]:
+        return self._script(self._beginning())
 
     def _beginning(self) -> str:
         mark = f"SET LOCAL {_MARK} = '{self._mark}'"
@@ -320,7 +320,8 @@ class PostgresTransaction(ABC):
         return self._locked_state(transactional_id, text)
 
     def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
-        self._assert_begun()
+        if self.is_idle:
+            self._assert_begun()
         return state_in(transactional_id, text)
 
     def _assert_begun(self) -> None:
@@ -357,7 +358,8 @@ class PostgresTransaction(ABC):
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
 
     async def commit(self) -> None:
-        self._assert_ours()
+        if os.getpid() != self._process_id:
+            self._assert_ours()
         message = self._deciding
         if message is None:
             await self._commit_alone()

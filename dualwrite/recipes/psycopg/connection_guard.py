@@ -42,16 +42,16 @@ _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 
 # As the numbers that libpq returns: converting them to Enum members costs ten times as much.
-_IDLE: Final = int(pq.TransactionStatus.IDLE)
+IDLE: Final = int(pq.TransactionStatus.IDLE)
 _ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
 _INERROR: Final = int(pq.TransactionStatus.INERROR)
-_READY: Final = (_IDLE, int(pq.TransactionStatus.INTRANS))
+_READY: Final = (IDLE, int(pq.TransactionStatus.INTRANS))
 _UNKNOWN: Final = int(pq.TransactionStatus.UNKNOWN)
 
 
 def is_idle(connection: AnyConnection) -> bool:
     """Return whether a connection is open and in no transaction; psycopg knows this without a request to the server."""
-    return connection.pgconn.transaction_status == _IDLE
+    return connection.pgconn.transaction_status == IDLE
 
 
 def is_busy(connection: AnyConnection) -> bool:
@@ -123,7 +123,7 @@ class Watch(StatementWatch):
             raise doomed_by(self._statement_failure) from self._statement_failure
         if status == _UNKNOWN:
             raise TransactionEndedInsideError(CLOSED)
-        if status == _IDLE:
+        if status == IDLE:
             raise TransactionEndedInsideError(ENDED)
         if self._nested or status == _ACTIVE or self._connection.lock.locked():
             raise IllegalStateError(UNFINISHED)

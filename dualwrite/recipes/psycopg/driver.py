@@ -237,7 +237,10 @@ class SocketReader:
         try:
             wanted = next(generator)
             while wanted == WAIT_R:
-                await self._readable()
+                try:
+                    await self._readable()
+                finally:
+                    self._waiter = None
                 wanted = generator.send(READY_R)
         except StopIteration as ended:
             return ended.value
@@ -252,27 +255,25 @@ class SocketReader:
         try:
             wanted = next(generator)
             while wanted == WAIT_R and self._waiter is None and asyncio.get_running_loop() is self._loop:
-                await self._readable()
+                try:
+                    await self._readable()
+                finally:
+                    self._waiter = None
                 wanted = generator.send(READY_R)
         except StopIteration as ended:
             return ended.value
         waits: Any = _Waiting(generator, wanted)
         return await wait_async(waits, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
 
-    async def _readable(self) -> None:
-        self._waiter = self._loop.create_future()
-        self._register()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
-
-    def _register(self) -> None:
+    def _readable(self) -> asyncio.Future[None]:
+        """Return what ends when the socket is readable. The caller awaits it, and forgets the waiter."""
         if not self._is_registered:
             if self._socket is None:
                 raise psycopg.OperationalError("the connection is closed")
             self._loop.add_reader(self._watched, self._on_readable)
             self._is_registered = True
+        waiter = self._waiter = self._loop.create_future()
+        return waiter
 
     def _on_readable(self) -> None:
         if self._waiter is None:
@@ -494,8 +495,11 @@ class CommitMessage:
             return wait_or_drop(connection, self._steps())
 
     async def _send_in_loop(self, connection: psycopg.AsyncConnection[Any]) -> None:
-        async with connection.lock:
+        await connection.lock.acquire()  # `async with` would cost two more calls
+        try:
             await wait_or_drop(connection, self._steps())
+        finally:
+            connection.lock.release()
 
     def _steps(self) -> PQGen[None]:
         if self.was_committed:

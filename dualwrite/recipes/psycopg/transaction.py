@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.postgres.commit_message import Refusals
 from dualwrite.recipes.postgres.connections import Connections, settled
 from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, RequiredPlace
-from dualwrite.recipes.psycopg.connection_guard import Watch, assert_can_begin, is_busy, is_idle
+from dualwrite.recipes.psycopg.connection_guard import IDLE, Watch, assert_can_begin, is_busy
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
     CommitMessage,
@@ -57,7 +58,7 @@ class PsycopgTransaction(PostgresTransaction):
 
     @property
     def is_idle(self) -> bool:
-        return is_idle(self.connection)
+        return self.connection.pgconn.transaction_status == IDLE
 
     @property
     def is_lost(self) -> bool:
@@ -99,15 +100,15 @@ class PsycopgTransaction(PostgresTransaction):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _script(self, sql: str) -> None:
-        await self._command(sql)
+    def _script(self, sql: str) -> Coroutine[Any, Any, object]:
+        return self._command(sql)
 
     async def _first_row(self, sql: str) -> Sequence[str | None] | None:
         answer = await self._command(sql)
         if not answer.ntuples:
             return None
-        values = [answer.get_value(0, column) for column in range(answer.nfields)]
-        return [None if value is None else value.decode() for value in values]
+        columns = range(answer.nfields)
+        return [None if (value := answer.get_value(0, column)) is None else value.decode() for column in columns]
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
         """Execute a statement with a plain cursor, whatever factories the connection has."""
@@ -130,11 +131,15 @@ class PsycopgTransaction(PostgresTransaction):
 
         It bypasses psycopg's cursor, whose overhead is as large as the whole cost of such a statement.
         """
-        self._assert_ours()
+        if os.getpid() != self._process_id:
+            self._assert_ours()
         connection: Any = self.connection
-        if isinstance(connection, psycopg.AsyncConnection):
-            async with connection.lock:
+        if self._is_awaited:
+            await connection.lock.acquire()  # `async with` would cost two more calls
+            try:
                 answer: PGresult = await connection.wait(answered(connection, sql))
+            finally:
+                connection.lock.release()
         else:
             with connection.lock:
                 answer = connection.wait(answered(connection, sql))

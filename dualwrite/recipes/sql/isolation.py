@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from dualwrite.errors import IllegalStateError
 
 _SEES_NOW = frozenset({"READ COMMITTED", "READ UNCOMMITTED"})
 
 
+@cache
 def sees_now(level: str | None) -> bool:
     """Return whether each statement at this isolation level sees everything committed before it."""
     return level is not None and level.upper() in _SEES_NOW

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from dualwrite.errors import ConfigError, StateTableError
 
@@ -27,8 +26,7 @@ _TABLES: Final = re.compile(r"\b(?:kafka_transaction_(?:state|lease|database|red
 _UNFIT: Final = re.compile(r"[:%'\"\\{}]")
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedTables:
+class PinnedTables(NamedTuple):
     """The schema of dualwrite's tables, None if the database has no schemas; on PostgreSQL the state table's oid."""
 
     schema: str | None

@@ -188,12 +188,18 @@ def write_and_commit(
     first statement fails, and the server does not reach COMMIT. It fails by the cast of a text that names the reason
     and ends with `token`.
     """
-    literals = {
-        "id": _literal(transactional_id),
+    return _write_and_commit_of(pinned, transactional_id) % {
         "previous": f"'{previous}'",  # digits and a colon, as `new`; mark and token are hexadecimal digits
         "new": f"'{new}'",
         "manifest": _literal(manifest or None),
         "mark": f"'{mark}'",
         "token": f"'{token}'",
     }
-    return _filled(pinned.sql(_WRITE_AND_COMMIT), literals)
+
+
+@lru_cache(maxsize=1024)
+def _write_and_commit_of(pinned: PinnedTables, transactional_id: str) -> str:
+    """Return the message of an id, with the rest of its literals still to be formatted into it."""
+    rest = {name: f"%({name})s" for name in ("previous", "new", "manifest", "mark", "token")}
+    sql = pinned.sql(_WRITE_AND_COMMIT).replace("%", "%%")
+    return _filled(sql, {"id": _literal(transactional_id).replace("%", "%%"), **rest})
