@@ -165,11 +165,11 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}steps.py",
-        """            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
-        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+        """            await kafka.send((*owned.owed, *ahead), sent)
+        await kafka.send(write.records, sent)
 """,
-        """            await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
-        await kafka.send((*owned.owed, *ahead) or write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+        """            await kafka.send(write.records, sent)
+        await kafka.send((*owned.owed, *ahead) or write.records, sent)
 """,
         "recipes/test_repair_owed.py",
     ),

@@ -368,15 +368,13 @@ MUTANTS: Final = (
             Edit(
                 f"{_CORE}steps.py",
                 (
-                    "            await kafka.send((*owned.owed, *ahead), lambda: "
-                    "owned.reach(PausePoint.AFTER_SEND))\n"
-                    "        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))\n"
+                    "            await kafka.send((*owned.owed, *ahead), sent)\n"
+                    "        await kafka.send(write.records, sent)\n"
                 ),
                 (
                     "            pass\n"
-                    "        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))\n"
-                    "        await kafka.send((*owned.owed, *ahead), lambda: "
-                    "owned.reach(PausePoint.AFTER_SEND))\n"
+                    "        await kafka.send(write.records, sent)\n"
+                    "        await kafka.send((*owned.owed, *ahead), sent)\n"
                 ),
             ),
         ),

@@ -111,6 +111,8 @@ class RecordBuffer:
         self._closed = False
         self._savepoints: list[_Savepoint] = []
         self._refused: list[BaseException] = []
+        self.refused: BaseException | None = None
+        """The error of the first refused record, None if none was."""
         self.rolled_back_beyond = False
         """Whether there was a rollback to a savepoint from before this buffer began."""
 
@@ -203,11 +205,7 @@ class RecordBuffer:
     def refuse(self, error: BaseException) -> None:
         """Note that a record was refused with `error`; this stands until it is rolled back to an earlier savepoint."""
         self._refused.append(error)
-
-    @property
-    def refused(self) -> BaseException | None:
-        """The error of the first refused record, None if none was."""
-        return self._refused[0] if self._refused else None
+        self.refused = self._refused[0]
 
     # ---- savepoints -----------------------------------------------------------------------------------------
 
@@ -234,6 +232,7 @@ class RecordBuffer:
         self._bytes -= sum(entry.size_bytes for entry in self._entries[kept.entries :])
         del self._entries[kept.entries :]
         del self._refused[kept.refused :]
+        self.refused = self._refused[0] if self._refused else None
         del self._savepoints[0 if index is None else index + 1 :]
 
     def _newest_savepoint(self, name: str) -> int | None:

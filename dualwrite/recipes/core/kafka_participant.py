@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dualwrite.client.admin.results import TopicDescription
@@ -276,8 +276,8 @@ class AsyncKafkaParticipant:
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return await self._live.describe_topics(topics)
 
-    async def begin(self) -> None:
-        await self._live.begin_transaction()
+    def begin(self) -> Coroutine[Any, Any, None]:
+        return self._live.begin_transaction()
 
     async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
         producer = self._live
@@ -290,8 +290,8 @@ class AsyncKafkaParticipant:
             )
             after_each()
 
-    async def prepare(self) -> PreparedTxnState:
-        return await self._live.prepare_transaction()
+    def prepare(self) -> Coroutine[Any, Any, PreparedTxnState]:
+        return self._live.prepare_transaction()
 
     @property
     def manifest(self) -> Manifest | None:
@@ -300,8 +300,8 @@ class AsyncKafkaParticipant:
     def start_commit(self) -> None:
         self._live.start_commit()
 
-    async def commit(self) -> None:
-        await self._live.commit_transaction()
+    def commit(self) -> Coroutine[Any, Any, None]:
+        return self._live.commit_transaction()
 
     async def abort(self) -> None:
         await self._live.abort_transaction()

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from dualwrite.errors import BoundExceededError, OutcomeUnknown, PreparedTransactionLost, RetriableError
@@ -111,9 +112,10 @@ class DualWriteSteps:
         else:
             unseen = await self._repairability.check(write.records, kafka)
         owned.telemetry.sends(write.records, owned.owed, ahead)
+        sent = partial(owned.reach, PausePoint.AFTER_SEND)
         if owned.owed or ahead:
-            await kafka.send((*owned.owed, *ahead), lambda: owned.reach(PausePoint.AFTER_SEND))
-        await kafka.send(write.records, lambda: owned.reach(PausePoint.AFTER_SEND))
+            await kafka.send((*owned.owed, *ahead), sent)
+        await kafka.send(write.records, sent)
         if unseen:
             await self._repairability.check_created(unseen, kafka)
         write.prepared_state = await kafka.prepare()
@@ -154,21 +156,19 @@ class DualWriteSteps:
         """Commit the database, which decides, then Kafka."""
         self._slot.move(SlotState.DECIDING)
         try:
-            self._assert_within_bound(write)
+            if write.bounded_ms is not None:
+                self._assert_within_bound(write, write.bounded_ms)
             await write.database.commit()
         except BaseException as error:
             await self.after_failed_commit(write, error)
         else:
             await self._after_commit(write)
 
-    def _assert_within_bound(self, write: DualWriteProgress) -> None:
+    def _assert_within_bound(self, write: DualWriteProgress, bounded_ms: int) -> None:
         """Raise BoundExceededError if Kafka may abort the transaction before it receives the decision.
 
         Kafka counts from the first record, which it received after `sends_since_s`.
         """
-        bounded_ms = write.bounded_ms
-        if bounded_ms is None:
-            return
         passed_ms = (time.monotonic() - write.sends_since_s) * 1000
         if passed_ms < bounded_ms - min(bounded_ms // 10, _MOST_MARGIN_MS):
             return

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.errors import GroupGivenUpError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
@@ -32,6 +32,7 @@ from dualwrite.recipes.pool.settings import PoolSettings
 
 TxT = TypeVar("TxT", bound=DualWrite)
 ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
 
 _LOOK_S: Final = 1.0
 """How often a waiting block at least looks by itself: a KeyboardInterrupt may keep a bell from ringing."""
@@ -146,11 +147,13 @@ class Groups(Generic[TxT]):
                 "itself, or use transaction(alone=True) for a dual write of its own"
             )
 
-    def decide(self, decision: Callable[[Grouping[_Work[TxT]]], ResultT]) -> ResultT:
+    def decide(
+        self, decision: Callable[Concatenate[Grouping[_Work[TxT]], P], ResultT], *args: P.args, **kwargs: P.kwargs
+    ) -> ResultT:
         """Let the grouping decide, and wake the blocks that it concerns."""
         grouping = self._grouping
         with self._deciding:
-            result = decision(grouping)
+            result = decision(grouping, *args, **kwargs)
             woken = grouping.woken[:]
             grouping.woken.clear()
         for turn in woken:
@@ -220,7 +223,7 @@ class Groups(Generic[TxT]):
     def _over(self, group: Group[_Work[TxT]], work: _Work[TxT]) -> None:
         work.use.leave()
         rolled_back = work.transaction.progress.outcome is Outcome.ROLLED_BACK
-        self.decide(lambda grouping: grouping.over(group, rolled_back=rolled_back, now_s=time.monotonic()))
+        self.decide(Grouping.over, group, rolled_back=rolled_back, now_s=time.monotonic())
 
 
 class GroupedBlock(Generic[TxT]):
@@ -274,17 +277,17 @@ class GroupedBlock(Generic[TxT]):
 
     async def _take_turn(self, turn: Turn[_Work[TxT]], deadline_s: float, *, again: bool) -> None:
         groups = self._groups
-        groups.decide(lambda grouping: grouping.request(turn, time.monotonic(), again=again))
+        groups.decide(Grouping.request, turn, time.monotonic(), again=again)
         while turn.state is TurnState.WAITING:
             groups.pool.assert_present()
             now_s = time.monotonic()
             if now_s >= deadline_s:
-                if groups.decide(lambda grouping: grouping.time_out(turn)):
+                if groups.decide(Grouping.time_out, turn):
                     raise groups.timeout()
                 return
             await self._bell.wait(min(deadline_s - now_s, groups.look_s))
             if turn.state is TurnState.WAITING:
-                groups.decide(lambda grouping: grouping.begin_groups(time.monotonic()))
+                groups.decide(Grouping.begin_groups, time.monotonic())
 
     async def _lead(self, turn: Turn[_Work[TxT]], use: PooledBlock) -> None:
         """Begin the transaction of a new group."""
@@ -292,7 +295,7 @@ class GroupedBlock(Generic[TxT]):
         await use.get_ready()
         work = _Work(await groups.backend.begin_group(groups.new_records()), use)
         self._use = None
-        groups.decide(lambda grouping: grouping.begun(turn, work, time.monotonic()))
+        groups.decide(Grouping.begun, turn, work, time.monotonic())
 
     async def _start(self, turn: Turn[_Work[TxT]]) -> bool:
         """Begin the block in its group. Return False if the connection broke before anything of it was sent."""
@@ -320,7 +323,7 @@ class GroupedBlock(Generic[TxT]):
         """Give a turn up that was perhaps granted in this moment."""
         groups = self._groups
         if turn.state is not TurnState.LEFT_OUT:
-            then = groups.decide(lambda grouping: grouping.withdraw(turn, time.monotonic()))
+            then = groups.decide(Grouping.withdraw, turn, time.monotonic())
             if turn.group is not None:
                 await groups.go_on(turn.group, then)
 
@@ -328,7 +331,7 @@ class GroupedBlock(Generic[TxT]):
         """End the whole group, whose transaction cannot go on."""
         self._work.error = error
         self._tx.end_in_group(None)
-        then = self._groups.decide(lambda grouping: grouping.broken(self._turn))
+        then = self._groups.decide(Grouping.broken, self._turn)
         await self._groups.go_on(self._group, then)
 
     # ---- the end ------------------------------------------------------------------------------------------------
@@ -372,8 +375,7 @@ class GroupedBlock(Generic[TxT]):
         except BaseException as broken:
             await self._break(broken)
         else:
-            takes_more = self._takes_more
-            then = groups.decide(lambda grouping: grouping.undone(turn, takes_more=takes_more, now_s=time.monotonic()))
+            then = groups.decide(Grouping.undone, turn, takes_more=self._takes_more, now_s=time.monotonic())
             await groups.go_on(self._group, then)
         finally:
             await transaction.close_block(self._tx)
@@ -383,8 +385,7 @@ class GroupedBlock(Generic[TxT]):
         groups, transaction, turn = self._groups, self._work.transaction, self._turn
         transaction.progress.records.absorb(self._tx.progress.records)
         self._tx.end_in_group(transaction.progress)
-        takes_more = self._takes_more
-        then = groups.decide(lambda grouping: grouping.ended(turn, takes_more=takes_more, now_s=time.monotonic()))
+        then = groups.decide(Grouping.ended, turn, takes_more=self._takes_more, now_s=time.monotonic())
         try:
             await groups.go_on(self._group, then)
             await self._wait_for_decision()
@@ -402,8 +403,8 @@ class GroupedBlock(Generic[TxT]):
     async def _wait_for_decision(self) -> None:
         groups, group, turn = self._groups, self._group, self._turn
         while group.state not in (GroupState.GIVEN_UP, GroupState.OVER):
-            given_up_in_s = groups.decide(lambda grouping: grouping.give_up_after_s(turn, time.monotonic()))
-            if given_up_in_s == 0 and groups.decide(lambda grouping: grouping.give_up(turn, time.monotonic())):
+            given_up_in_s = groups.decide(Grouping.give_up_after_s, turn, time.monotonic())
+            if given_up_in_s == 0 and groups.decide(Grouping.give_up, turn, time.monotonic()):
                 self._work.transaction.cut()
             else:
                 await self._bell.wait(_LOOK_S if given_up_in_s is None else min(given_up_in_s, _LOOK_S))

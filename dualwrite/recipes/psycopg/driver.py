@@ -336,12 +336,6 @@ def read_by_its_loop(connection: Any) -> Any:
     return connection
 
 
-def reader_of(connection: Any) -> SocketReader | None:
-    """Return the reader of a connection; None if it has none."""
-    reader: SocketReader | None = vars(connection).get(_READER)
-    return reader
-
-
 def closed(connection: Any) -> None:
     """Stop watching a connection; call it whenever one was closed. Harmless when repeated."""
     reader = vars(connection).get(_READER)
@@ -419,7 +413,7 @@ def wait_or_drop(connection: AnyConnection, generator: PQGen[ResultT]) -> Any:
 
 
 async def _await_or_drop(connection: psycopg.AsyncConnection[Any], generator: PQGen[ResultT]) -> ResultT:
-    reader = reader_of(connection)
+    reader: SocketReader | None = vars(connection).get(_READER)
     try:
         if reader is not None:
             answer: ResultT = await reader.wait_uncancelled(generator)

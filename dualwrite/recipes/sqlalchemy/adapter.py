@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -72,9 +73,8 @@ class SqlAlchemyPort:
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._transaction.transactional_id = transactional_id
-        return await self._carry(
-            lambda: self._store.lock(self._transaction.connection, transactional_id, timeout_ms=timeout_ms)
-        )
+        connection = self._transaction.connection
+        return await self._carry(partial(self._store.lock, connection, transactional_id, timeout_ms=timeout_ms))
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
         return await self._carry(lambda: self._store.read(self._transaction.connection, transactional_id))
@@ -247,7 +247,7 @@ class SqlAlchemyBackend:
 
     async def _begun_group(self, connection: sa.Connection, records: RecordBuffer) -> GroupedTransaction:
         """Begin a group's transaction on a new Connection, which is closed if that fails."""
-        transaction = await self._carry(lambda: GroupedTransaction(connection, self.engine, records, owned=True))
+        transaction = await self._carry(partial(GroupedTransaction, connection, self.engine, records, owned=True))
         if keeps_a_snapshot_now(connection):
             await self.waiting.uninterrupted(_carried(self._carry, lambda: _end(transaction)))
             raise keeps_a_snapshot()

@@ -29,6 +29,12 @@ _PSYCOPG_FAILED = (3, 4)  # psycopg.pq.TransactionStatus.INERROR and UNKNOWN
 
 DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
+ON_CONNECTION: Final = "_dualwrite_transaction"
+"""The attribute of a Connection under which the dual write that runs on it is found.
+
+An execution option would cost twelve calls for each dual write.
+"""
+
 _TROUBLE_SQLSTATE_CLASSES: Final = frozenset(
     {
         "08",  # connection exception
@@ -311,12 +317,17 @@ def begin_marker() -> Callable[[sa.Connection], None]:
     return mark
 
 
+def driver_connection(connection: sa.Connection) -> Any:
+    """Return the driver's connection. A dual write on the Connection knows it; SQLAlchemy takes four calls for it."""
+    transaction = vars(connection).get(ON_CONNECTION)
+    return connection.connection.driver_connection if transaction is None else transaction.driver
+
+
 def has_failed(connection: sa.Connection) -> bool:
     """Return whether psycopg reports that a failed statement has doomed the transaction, or the connection is lost."""
     if connection.invalidated or connection.closed:
         return True
-    driver: Any = connection.connection.driver_connection
-    return driver.info.transaction_status in _PSYCOPG_FAILED
+    return driver_connection(connection).pgconn.transaction_status in _PSYCOPG_FAILED
 
 
 def value_past_sqlalchemy(connection: sa.Connection, sql: str) -> str | None:
@@ -325,7 +336,7 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str) -> str | None:
     None if the statement returns no row, or if it was not sent: by drivers other than psycopg, and by connections that
     are not in the middle of a transaction. Raises what SQLAlchemy would.
     """
-    driver: Any = connection.connection.driver_connection
+    driver = driver_connection(connection)
     if connection.dialect.name != "postgresql" or connection.dialect.driver not in DRIVERS_THAT_MARK:
         return None
     from dualwrite.recipes.psycopg.driver import is_between_statements, one_value

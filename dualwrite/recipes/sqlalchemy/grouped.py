@@ -9,6 +9,7 @@ block's own thread or task, whereas `before_commit` hooks run when the block end
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
@@ -74,7 +75,7 @@ class GroupedTransaction(SqlAlchemyTransaction):
 
     def _assert_block_intact(self) -> None:
         self.assert_intact()
-        if self._has_left_the_block:
+        if self._records.rolled_back_beyond:
             raise TransactionEndedInsideError(_ENDED_FOR_ALL)
         if self.block_savepoint is not None and not self.block_savepoint.is_active:
             raise TransactionEndedInsideError(_ROLLED_BACK)
@@ -163,14 +164,14 @@ class SqlAlchemyGroup(Generic[TxT]):
         self._transaction.write = tx
         session, records = self._session_of(tx), tx.progress.records
         self._joined[session] = session.bind, session.join_transaction_mode
-        await self._carry(lambda: self._transaction.begin_block(records, session, first=first))
+        await self._carry(partial(self._transaction.begin_block, records, session, first=first))
 
     async def end_block(self, tx: TxT) -> None:
-        await self._carry(lambda: self._transaction.end_block(self._session_of(tx)))
+        await self._carry(partial(self._transaction.end_block, self._session_of(tx)))
         self._follow_no_block()
 
     async def undo_block(self, tx: TxT) -> None:
-        await self._carry(lambda: self._transaction.undo_block(self._session_of(tx)))
+        await self._carry(partial(self._transaction.undo_block, self._session_of(tx)))
         self._follow_no_block()
 
     def _follow_no_block(self) -> None:
@@ -178,7 +179,7 @@ class SqlAlchemyGroup(Generic[TxT]):
         self._transaction.follow(self.progress.records)
 
     async def close_block(self, tx: TxT) -> None:
-        await self._carry(lambda: self._close_block(tx))
+        await self._carry(partial(self._close_block, tx))
 
     def _close_block(self, tx: TxT) -> None:
         session = self._session_of(tx)

@@ -69,7 +69,7 @@ class Follower(Protocol):
 
 
 class _Arrival:
-    """A binding whose transaction the application flushes and closes."""
+    """A binding whose transaction the application closes, after it has flushed and requested COMMIT."""
 
     session: Session | None = None
 
@@ -79,9 +79,6 @@ class _Arrival:
 
     def connect(self) -> sa.Connection:
         return self._connection
-
-    def flush(self) -> None:
-        """Flush nothing: the Session did, before it requested COMMIT."""
 
     def commit(self) -> None:
         assert self.send_commit is not None, "COMMIT was not requested"

@@ -51,6 +51,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     CommitMessage,
     commit_message,
     deciding,
+    driver_connection,
     in_transaction,
     value_past_sqlalchemy,
 )
@@ -223,10 +224,10 @@ class _PostgresRowLock(_UpdateRowLock):
     raise_durability: str | None = f"SELECT {RAISE}"
 
     def proof(self, connection: sa.Connection) -> dict[str, str]:
-        return {"mark": getattr(connection.connection.driver_connection, MARK_ATTRIBUTE, "")}
+        return {"mark": getattr(driver_connection(connection), MARK_ATTRIBUTE, "")}
 
     def assert_transaction(self, connection: sa.Connection) -> None:
-        if not in_transaction(connection.connection.driver_connection):
+        if not in_transaction(driver_connection(connection)):
             super().assert_transaction(connection)
 
     def is_another(self, connection: sa.Connection) -> bool:
@@ -494,7 +495,7 @@ class SqlAlchemyStateStore:
         """Do what `write` does in the message that carries COMMIT, which is returned; None if the driver cannot."""
         if transaction.dialect.name != "postgresql" or transaction.dialect.driver not in DRIVERS_THAT_MARK:
             return None
-        driver: Any = transaction.connection.driver_connection
+        driver = driver_connection(transaction)
         mark = getattr(driver, MARK_ATTRIBUTE, "")
         token = mark or secrets.token_hex(8)
         sql = write_and_commit(

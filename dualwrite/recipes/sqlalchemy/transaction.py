@@ -22,6 +22,7 @@ from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
+    ON_CONNECTION,
     CommitMessage,
     begin_marker,
     commits_by_itself,
@@ -45,7 +46,6 @@ class Binding(Protocol):
     session: Session | None
 
     def connect(self) -> sa.Connection: ...
-    def flush(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def close(self) -> None: ...
@@ -62,9 +62,6 @@ class _SessionBinding:
         connection = self._session.connection()
         self._root = connection.get_transaction()
         return connection
-
-    def flush(self) -> None:
-        self._session.flush()
 
     def commit(self) -> None:
         self._session.commit()
@@ -94,9 +91,6 @@ class _ConnectionBinding:
             self._connection.begin()
         return self._connection
 
-    def flush(self) -> None:
-        """Flush nothing: a Connection buffers nothing."""
-
     def commit(self) -> None:
         self._connection.commit()
 
@@ -115,10 +109,6 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
         raise IllegalStateError(f"a dual write runs on a Session or a Connection, not on {bind!r}; nothing was written")
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
 
-
-# The attribute of a Connection under which the engine's listeners find the dual write that runs on it. An execution
-# option would cost twelve calls for each dual write.
-_ON_CONNECTION = "_dualwrite_transaction"
 
 # The execution option of connections that a writer opens for its own statements.
 _OWN = "dualwrite_own"
@@ -159,7 +149,7 @@ def for_own_use(engine: sa.Engine) -> sa.Engine:
 
 
 def _before_commit(connection: sa.Connection) -> None:
-    transaction = vars(connection).get(_ON_CONNECTION)
+    transaction = vars(connection).get(ON_CONNECTION)
     if transaction is not None:
         transaction.before_commit()
 
@@ -171,7 +161,7 @@ def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None
 
 
 def _before_rollback(connection: sa.Connection) -> None:
-    transaction = vars(connection).get(_ON_CONNECTION)
+    transaction = vars(connection).get(ON_CONNECTION)
     if transaction is not None:
         transaction.rolled_back()
 
@@ -179,7 +169,7 @@ def _before_rollback(connection: sa.Connection) -> None:
 def _before_statement(
     connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
 ) -> None:
-    transaction = vars(connection).get(_ON_CONNECTION)
+    transaction = vars(connection).get(ON_CONNECTION)
     if transaction is not None:
         try:
             transaction.before_statement(statement)
@@ -191,7 +181,7 @@ def _before_statement(
 def _after_statement(
     connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
 ) -> None:
-    transaction = vars(connection).get(_ON_CONNECTION)
+    transaction = vars(connection).get(ON_CONNECTION)
     if transaction is not None:
         transaction.after_statement(statement)
 
@@ -275,7 +265,7 @@ def assert_one_database(session: Session, connection: sa.Connection) -> None:
 
 def transaction_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
     """Return the dual write's transaction that runs on `connection`; None if there is none."""
-    transaction: SqlAlchemyTransaction | None = vars(connection).get(_ON_CONNECTION)
+    transaction: SqlAlchemyTransaction | None = vars(connection).get(ON_CONNECTION)
     return transaction
 
 
@@ -326,7 +316,7 @@ class SqlAlchemyTransaction:
         except BaseException:
             self._binding.close()
             raise
-        vars(self.connection)[_ON_CONNECTION] = self
+        vars(self.connection)[ON_CONNECTION] = self
         if self.session is not None:
             follow_session(self.session, self)
 
@@ -340,7 +330,7 @@ class SqlAlchemyTransaction:
             assert_one_database(self.session, self.connection)
         if isinstance(self._root, sa.TwoPhaseTransaction):
             raise IllegalStateError(_TWO_PHASE)
-        if _ON_CONNECTION in vars(self.connection):
+        if ON_CONNECTION in vars(self.connection):
             raise IllegalStateError(_INSIDE_ANOTHER)
         if commits_by_itself(self.connection):
             raise IllegalStateError(_AUTOCOMMIT)
@@ -353,8 +343,9 @@ class SqlAlchemyTransaction:
     def flush(self) -> None:
         """Send the statements that the Session still holds back. Raises the database's errors, as `assert_intact`."""
         self.assert_intact()
-        self._binding.flush()
-        self.assert_intact()
+        if self.session is not None:
+            self.session.flush()
+            self.assert_intact()
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
@@ -429,7 +420,7 @@ class SqlAlchemyTransaction:
             return
         if self.session is not None:
             forget_session(self.session)
-        vars(self.connection).pop(_ON_CONNECTION, None)
+        vars(self.connection).pop(ON_CONNECTION, None)
         try:
             self._binding.close()
         except Exception as error:

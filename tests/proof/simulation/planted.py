@@ -43,7 +43,10 @@ MISTAKES: Final = {
         [
             Edit(
                 f"{_CORE}.steps",
-                "            self._assert_within_bound(write)\n",
+                (
+                    "            if write.bounded_ms is not None:\n"
+                    "                self._assert_within_bound(write, write.bounded_ms)\n"
+                ),
                 "            await self._owned.kafka.commit()\n",
             )
         ],
