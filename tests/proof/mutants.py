@@ -147,18 +147,18 @@ MUTANTS: Final = (
             Edit(
                 f"{_CORE}completion.py",
                 (
-                    "        owned.reach(PausePoint.AFTER_COMPLETION)\n"
+                    "        owned.telemetry.reach(PausePoint.AFTER_COMPLETION)\n"
                     "        await _assert_still_locked(owned, database, row)\n"
                 ),
-                "        owned.reach(PausePoint.AFTER_COMPLETION)\n",
+                "        owned.telemetry.reach(PausePoint.AFTER_COMPLETION)\n",
             ),
             Edit(
                 f"{_CORE}completion.py",
                 (
-                    "        owned.reach(PausePoint.AFTER_TAKEOVER)\n"
+                    "        owned.telemetry.reach(PausePoint.AFTER_TAKEOVER)\n"
                     "        await _assert_still_locked(owned, database, row)\n"
                 ),
-                "        owned.reach(PausePoint.AFTER_TAKEOVER)\n",
+                "        owned.telemetry.reach(PausePoint.AFTER_TAKEOVER)\n",
             ),
         ),
     ),
@@ -174,12 +174,15 @@ MUTANTS: Final = (
             ),
             Edit(
                 f"{_CORE}steps.py",
-                ("        owned.reach(PausePoint.AFTER_LOCK)\n        if self._slot.state is SlotState.UNRESOLVED"),
+                (
+                    "        owned.telemetry.reach(PausePoint.AFTER_LOCK)\n"
+                    "        if self._slot.state is SlotState.UNRESOLVED"
+                ),
                 ("        owned.read_before = row\n        if self._slot.state is SlotState.UNRESOLVED"),
             ),
             Edit(
                 f"{_CORE}publishing.py",
-                "            owned.reach(PausePoint.AFTER_LOCK)\n            if examine",
+                "            owned.telemetry.reach(PausePoint.AFTER_LOCK)\n            if examine",
                 "            owned.read_before = row\n            if examine",
             ),
         ),

@@ -293,7 +293,7 @@ class CheckedKafka:
     async def begin(self) -> None:
         self._live.begin_transaction()
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
                 await self._send_offsets(entry)

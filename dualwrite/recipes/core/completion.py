@@ -77,7 +77,7 @@ async def _take_over(
     try:
         assert owned.kafka_id is not None, "the row was locked, so it exists"
         ongoing = await owned.kafka.take_over(owned.kafka_id)
-        owned.reach(PausePoint.AFTER_INIT)
+        owned.telemetry.reach(PausePoint.AFTER_INIT)
         row = await database.read(owned.transactional_id)
         if ongoing == owned.in_doubt != row and not ongoing.is_empty:
             raise _went_back(owned, ongoing, row)
@@ -86,12 +86,12 @@ async def _take_over(
         if not proof.owed and owned.kafka.coordinator_committed_later(row):  # what is owed, a later row would name
             raise _behind_kafka(owned, row)
         await _complete(owned, row, proof, again=again)
-        owned.reach(PausePoint.AFTER_COMPLETION)
+        owned.telemetry.reach(PausePoint.AFTER_COMPLETION)
         await _assert_still_locked(owned, database, row)
         await owned.kafka.own()
         if proof.is_known:
             proof = await verify(owned, database, row)
-        owned.reach(PausePoint.AFTER_TAKEOVER)
+        owned.telemetry.reach(PausePoint.AFTER_TAKEOVER)
         await _assert_still_locked(owned, database, row)
     except BaseException:
         await owned.give_up()

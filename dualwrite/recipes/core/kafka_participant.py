@@ -87,7 +87,7 @@ class KafkaParticipant(Protocol):
 
     async def begin(self) -> None: ...
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
         """Send all entries in the open transaction, in order. Call `after_each` after each record."""
 
     async def prepare(self) -> PreparedTxnState:
@@ -177,7 +177,7 @@ class BlockingKafkaParticipant:
     async def begin(self) -> None:
         self._live.begin_transaction()
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
         producer = self._live
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
@@ -279,7 +279,7 @@ class AsyncKafkaParticipant:
     def begin(self) -> Coroutine[Any, Any, None]:
         return self._live.begin_transaction()
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], None]) -> None:
+    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
         producer = self._live
         for entry in entries:
             if isinstance(entry, BufferedOffsets):

@@ -7,7 +7,7 @@ one `OwnedId`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -31,7 +31,7 @@ from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.tally import Tally
-from dualwrite.recipes.core.telemetry import Telemetry, telemetry_of
+from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.core.waiting import Uninterrupted
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -68,9 +68,7 @@ class OwnedId:
         self.kafka: Final = kafka
         self.uninterrupted: Final = uninterrupted
         self.availability: Final = availability
-        self.telemetry: Final = telemetry_of(transactional_id)
-        self.reach: Final = _reached(self.telemetry, pause)
-        """Report that a step is done; the pause hook, if there is one, runs after the telemetry."""
+        self.telemetry: Final = telemetry_of(transactional_id, pause)
         self.slot: Final = Slot(transactional_id, self.telemetry.moved)
         self.kafka_id: str | None = None
         """The transactional id as Kafka knows it; None before the database was first queried for the suffix."""
@@ -157,7 +155,7 @@ class OwnedId:
         """Wait for a commit that was started by `let_kafka_follow`. Raises PreparedTransactionLost."""
         if self.slot.state is SlotState.CONFIRMING:
             await self.complete_kafka(self.in_doubt, Outcome.COMMITTED)
-            self.reach(PausePoint.AFTER_KAFKA_COMMIT)
+            self.telemetry.reach(PausePoint.AFTER_KAFKA_COMMIT)
 
     async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome, *, keeps_id: bool = False) -> None:
         """Commit or abort the open Kafka transaction. `keeps_id`: an abort does not lead to a take-over.
@@ -244,17 +242,6 @@ class OwnedId:
         else:
             self.slot.move(SlotState.NEW)
             await self.give_up()
-
-
-def _reached(telemetry: Telemetry, pause: PauseHook | None) -> Callable[[PausePoint], None]:
-    if pause is None:
-        return telemetry.reach
-
-    def reach(point: PausePoint) -> None:
-        telemetry.reach(point)
-        pause(point)
-
-    return reach
 
 
 def _completion_by_successor(state: PreparedTxnState, outcome: Outcome) -> str:

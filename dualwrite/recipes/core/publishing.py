@@ -181,7 +181,7 @@ class Publishing:
         database = await owned.database.begin()
         try:
             row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
-            owned.reach(PausePoint.AFTER_LOCK)
+            owned.telemetry.reach(PausePoint.AFTER_LOCK)
             if examine is not None and not examine(row):
                 await self._settle(database, row)
                 return Resolution(owned.transactional_id, NOTHING_PREPARED, Outcome.NOTHING)

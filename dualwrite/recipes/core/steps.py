@@ -74,7 +74,7 @@ class DualWriteSteps:
         """Lock the row and return its content. It shows the outcome of a lost commit, if there is one."""
         owned = self._owned
         row = await database.lock(owned.transactional_id, timeout_ms=owned.lock_timeout_ms)
-        owned.reach(PausePoint.AFTER_LOCK)
+        owned.telemetry.reach(PausePoint.AFTER_LOCK)
         if self._slot.state is SlotState.UNRESOLVED:
             # This transaction began before the lost commit could be resolved. Its row lock waited for that commit.
             with suppress(PreparedTransactionLost):  # as in get_ready()
@@ -104,7 +104,7 @@ class DualWriteSteps:
         self._slot.move(SlotState.OPEN)  # before `begin`, so that a failed or interrupted `begin` leads to a take-over
         write.sends_since_s = time.monotonic()
         await kafka.begin()
-        owned.reach(PausePoint.AFTER_BEGIN)
+        owned.telemetry.reach(PausePoint.AFTER_BEGIN)
         write.bounded_ms = kafka.bounded_ms
         unseen: Collection[str] = ()
         if write.bounded_ms is None:
@@ -112,14 +112,14 @@ class DualWriteSteps:
         else:
             unseen = await self._repairability.check(write.records, kafka)
         owned.telemetry.sends(write.records, owned.owed, ahead)
-        sent = partial(owned.reach, PausePoint.AFTER_SEND)
+        sent = partial(owned.telemetry.reach, PausePoint.AFTER_SEND)
         if owned.owed or ahead:
             await kafka.send((*owned.owed, *ahead), sent)
         await kafka.send(write.records, sent)
         if unseen:
             await self._repairability.check_created(unseen, kafka)
         write.prepared_state = await kafka.prepare()
-        owned.reach(PausePoint.AFTER_PREPARE)
+        owned.telemetry.reach(PausePoint.AFTER_PREPARE)
 
     async def write_prepared(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
         """Write the prepared state and its manifest to the locked row, as the last statement before COMMIT."""
@@ -130,8 +130,8 @@ class DualWriteSteps:
         if owned.policy.keeps_copy:
             await keep_copy(owned, write, (*owned.owed, *ahead))
         await self.write_state(write, write.prepared_state, owned.manifest)
-        owned.reach(PausePoint.AFTER_STATE_WRITE)
-        owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+        owned.telemetry.reach(PausePoint.AFTER_STATE_WRITE)
+        owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
     def _names_another(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a pair that the row has from another cluster: it would not show what was decided."""
@@ -185,13 +185,13 @@ class DualWriteSteps:
         write.outcome = Outcome.COMMITTED
         ours = write.prepared_state
         try:
-            owned.reach(PausePoint.AFTER_DATABASE_COMMIT)
+            owned.telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)
             owned.in_doubt = ours
             if self._kafka_follows_later:
                 owned.let_kafka_follow()
             else:
                 await owned.complete_kafka(ours, Outcome.COMMITTED)
-                owned.reach(PausePoint.AFTER_KAFKA_COMMIT)
+                owned.telemetry.reach(PausePoint.AFTER_KAFKA_COMMIT)
         except BaseException as error:
             if self._slot.state is SlotState.DECIDING:
                 await owned.leave_in_doubt(ours)

@@ -34,8 +34,8 @@ class BlockStoring:
         await self._blocks.append(write, why)
         # the row is written as it was, which proves that the lock is still held
         await self._steps.write_state(write, write.locked_row, manifest)
-        owned.reach(PausePoint.AFTER_STATE_WRITE)
-        owned.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+        owned.telemetry.reach(PausePoint.AFTER_STATE_WRITE)
+        owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
     async def _leave_kafka(self) -> None:
         """Give the producer up. What it has begun is named by no row, and is aborted by the next take-over."""
@@ -56,5 +56,5 @@ class BlockStoring:
             await self._steps.after_failed_commit(write, error)
         else:
             write.outcome = Outcome.STORED
-            self._owned.reach(PausePoint.AFTER_DATABASE_COMMIT)
+            self._owned.telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)
         self._blocks.note_stored(write, why)

@@ -20,7 +20,7 @@ from dualwrite.client.records import traces
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.slot import SlotState
 
 if TYPE_CHECKING:
@@ -203,11 +203,18 @@ class Instruments:
             return [Observation(now_s - since_s, _id(name)) for name, since_s in self._since_s.items()]
 
 
-class Telemetry:
-    """The events of the dual writes under one transactional id, one dual write at a time. This one ignores them."""
+_unheeded: Final = bool  # a built-in function, which costs next to nothing
 
-    def reach(self, point: PausePoint) -> None:
-        """Note that a step is done."""
+
+class Telemetry:
+    """The events of the dual writes under one transactional id, one dual write at a time. This one ignores them.
+
+    Only the pause hook, if there is one, is told of the steps.
+    """
+
+    def __init__(self, pause: PauseHook | None = None) -> None:
+        self.reach: Callable[[PausePoint], object] = _unheeded if pause is None else pause
+        """Notes that a step is done."""
 
     def moved(self, state: SlotState) -> None:
         """Note the new state of the slot."""
@@ -261,7 +268,9 @@ _AFTER_DATABASE_COMMIT: Final = PausePoint.AFTER_DATABASE_COMMIT
 class OpenTelemetry(Telemetry):
     """Reports the events to OpenTelemetry."""
 
-    def __init__(self, transactional_id: str, instruments: Instruments) -> None:
+    def __init__(self, transactional_id: str, instruments: Instruments, pause: PauseHook | None = None) -> None:
+        super().__init__(pause)
+        self._reach_unobserved: Final = self.reach
         self._transactional_id = transactional_id
         self._instruments = instruments
         self._began_s: float | None = None
@@ -292,7 +301,11 @@ class OpenTelemetry(Telemetry):
             span.set_attribute(traces.PARTITION, str(*partitions))
         span.end()
 
-    def reach(self, point: PausePoint) -> None:
+    def _reach(self, point: PausePoint) -> None:
+        self._note(point)
+        self._reach_unobserved(point)
+
+    def _note(self, point: PausePoint) -> None:
         if self._span is not None:
             self._span.add_event(point)
             if point is _AFTER_PREPARE:
@@ -318,6 +331,7 @@ class OpenTelemetry(Telemetry):
             if traces.is_provided(self._instruments.tracer):
                 span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
                 self._span = span if span.is_recording() else None
+            self.reach = self._reach if self._is_measured or self._span is not None else self._reach_unobserved
         if state in _RUNNING:
             return
         if state is SlotState.FENCED:
@@ -399,10 +413,13 @@ def _send_span(tracer: Tracer, parent: Span, records: list[BufferedRecord], clie
     return tracer.start_span(name, context, kind=SpanKind.CLIENT, attributes=attributes, links=links)
 
 
-def telemetry_of(transactional_id: str) -> Telemetry:
-    """Return the telemetry of a transactional id: a no-op if OpenTelemetry is not installed."""
+def telemetry_of(transactional_id: str, pause: PauseHook | None = None) -> Telemetry:
+    """Return the telemetry of a transactional id: a no-op if OpenTelemetry is not installed.
+
+    The pause hook, if there is one, is called at each step, after the telemetry.
+    """
     found = instruments()
-    return Telemetry() if found is None else OpenTelemetry(transactional_id, found)
+    return Telemetry(pause) if found is None else OpenTelemetry(transactional_id, found, pause)
 
 
 def count_consumed(outcome: str, records: int) -> None:
