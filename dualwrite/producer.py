@@ -82,7 +82,7 @@ class Producer(ProducerBase[RecordFuture]):
         self._closed = True  # for __del__, if the next lines raise
         parsed = ProducerConfig.parse(config, settings)
         self._io: IoThread = shared_io_thread()
-        super().__init__(parsed, self._io.loop, self._io.call_soon)
+        super().__init__(parsed, self._io.loop, self._io.loop.call_soon_threadsafe)
         self._sends_values_as_they_are = self._core.sends_values_as_they_are
         self._closed = False
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
@@ -46,10 +46,6 @@ class IoThread:
                 self.loop.run_forever()
             except BaseException as error:  # asyncio passes SystemExit on, and all producers need this thread
                 _log.warning("a callback has raised %s in the I/O thread, which goes on", type(error).__name__)
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        """Run `callback` in the loop. May be called from any thread."""
-        self.loop.call_soon_threadsafe(callback)
 
     def start(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
         """Run a coroutine in the loop. May be called from any other thread."""

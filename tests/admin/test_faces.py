@@ -181,7 +181,7 @@ def test_closing_does_not_wait_for_ever(
     monkeypatch.setattr("dualwrite.admin._CLOSE_TIMEOUT_S", 0.01)
     go_on = threading.Event()
     admin.describe_cluster()
-    shared_io_thread().call_soon(go_on.wait)
+    shared_io_thread().loop.call_soon_threadsafe(go_on.wait)
     try:
         admin.close()
     finally:

@@ -33,7 +33,7 @@ def test_a_callback_that_exits_leaves_the_thread_and_other_callbacks_running(
         thread.loop.call_soon(called.append, "the next of the same turn")
 
     with caplog.at_level(logging.WARNING):
-        thread.call_soon(exit_between_two)
+        thread.loop.call_soon_threadsafe(exit_between_two)
         assert thread.start(_thread_goes_on()).result(60)
     assert called == ["the next of the same turn"]
     assert [record.getMessage() for record in caplog.records if record.name == io_thread.__name__] == [

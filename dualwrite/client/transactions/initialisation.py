@@ -451,7 +451,8 @@ class Initialisation:
 
     def before_transaction(self) -> None:
         """Queue the steps that must precede the first record of a transaction."""
-        self.begin_second_phase()
+        if self._second_phase:
+            self.begin_second_phase()
         if self._may_come_late and not self.is_v2:  # on version 2 each end has raised the epoch
             self.raise_epoch()
             self._describe_before_raising()

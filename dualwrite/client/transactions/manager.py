@@ -99,7 +99,8 @@ class TransactionManager(TransactionContext):
 
     def begin_transaction(self) -> None:
         """Open a transaction; Kafka learns of it with the first record."""
-        self._refuse_while_pending(Call.BEGIN_TRANSACTION)
+        if self.pending.operation is not None:
+            self._refuse_while_pending(Call.BEGIN_TRANSACTION)
         self.enter(Call.BEGIN_TRANSACTION)
         refusal = self.initialisation.refuse_tier()
         if refusal is not None:
@@ -262,8 +263,7 @@ class TransactionManager(TransactionContext):
         return operation
 
     def _refuse_while_pending(self, call: Call) -> None:
-        if self.pending.operation is not None:
-            self.pending.refuse_another(call.value, self.standing)
+        self.pending.refuse_another(call.value, self.standing)
 
     def interrupt(self, error: KafkaError) -> None:
         """End the wait for the pending call with `error`; it goes on, and the same call joins it."""

@@ -67,13 +67,10 @@ class _Running(Generic[ResultT]):
 class _IoThread:
     """The I/O thread of the process that runs: its part of the loop."""
 
-    is_current = False
+    ident: int | None = None
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.loop = loop
-
-    def call_soon(self, callback: Callable[[], object]) -> None:
-        self.loop.call_soon(callback)
 
     def start(self, coroutine: Coroutine[Any, Any, ResultT]) -> _Running[ResultT]:
         return _Running(self.loop.create_task(coroutine))
@@ -83,7 +80,7 @@ class _IoThread:
 def no_threads(loop: SimulatedLoop) -> Iterator[None]:
     """Let blocking producers, admin clients and the Spark sink wait in greenlets."""
     replacements: list[Replacement] = [
-        (io_thread._shared, "thread", _IoThread(loop)),  # whatever asks for it: no module has a real one
+        (io_thread.this_process, "thread", _IoThread(loop)),  # whatever asks for it: no module has a real one
         (dualwrite.producer, "Waiter", _Waiter),
         (record_future, "Waiter", _Waiter),
     ]
