@@ -41,5 +41,4 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     made = Heard()
     monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
     monkeypatch.setattr(traces, "tracer", lambda: made.tracer)
-    monkeypatch.setattr(traces, "is_idle", lambda: False)
     return made

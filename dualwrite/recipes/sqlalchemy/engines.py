@@ -20,9 +20,8 @@ def connections_of(transaction: SessionTransaction) -> Collection[sa.Connection]
 
     SQLAlchemy 2.0 keeps them, by engine and by connection, where 2.1 has an attribute for readers.
     """
-    if hasattr(transaction, "connections"):
-        return transaction.connections
-    return {used[0] for used in vars(transaction)["_connections"].values()}
+    found: Collection[sa.Connection] | None = getattr(transaction, "connections", None)
+    return {used[0] for used in vars(transaction)["_connections"].values()} if found is None else found
 
 
 def background_engine(engine: sa.Engine) -> sa.Engine:
