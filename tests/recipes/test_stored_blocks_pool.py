@@ -11,12 +11,14 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import FencedError
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import slot_of
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table, kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from tests.crash.scenario import AnyScenario
-from tests.recipes.pools import AnyPool, make_pool, prefix_of, write
+from tests.recipes.pools import AnyPool, LeaseTable, make_pool, prefix_of, write
 from tests.recipes.pools import scenario as scenario
 from tests.recipes.test_stored_blocks import AWAY, kafka_away
 from tests.support.conditions import until
@@ -87,6 +89,25 @@ def test_a_pool_of_another_process_publishes_what_a_closed_one_stored(
         assert stored(scenario) == {}
         write(pool, scenario, 2)
     assert bodies(scenario) == ["1", "2"]
+
+
+def test_nothing_is_stored_under_an_id_that_was_recovered_and_given_back(
+    scenario: AnyScenario, emulator: Emulator
+) -> None:
+    """As if the process had slept for longer than its lease: nobody looks at what a free id stores."""
+    leases = LeaseTable(scenario)
+    with make_pool(scenario, **AWAY) as pool:
+        write(pool, scenario, 1)
+        leases.free()
+        with kafka_away(emulator):
+            if scenario.database.engine.dialect.name == "sqlite":  # no other slot can be leased in a block there
+                with pytest.raises(FencedError, match="is not this process's any more"):
+                    write(pool, scenario, 2)
+            assert write(pool, scenario, 3).outcome is Outcome.STORED
+            (slot,) = (slot_of(prefix_of(scenario), each) for each in stored(scenario))
+            assert slot is not None
+            assert leases.owners()[slot] is not None
+        assert_published(scenario, pool)
 
 
 @pytest.mark.parametrize("apply", [False, True])

@@ -2,8 +2,9 @@
 
 The outcome of a dual write depends on its row lock and on Kafka's epoch, never on a lease: two processes with the same
 lease fence each other. But a lease says whose death leaves something open under an id: recovery looks only at those
-that have expired. So no process may begin a transaction of Kafka by an epoch that it got after it had lost the lease
-(`assert_held`): others may have recovered the id and given it back, and would never look at it again.
+that have expired. So no process may begin a transaction of Kafka by an epoch that it got after it had lost the lease,
+nor store a block after that (`assert_held`): others may have recovered the id and given it back, and would never look
+at it again.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ class HeldLease:
     async def assert_held(self, transactional_id: str, block: DatabaseTransaction) -> None:
         """Raise LeaseLostError if the lease is not this process's any more.
 
-        To be called between the take-over, which fences all others, and the first transaction of Kafka. Whoever claims
-        the lease after this takes the id over after this too, and ends what is open then.
+        To be called between the take-over, which fences all others, and the first transaction of Kafka; or under the
+        lock of the row, before a block is stored. Whoever claims the lease after this takes the id over after this too,
+        and ends what is open then, or publishes what is stored.
         """
         if not await self._leases.has(self._slot, block):
             raise LeaseLostError(

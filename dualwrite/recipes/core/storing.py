@@ -24,12 +24,18 @@ class BlockStoring:
         self._blocks = blocks
 
     async def store(self, write: DualWriteProgress, why: DualWriteError) -> None:
-        """Store the records in the database instead of sending them. Asks nothing of Kafka."""
+        """Store the records in the database instead of sending them. Asks nothing of Kafka.
+
+        Raises LeaseLostError if the id is one of a pool, and is another process's now: whoever recovered it before the
+        lock was taken has given it back, and nobody looks at what a free id stores. Whoever claims it later waits for
+        the lock, and then publishes what is stored.
+        """
         owned, database = self._owned, write.database
         await self._leave_kafka()
         if write.transactional_id is None:
             write.locked_row = await self._steps.lock_row(database)
             write.transactional_id = owned.transactional_id
+        await owned.assert_leased(database)
         manifest = await database.read_manifest(owned.transactional_id)  # the locked row's: none was written
         await self._blocks.append(write, why)
         # the row is written as it was, which proves that the lock is still held
