@@ -17,9 +17,11 @@ from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError, S
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.pool import settings as pool_settings
+from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, InjectedError, Predecessor, Scenario
 from tests.recipes.pools import (
     AnyPool,
     AnyWrite,
@@ -255,6 +257,30 @@ def test_an_emptied_table_hides_no_slot(scenario: Scenario, leases: LeaseTable, 
         assert leases.owners() == {0: None}
         write(pool, scenario, 12)
     assert written(scenario) == {*scenario.expected, "10", "11", "12"}
+    scenario.assert_nothing_open()
+
+
+def test_a_slot_that_could_not_be_prepared_after_the_table_was_emptied_is_recovered(
+    scenario: Scenario, leases: LeaseTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lease looks like that of a new slot, but a dead process has left something open under its id."""
+    monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
+    scenario.leave_behind(Predecessor.COMMITTED)
+    prepare, failures = OwnedId.ensure_row, iter([InjectedError("the database is gone for a moment")])
+
+    async def fail_once(owned: OwnedId) -> None:
+        for failure in failures:
+            raise failure
+        await prepare(owned)
+
+    monkeypatch.setattr(OwnedId, "ensure_row", fail_once)
+    with make_pool(scenario) as pool:
+        with pytest.raises(InjectedError):
+            write(pool, scenario, 10)
+        (resolution,) = pool.recover()
+        assert resolution.outcome is Outcome.COMMITTED
+        assert leases.owners() == {0: None}
+    assert written(scenario) == {*scenario.expected}
     scenario.assert_nothing_open()
 
 

@@ -352,20 +352,21 @@ class PoolCoordinator:
             leases = await self._leases.every_lease()
             for lease in leases:
                 if lease.free and await self.maintenance.claims(lease.slot, partial(self._leases.claim, lease)):
-                    return await self._prepared(lease.slot)
+                    return await self._prepared(lease.slot, clean=True)
             if recover_dead and not self.availability.is_away and await self.maintenance.free_one_of_the_dead(leases):
                 continue
             new = _lowest_missing({lease.slot for lease in leases} | self.registry.numbers())
             if await self.maintenance.claims(new, partial(self._leases.add, new)):
-                return await self._prepared(new)
+                return await self._prepared(new, clean=False)  # the table may have been emptied
         raise self._timeout()
 
-    async def _prepared(self, number: int) -> PooledSlot:
+    async def _prepared(self, number: int, *, clean: bool) -> PooledSlot:
+        """Return a slot that was leased just now. `clean`: nothing is open under its id."""
         coordinator = self._new_coordinator(number)
         try:
             await coordinator.get_ready()
         except BaseException:
-            await self.maintenance.end_lease(number, clean=True)
+            await self.maintenance.end_lease(number, clean=clean)
             raise
         self._counts.leased += 1
         return PooledSlot(number, coordinator)
