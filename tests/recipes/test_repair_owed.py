@@ -15,9 +15,12 @@ from dualwrite.errors import AbortableError, FencedError, OutcomeUnknown, Retria
 from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.stored_blocks import BlockStore
+from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError
@@ -301,3 +304,30 @@ def test_an_id_that_owes_is_never_ready_between_two_uses(site: Site, monkeypatch
         assert writer.state is SlotState.NEW
         assert writer.recover().outcome is Outcome.REPAIRED
     site.assert_agreed("decided")
+
+
+def test_a_pool_that_cannot_look_at_its_lease_forgets_nothing_owed(
+    scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The id is taken over by then, and knows what is owed; it must not be given back as one that owes nothing."""
+    monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
+    strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, raise_injected)
+    with make_pool(scenario, pause=strike, **BOUND) as dead:
+        lose_in_doubt(scenario, dead, strike, 1)
+    operator_aborts(scenario)
+    LeaseTable(scenario).empty()
+    look, failures = HeldLease.assert_held, iter([InjectedError()])
+
+    async def fail_once(lease: HeldLease, transactional_id: str, block: DatabaseTransaction) -> None:
+        for failure in failures:
+            raise failure
+        await look(lease, transactional_id, block)
+
+    monkeypatch.setattr(HeldLease, "assert_held", fail_once)
+    with make_pool(scenario, **BOUND) as pool, pytest.raises(InjectedError):
+        write_event(pool, scenario, 2)
+    with make_pool(scenario, **BOUND) as heir:
+        (resolution,) = heir.recover()
+        assert resolution.outcome is Outcome.REPAIRED
+    assert written(scenario) == {"1"}
+    scenario.assert_nothing_open()

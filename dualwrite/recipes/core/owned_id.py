@@ -25,7 +25,7 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
-from dualwrite.recipes.core.leases import HeldLease, LeaseLostError
+from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
@@ -122,11 +122,14 @@ class OwnedId:
             await self.database.make_durable(self.transactional_id, row, timeout_ms=self.resolve_timeout_ms)
 
     async def assert_leased(self, database: DatabaseTransaction) -> None:
-        """Raise LeaseLostError if the id is one of a pool whose lease this process has no more; leave it then."""
+        """Raise LeaseLostError if the id is one of a pool whose lease this process has no more.
+
+        Leaves the id then, and if that cannot be read: an id that is READY, and not begun, may owe records.
+        """
         try:
             if self._lease is not None:
                 await self._lease.assert_held(self.transactional_id, database)
-        except LeaseLostError:
+        except BaseException:
             if self.slot.state is SlotState.READY:
                 self.slot.move(SlotState.NEW)
                 await self.give_up()
