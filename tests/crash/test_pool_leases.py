@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError, StateRowError
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state

@@ -166,14 +166,16 @@ def test_of_two_consumers_one_writes(site: Site) -> None:
     site.assert_written(0, 1, 2, 3)
 
 
-def test_a_new_generation_is_compared_with_the_rows(site: Site) -> None:
+@pytest.mark.parametrize("generations", [(1, 2), (-1, -1)], ids=["another", "not a member"])
+def test_a_new_generation_is_compared_with_the_rows(site: Site, generations: tuple[int, int]) -> None:
     """The partition was away, and comes back further on than where it was left."""
 
     async def use() -> None:
         async with site.member() as member:
             consumer = FakeConsumer([0, 1, 2, 3])
+            consumer.generation_id = generations[0]
             await member.take(consumer.deliver())
-            consumer.generation_id, consumer.position = 2, 3
+            consumer.generation_id, consumer.position = generations[1], 3
             await drain(member, consumer)
 
     run(use)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +15,7 @@ import faststream.confluent
 import faststream.kafka
 import pytest
 import sqlalchemy as sa
-from faststream import AckPolicy
+from faststream import AckPolicy, BaseMiddleware
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator.emulator import Emulator
@@ -76,7 +76,10 @@ class Site:
 
     @asynccontextmanager
     async def member(
-        self, handle: AsyncHandler = write, before: Callable[[Any], Awaitable[None]] | None = None
+        self,
+        handle: AsyncHandler = write,
+        before: Callable[[Any], Awaitable[None]] | None = None,
+        middlewares: Callable[[ExactlyOnce], Sequence[Any]] = lambda _: (),
     ) -> AsyncIterator[Any]:
         """Consume with a FastStream broker of its own; `before` is called by the subscriber before `take`."""
         of_library: Any = LIBRARIES[self.library]
@@ -85,9 +88,11 @@ class Site:
             self.database.url.set(drivername="sqlite+aiosqlite") if is_sqlite else self.database.url
         )
         servers = self.emulator.bootstrap_servers
-        broker = of_library.KafkaBroker(servers, log_level=logging.DEBUG, graceful_timeout=0.1)
         async with AsyncDualWriterPool(engine, bootstrap_servers=servers, prefix=unique("member")) as pool:
             billing = ExactlyOnce(pool, handle, group_id="billing", offsets=OffsetsInDatabase(engine))
+            broker = of_library.KafkaBroker(
+                servers, log_level=logging.DEBUG, graceful_timeout=0.1, middlewares=middlewares(billing)
+            )
 
             async def on_message(message: Any) -> None:
                 if before is not None:
@@ -110,11 +115,11 @@ class Site:
                 yield broker
         await engine.dispose()
 
-    def consume(self, done: Callable[[], bool], before: Callable[[Any], Awaitable[None]] | None = None) -> None:
+    def consume(self, done: Callable[[], bool], **options: Any) -> None:
         """Consume until a condition holds."""
 
         async def run() -> None:
-            async with self.member(before=before):
+            async with self.member(**options):
                 await asyncio.to_thread(until, done)
 
         asyncio.run(run())
@@ -167,6 +172,56 @@ def test_what_does_not_reach_take_is_read_again(
         site.consume(some_are_written, before=fail_thrice)
     written = site.bodies()
     assert written == [str(number) for number in range(len(written))]
+
+
+class FailsOnReceipt(BaseMiddleware[Any, Any]):
+    """Fails twice before a message with `value` is parsed."""
+
+    value = b""
+    failures_left = 0
+
+    async def on_receive(self) -> None:
+        several = self.msg if isinstance(self.msg, tuple) else (self.msg,)
+        values = [each.value() if callable(each.value) else each.value for each in several]
+        if self.value in values and FailsOnReceipt.failures_left:
+            FailsOnReceipt.failures_left -= 1
+            raise ValueError(values)
+
+
+@pytest.mark.parametrize("number", [0, 3])
+@pytest.mark.parametrize("batch", [True, False])
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_what_a_middleware_drops_before_it_is_parsed_is_read_again(
+    sqlite: SqliteDatabase, emulator: Emulator, library: str, batch: bool, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first message of the group, which has no row yet, and a later one."""
+    site = Site(sqlite, emulator, library, batch=batch)
+    monkeypatch.setattr(FailsOnReceipt, "value", str(number).encode())
+    monkeypatch.setattr(FailsOnReceipt, "failures_left", 2)
+    numbers = itertools.count()
+    with site.producer() as producer:
+
+        def some_are_written() -> bool:
+            producer.send(site.topic, str(next(numbers)))
+            return len(site.bodies()) > 8
+
+        site.consume(some_are_written, middlewares=lambda billing: [billing.middleware, FailsOnReceipt])
+    written = site.bodies()
+    assert FailsOnReceipt.failures_left == 0
+    assert written == [str(number) for number in range(len(written))]
+
+
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_a_middleware_that_may_drop_a_message_unnoticed_is_refused(
+    sqlite: SqliteDatabase, emulator: Emulator, library: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(sqlite, emulator, library)
+    send_five(site)
+    site.consume(
+        lambda: "pass the middleware of this ExactlyOnce to the broker" in caplog.text,
+        middlewares=lambda billing: [FailsOnReceipt, billing.middleware],
+    )
+    assert site.bodies() == []
 
 
 class Held:
