@@ -293,3 +293,20 @@ def test_a_second_message_of_a_partition_has_to_wait(site: Site) -> None:
 
     run(use)
     site.assert_written(0, 1, 2)
+
+
+def test_a_third_message_does_not_overtake_the_second_one_that_had_to_wait(site: Site) -> None:
+    """A subscriber does not wait for `take`, and they have been delivered before the first one is written."""
+
+    async def use() -> None:
+        async with site.member() as member:
+            consumer = FakeConsumer([0, 1, 2])
+            first, second, third = consumer.deliver(), consumer.deliver(), consumer.deliver()
+            await member.parser(third.raw_message, parsed)
+            results = await asyncio.gather(member.take(first), member.take(second), return_exceptions=True)
+            assert [type(result) for result in results] == [type(None), IllegalStateError]
+            await ExactlyOnce.take(member, third)
+            await drain(member, consumer)
+
+    run(use)
+    site.assert_written(0, 1, 2)

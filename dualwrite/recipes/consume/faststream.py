@@ -92,6 +92,8 @@ class ExactlyOnce:
         self._sees_receipts = True
         """Whether no middleware can drop a message before it is known here."""
         self._busy: set[TopicPartition] = set()
+        self._refused: set[TopicPartition] = set()
+        """Those of them of which a later message was refused."""
         self._generation = -1
         self._failures = 0
 
@@ -170,6 +172,7 @@ class ExactlyOnce:
     def _alone(self, partitions: Mapping[TopicPartition, int]) -> Iterator[None]:
         """Refuse a second message of a partition while one is being written: the later one could be written first."""
         if not self._busy.isdisjoint(partitions):
+            self._refused |= self._busy & partitions.keys()
             raise IllegalStateError(
                 f"a message of {', '.join(map(_name, sorted(partitions)))} was delivered while another one of the same "
                 "partition is being written; this one was not written, and the partition is read again: leave the "
@@ -180,6 +183,7 @@ class ExactlyOnce:
             yield
         finally:
             self._busy.difference_update(partitions)
+            self._refused.difference_update(partitions)
 
     async def _take(
         self, message: Message, records: Sequence[ConsumedRecord], first: Mapping[TopicPartition, int]
@@ -204,6 +208,7 @@ class ExactlyOnce:
         for partition in first:
             self._unwritten.pop(partition, None)
             self._followed.pop(partition, None)
+        self._unwritten.update({each: self._next[each] for each in self._refused & first.keys()})
         after = _next_offsets(records)
         ahead = {each: self._next[each] for each in first if self._next[each] > after[each]}
         if ahead:  # read from an older offset than the row, up to which all is written
