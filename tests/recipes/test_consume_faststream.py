@@ -86,8 +86,8 @@ class Site:
         engine = create_async_engine(self.database.url.set(drivername="sqlite+aiosqlite"))
         servers = self.emulator.bootstrap_servers
         async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=unique("member")) as writer:
-            offsets = OffsetsInDatabase(engine)
-            yield Subscribed(writer, self.handle, group_id="billing", offsets=offsets, **options)
+            given = {"offsets": OffsetsInDatabase(engine), **options}
+            yield Subscribed(writer, self.handle, group_id="billing", **given)
         await engine.dispose()
 
     def assert_written(self, *offsets: int) -> None:
@@ -152,15 +152,21 @@ def test_nothing_behind_a_failed_record_is_written_first(site: Site, failing_see
     site.assert_written(0, 1, 2, 3, 4, 5)
 
 
-def test_of_two_consumers_one_writes(site: Site) -> None:
+@pytest.mark.parametrize("shared", [False, True])
+def test_of_two_consumers_one_writes(site: Site, shared: bool) -> None:
+    """Also in one process, with one `OffsetsInDatabase`."""
+    engine = create_async_engine(site.database.url.set(drivername="sqlite+aiosqlite"))
+    options = {"offsets": OffsetsInDatabase(engine)} if shared else {}
+
     async def use() -> None:
-        async with site.member() as sleeper, site.member() as successor:
+        async with site.member(**options) as sleeper, site.member(**options) as successor:
             slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
             await sleeper.take(slow.deliver())
             await drain(successor, fast)
             with pytest.raises(PartitionTakenOverError):
                 await sleeper.take(slow.deliver())
             await drain(sleeper, slow)
+        await engine.dispose()
 
     run(use)
     site.assert_written(0, 1, 2, 3)

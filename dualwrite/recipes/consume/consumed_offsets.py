@@ -8,9 +8,10 @@ cannot write: the row no longer holds the offset it expects, or Kafka refuses it
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
@@ -92,6 +93,9 @@ _LOST_MEMBERSHIP: Final = frozenset(
 class OffsetPlace(Protocol):
     """The place that keeps the consumed offsets of one consumer."""
 
+    def of_one_consumer(self) -> Self:
+        """Return the same place for one more consumer."""
+
     async def start(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
@@ -153,7 +157,8 @@ class OffsetsInDatabase:
 
     The compare-and-set is the first statement of the block. So a consumer that lost the partition and the one that has
     it now queue for the row, and the second finds another offset than it expects: neither its data nor its records are
-    written. That does not depend on the group coordinator, whose rebalance may be late.
+    written. That does not depend on the group coordinator, whose rebalance may be late. One of these may be given to
+    several consumers.
     """
 
     def __init__(
@@ -165,6 +170,12 @@ class OffsetsInDatabase:
         self._create_table = create_table
         self._expected: dict[TopicPartition, int | None] = {}
         self._stored_ids: dict[TopicPartition, str] = {}
+
+    def of_one_consumer(self) -> Self:
+        """Return the same table for one more consumer; where another one believes to be must not count for it."""
+        another = copy(self)
+        another._expected, another._stored_ids = {}, {}
+        return another
 
     async def start(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
@@ -293,6 +304,10 @@ class OffsetsInTransaction:
     The group coordinator refuses a consumer of an old generation before the decision. The next consumer of a partition
     waits until an in-doubt transaction with its offsets is completed, because it requests stable offsets only.
     """
+
+    def of_one_consumer(self) -> Self:
+        """Return this place, which keeps nothing by itself."""
+        return self
 
     async def start(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]

@@ -78,7 +78,7 @@ class ExactlyOnce:
         """The group of the subscriber, under which the rows are kept."""
         self._writer = writer
         self._handle = handle
-        self._offsets = offsets
+        self._offsets = offsets.of_one_consumer()
         self._poison = poison
         self._next: dict[TopicPartition, int] = {}
         """Where partitions stand that were read without a gap since their row was last seen."""

@@ -79,7 +79,7 @@ class ConsumeSteps:
         self._consumer = consumer
         self._topics = topics
         self._handle = handle
-        self._offsets = offsets
+        self._offsets = offsets.of_one_consumer()
         self._poison = poison
         self._max_records = max_records
         self._sleep = sleep
