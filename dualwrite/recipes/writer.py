@@ -563,9 +563,14 @@ class AsyncOneIdWriter(_OneIdWriter[BindT, TxT], TaskFace[BindT, TxT]):
         """
         return await self.recover()
 
-    async def close(self) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
-        await self.coordinator.close()
+    async def close(self, timeout_s: float = 30.0) -> None:
+        """Accept no new blocks, wait at most `timeout_s` seconds for one of another task, and give up the id.
+
+        A block that was cancelled is one until it is rolled back. Raises IllegalStateError, and closes nothing, if it
+        takes longer, or inside a block of this task. Idempotent. What is in doubt stays so, safely, until the id is
+        next used or recovered.
+        """
+        await self.slots.close(timeout_s)
         self.coordinator.owned.availability.close()
         await self.backend.close()
 

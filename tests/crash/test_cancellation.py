@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
+from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.slot import SlotState
@@ -143,4 +145,86 @@ def test_a_recovery_cancelled_at_every_suspension(
         came = awaited.run(cancelled_at(writer.recover(), number, moment)).came
         assert awaited.run(writer.recover()).outcome in (Outcome.NOTHING, Outcome(predecessor))
         awaited.run(writer.close())
+    awaited.assert_both_sides_agree()
+
+
+# ---- the end of the writer ---------------------------------------------------------------------------------------
+
+
+class Held:
+    """A block of another task that waits after its writes."""
+
+    def __init__(self, scenario: AnyAwaited, writer: Any, number: int) -> None:
+        self._scenario: Any = scenario
+        self._writer = writer
+        self._number = number
+        self._is_inside = asyncio.Event()
+        self.may_end = asyncio.Event()
+
+    async def begun(self) -> asyncio.Task[None]:
+        task = asyncio.create_task(self._write())
+        await self._is_inside.wait()
+        return task
+
+    async def _write(self) -> None:
+        async with self._writer.transaction() as tx:
+            for index, body in enumerate(event_texts(str(self._number))):
+                await self._scenario.insert(tx, self._number * 10 + index, body)
+                tx.send(self._scenario.topic, value=body, key="k")
+            self._is_inside.set()
+            await self.may_end.wait()
+
+
+def test_close_waits_until_a_cancelled_block_is_rolled_back(awaited: AnyAwaited) -> None:
+    """Frameworks cancel what runs when a service stops, and do not wait for it."""
+
+    async def run() -> None:
+        writer = awaited.awaited_writer()
+        task = await Held(awaited, writer, 1).begun()
+        task.cancel()
+        await writer.close()
+        assert writer.state is SlotState.CLOSED
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    awaited.run(run())
+    awaited.assert_nothing_open()
+    awaited.assert_both_sides_agree()
+
+
+def test_close_lets_no_block_begin_while_it_waits_for_one(awaited: AnyAwaited) -> None:
+    async def run() -> None:
+        writer = awaited.awaited_writer()
+        held = Held(awaited, writer, 1)
+        task = await held.begun()
+        closing = [asyncio.create_task(writer.close()) for _ in range(2)]
+        await asyncio.sleep(0)  # they wait now
+        with pytest.raises(IllegalStateError, match="is being closed"):
+            await writer.recover()
+        assert not any(each.done() for each in closing)
+        held.may_end.set()
+        await asyncio.gather(task, *closing)
+        assert writer.state is SlotState.CLOSED
+        with pytest.raises(IllegalStateError, match="is closed; make a new one"):
+            await writer.recover()
+
+    awaited.run(run())
+    awaited.expected += event_texts("1")
+    awaited.assert_both_sides_agree()
+
+
+def test_a_writer_that_cannot_be_closed_in_time_goes_on(awaited: AnyAwaited) -> None:
+    async def run() -> None:
+        writer = awaited.awaited_writer()
+        held = Held(awaited, writer, 1)
+        task = await held.begun()
+        with pytest.raises(IllegalStateError, match="still carries a dual write of another task after 0 s; the writer"):
+            await writer.close(timeout_s=0)
+        held.may_end.set()
+        await task
+        await Attempt(awaited, writer, 2).write()
+        await writer.close()
+
+    awaited.run(run())
+    awaited.expected += event_texts("1") + event_texts("2")
     awaited.assert_both_sides_agree()

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from typing import Any, Final, Self
 
+from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 
@@ -22,6 +23,7 @@ class TaskTurns:
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._user: asyncio.Task[Any] | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._closing = 0
         self.take_slot = coordinator.take_slot
         self.get_ready = coordinator.get_ready
         self.get_ready_for_sessions = coordinator.get_ready_for_sessions
@@ -29,8 +31,13 @@ class TaskTurns:
         self.roll_back = coordinator.roll_back
 
     def enter(self) -> Self:
-        """Acquire the id without waiting, as `DualWriteCoordinator.enter`; tasks that wait get their turn after it."""
+        """Acquire the id without waiting, as `DualWriteCoordinator.enter`; tasks that wait get their turn after it.
+
+        Raises IllegalStateError while `close` waits.
+        """
         try:
+            if self._closing:
+                raise IllegalStateError("this writer is being closed; nothing was done: make a new one")
             self._coordinator.enter()
         except BaseException:
             if self._user is None:
@@ -62,6 +69,33 @@ class TaskTurns:
             await self.commit(write)
         finally:
             self.leave()
+
+    async def close(self, timeout_s: float) -> None:
+        """Close the coordinator when the id is free, and let no task use it from now on.
+
+        Raises IllegalStateError if this task uses it, or if it is not free within `timeout_s` seconds; it stays as it
+        is then.
+        """
+        if self._user is not None and self._user is asyncio.current_task():
+            raise IllegalStateError("this task runs a dual write; leave its block before closing the writer")
+        self._closing += 1
+        try:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._wait()
+            except TimeoutError:
+                raise self._still_used(timeout_s) from None
+            await self._coordinator.close()
+        finally:
+            self._closing -= 1
+            if self._user is None:
+                self._wake_next()
+
+    def _still_used(self, timeout_s: float) -> IllegalStateError:
+        return IllegalStateError(
+            f"transactional id {self._coordinator.transactional_id!r} still carries a dual write of another task after "
+            f"{timeout_s:g} s; the writer is not closed: close it again when that block has ended"
+        )
 
     async def _wait(self) -> None:
         was_waiting = False
