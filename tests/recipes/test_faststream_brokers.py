@@ -19,6 +19,7 @@ from faststream import AckPolicy, BaseMiddleware
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import ConfigError
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume_async import AsyncHandler
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
@@ -70,6 +71,8 @@ class Site:
     library: str
     topic: str = field(default_factory=lambda: unique("in"))
     batch: bool = True
+    raised: list[Exception] = field(default_factory=list)
+    """What `take` has raised."""
 
     def __post_init__(self) -> None:
         self.emulator.create_topic(self.topic)
@@ -80,6 +83,7 @@ class Site:
         handle: AsyncHandler = write,
         before: Callable[[Any], Awaitable[None]] | None = None,
         middlewares: Callable[[ExactlyOnce], Sequence[Any]] = lambda _: (),
+        ack_policy: AckPolicy = AckPolicy.MANUAL,
     ) -> AsyncIterator[Any]:
         """Consume with a FastStream broker of its own; `before` is called by the subscriber before `take`."""
         of_library: Any = LIBRARIES[self.library]
@@ -97,13 +101,17 @@ class Site:
             async def on_message(message: Any) -> None:
                 if before is not None:
                     await before(message)
-                await billing.take(message)
+                try:
+                    await billing.take(message)
+                except Exception as error:
+                    self.raised.append(error)
+                    raise
 
             on_message.__annotations__["message"] = of_library.KafkaMessage
             broker.subscriber(
                 self.topic,
                 group_id="billing",
-                ack_policy=AckPolicy.MANUAL,
+                ack_policy=ack_policy,
                 auto_offset_reset="earliest",
                 isolation_level="read_committed",
                 batch=self.batch,
@@ -222,6 +230,34 @@ def test_a_middleware_that_may_drop_a_message_unnoticed_is_refused(
         middlewares=lambda billing: [FailsOnReceipt, billing.middleware],
     )
     assert site.bodies() == []
+
+
+_OTHERS = [policy for policy in AckPolicy if policy is not AckPolicy.MANUAL]
+
+
+@pytest.mark.parametrize("batch", [True, False])
+@pytest.mark.parametrize("policy", _OTHERS)
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_a_subscriber_whose_offsets_faststream_commits_is_refused_and_loses_nothing(
+    postgres: PostgresDatabase, emulator: Emulator, library: str, policy: AckPolicy, batch: bool
+) -> None:
+    """Nothing is written; once the policy is the right one, every record is, though the group has no row yet."""
+    site = Site(postgres, emulator, library, batch=batch)
+    values = send_five(site)
+
+    async def run() -> None:
+        async with site.member(write_and_send, ack_policy=policy), asyncio.timeout(60):
+            await asyncio.to_thread(until, lambda: len(site.raised) > 1)
+        refused = f"has ack_policy={policy}, with which FastStream commits offsets of its own"
+        assert all(isinstance(error, ConfigError) and refused in str(error) for error in site.raised)
+        assert site.bodies() == []
+        with site.producer() as producer:  # FastStream may have committed the end of the log, so something must come
+            producer.send(site.topic, "5")
+        async with site.member(write_and_send), asyncio.timeout(60):
+            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == ["5"])
+
+    asyncio.run(run())
+    assert_written_once(site, [*values, "5"])
 
 
 class Held:

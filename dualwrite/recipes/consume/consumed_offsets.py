@@ -174,7 +174,7 @@ class OffsetsInDatabase:
     def of_one_consumer(self) -> Self:
         """Return the same table for one more consumer; where another one believes to be must not count for it."""
         another = copy(self)
-        another._expected, another._stored_ids = {}, {}
+        another._expected, another._stored_ids = {}, {}  # noqa: SLF001 - of the same class
         return another
 
     async def start(

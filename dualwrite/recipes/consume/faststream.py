@@ -14,6 +14,11 @@ nothing that it says about progress is believed. The row of a partition in `kafk
 write by compare-and-set, as in `steps.py`: of two consumers that have the same record, one writes. And the consumer is
 put back to the row wherever the two may differ: after a failure, and when the generation of the group is a new one.
 
+FastStream itself must commit no offsets: of a partition without a row, what has failed before them would be left out.
+So a subscriber with another policy than MANUAL is refused with its first message, which is the first that FastStream
+lets anything of ours see. Nothing of it is written but the missing rows, and no message is ever one to be
+acknowledged.
+
 Nor is every message that is delivered passed to the subscriber: FastStream logs the error of its parser, its decoder, a
 middleware or a dependency, and goes on. `parser` sees each message first, so one that did not reach `take` is known,
 and read again. Only the middlewares of a broker receive messages before they are parsed: where there are any,
@@ -33,7 +38,7 @@ from typing import Any, Final, Protocol
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler, AsyncWriter
 from dualwrite.recipes.consume.consumed_logs import first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
@@ -54,6 +59,7 @@ class Message(Protocol):
     raw_message: Any
     body: Any
     consumer: Any
+    committed: Any
 
 
 class ExactlyOnce:
@@ -91,6 +97,8 @@ class ExactlyOnce:
         self._sees_deliveries = False
         self._sees_receipts = True
         """Whether no middleware can drop a message before it is known here."""
+        self._wrong_policy: str | None = None
+        """The policy of the subscriber, if it is not the one that leaves the offsets to this class."""
         self._busy: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
         """Those of them of which a later message was refused."""
@@ -114,16 +122,27 @@ class ExactlyOnce:
         The subscriber's `parser`. Handlers get the headers as they are.
         """
         self._sees_deliveries = True
-        self._sees_receipts = self._is_first(_middlewares_of(parse))
-        for partition, offset in first_offsets(_records_of(raw)).items():
+        subscriber = _subscriber_of(parse)
+        self._sees_receipts = subscriber is None or self._is_first(subscriber._broker_middlewares)  # noqa: SLF001
+        self._wrong_policy = _wrong_policy(subscriber)
+        first = first_offsets(_records_of(raw))
+        for partition, offset in first.items():
             self._delivered(partition, offset)
-        try:
-            return await parse(raw)
-        except Exception as error:
-            _log.debug("FastStream cannot read the headers of a message, and sees none: %s", error)
-        message = await parse(tuple(map(_Headerless, raw)) if isinstance(raw, tuple) else _Headerless(raw))
-        message.raw_message = raw
+        message = await _parsed(raw, parse)
+        _leave_unacknowledged(message)
+        if self._wrong_policy is not None:
+            await self._seek(message, first)  # at once: ACK_FIRST commits where the consumer stands
+            await self._note_start(first)
         return message
+
+    async def _note_start(self, partitions: Collection[TopicPartition]) -> None:
+        """Give partitions without a row one, at what was delivered first, which counts whatever FastStream commits."""
+        rows = await self._offsets.resume_positions(self, partitions)  # type: ignore[arg-type]  # needs group_id only
+        first = {partition: self._unwritten[partition] for partition in partitions if partition not in rows}
+        if first:
+            async with self._writer.transaction() as tx:
+                await self._offsets.move(tx, ConsumerGroupMetadata(self.group_id), first)
+            self._offsets.moved(first)
 
     @staticmethod
     async def decoder(message: Message) -> Any:
@@ -155,6 +174,7 @@ class ExactlyOnce:
         """
         records = _records_of(message.raw_message)
         first = first_offsets(records)
+        _leave_unacknowledged(message)
         try:
             with self._alone(first):
                 await self._take(message, records, first)
@@ -192,6 +212,12 @@ class ExactlyOnce:
             raise IllegalStateError(_NO_PARSER)
         if not self._sees_receipts:
             raise IllegalStateError(_NO_MIDDLEWARE)
+        if self._wrong_policy is not None:
+            raise ConfigError(
+                f"the subscriber has ack_policy={self._wrong_policy}, with which FastStream commits offsets of its own "
+                "and may leave out a record that failed or write one twice; nothing was written, and the messages are "
+                "read again: give the subscriber ack_policy=AckPolicy.MANUAL"
+            )
         generation = _membership(message).generation_id
         if generation != self._generation or generation < 0:  # others may have had the partitions meanwhile
             self._generation = generation
@@ -332,8 +358,8 @@ class ExactlyOnce:
 # ---- FastStream's messages, of either library -----------------------------------------------------------------------
 
 
-def _middlewares_of(parse: Callable[[Any], Awaitable[Message]]) -> Sequence[Any]:
-    """Return the middlewares of the subscriber whose own parser `parse` is, outermost first.
+def _subscriber_of(parse: Callable[[Any], Awaitable[Message]]) -> Any:
+    """Return the subscriber whose own parser `parse` is; None outside of its handling of a message.
 
     FastStream names its subscriber in a context variable while it handles a message, and shows it nowhere else;
     tests/recipes/test_faststream_brokers.py fails if it does so no more.
@@ -341,9 +367,14 @@ def _middlewares_of(parse: Callable[[Any], Awaitable[Message]]) -> Sequence[Any]
     own_parser = getattr(parse, "__self__", None)
     for variable, subscriber in copy_context().items():
         if variable.name == "handler_" and own_parser is not None and getattr(subscriber, "parser", None) is own_parser:
-            found: Sequence[Any] = subscriber._broker_middlewares  # noqa: SLF001 - see above
-            return found
-    return ()
+            return subscriber
+    return None
+
+
+def _wrong_policy(subscriber: Any) -> str | None:
+    """Return the policy of a subscriber, unless it is MANUAL."""
+    policy = None if subscriber is None else subscriber.ack_policy
+    return None if policy is None or policy.value == "manual" else str(policy)
 
 
 class _Receipt:
@@ -360,6 +391,21 @@ class _Receipt:
 
     async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], command: Any) -> Any:
         return await call_next(command)
+
+
+async def _parsed(raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Message:
+    try:
+        return await parse(raw)
+    except Exception as error:
+        _log.debug("FastStream cannot read the headers of a message, and sees none: %s", error)
+    message = await parse(tuple(map(_Headerless, raw)) if isinstance(raw, tuple) else _Headerless(raw))
+    message.raw_message = raw
+    return message
+
+
+def _leave_unacknowledged(message: Message) -> None:
+    """Keep FastStream from committing offsets because of this message: one that is acknowledged is not again."""
+    message.committed = True
 
 
 class _Headerless:
