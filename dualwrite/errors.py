@@ -280,6 +280,14 @@ class StateTableError(StateRowError):
     """The state table is not the one found at first use, lacks a column, or it is ambiguous which table is meant."""
 
 
+class SnapshotTooOldError(RecipeError):
+    """The database transaction keeps a snapshot from before its state row existed; both sides were rolled back.
+
+    Only under REPEATABLE READ and SERIALIZABLE of PostgreSQL. Repeat the block: its next transaction sees the row. The
+    cause is the database's serialization failure.
+    """
+
+
 class DatabaseMovedError(RecipeError):
     """The state table was created in another database than the one it is in now; nothing was written or aborted.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import FencedError, IllegalStateError, PoolTimeoutError
+from dualwrite.errors import FencedError, IllegalStateError, PoolTimeoutError, SnapshotTooOldError
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
@@ -122,6 +123,26 @@ def test_what_a_dead_process_left_is_recovered(awaited_pool: AnyScenario) -> Non
 
     with_pool(awaited_pool, use)
     assert written(awaited_pool) == {*awaited_pool.expected, "10"}
+
+
+def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(awaited_pool: AnyScenario) -> None:
+    if locks_whole_database(awaited_pool):
+        pytest.skip("on SQLite no other slot can be leased meanwhile")
+    with awaited_pool.database.aside.begin() as connection:
+        connection.exec_driver_sql("ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'repeatable read'")
+    leases = LeaseTable(awaited_pool)
+
+    async def use(pool: AnyPool) -> None:
+        with pytest.raises(SnapshotTooOldError, match="neither side was changed: repeat the block"):
+            async with pool.transaction() as tx:
+                await put(tx, awaited_pool, 1)
+                leases.change(owner="another", expires_at_ms=int(time.time() * 1000) + 3_600_000)
+        assert tx.outcome is Outcome.ROLLED_BACK
+        await write(pool, awaited_pool, 2)
+
+    with_pool(awaited_pool, use)
+    assert written(awaited_pool) == {"2"}
+    awaited_pool.assert_nothing_open()
 
 
 def test_a_slot_whose_lease_was_lost_is_left_to_its_owner(awaited_pool: AnyScenario) -> None:

@@ -125,6 +125,17 @@ def test_a_missing_row_is_told(database: Database, store: SqlAlchemyStateStore) 
         store.lock(connection, "u", timeout_ms=10)
 
 
+def test_a_missing_row_is_not_taken_for_one_that_a_snapshot_hides(
+    database: Database, store: SqlAlchemyStateStore
+) -> None:
+    level = "SERIALIZABLE" if database.engine.dialect.name == "sqlite" else "REPEATABLE READ"
+    isolated = database.engine.execution_options(isolation_level=level)
+    with pytest.raises(StateRowError, match="no row for transactional id 'u'"), isolated.begin() as connection:
+        store.lock(connection, "u", timeout_ms=10)
+    with pytest.raises(StateRowError, match="no row for transactional id 'u'"), isolated.begin() as connection:
+        store.lock(connection, "u", timeout_ms=10)
+
+
 def test_a_missing_table_is_told(database: Database) -> None:
     with pytest.raises(StateRowError, match="create_state_table"):
         SqlAlchemyStateStore(database.engine).ensure_row("t")

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from dualwrite.errors import NotDurableError, RowLockTimeoutError, StateRowError, StateTableError
+from dualwrite.errors import NotDurableError, RowLockTimeoutError, SnapshotTooOldError, StateRowError, StateTableError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 
@@ -251,8 +251,15 @@ def manifest_in(transactional_id: str, text: str | None) -> str:
 def _no_row(transactional_id: str) -> StateRowError:
     return StateRowError(
         f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
-        "it was deleted after this writer had created it, and must not be while the id is in use; or this "
-        "transaction reads a snapshot from before it was created: then begin a new one"
+        "it was deleted after this writer had created it, and must not be while the id is in use"
+    )
+
+
+def newer_than_snapshot(transactional_id: str) -> SnapshotTooOldError:
+    """Return the error for a row that exists and is not in the snapshot that the transaction keeps."""
+    return SnapshotTooOldError(
+        f"the state row of transactional id {transactional_id!r} was created after this database transaction took its "
+        "snapshot, so it cannot be locked; neither side was changed: repeat the block"
     )
 
 

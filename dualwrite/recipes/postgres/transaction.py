@@ -25,6 +25,7 @@ from dualwrite.recipes.core.store import (
     manifest_in,
     missing_manifest,
     missing_table,
+    newer_than_snapshot,
     not_as_locked,
     state_in,
     stayed_locked,
@@ -50,7 +51,6 @@ from dualwrite.recipes.sql.pinned_tables import (
     HAS_MANIFEST,
     PinnedTables,
     Query,
-    assert_still_there,
     table_replaced,
 )
 from dualwrite.recipes.sql.postgres import (
@@ -61,6 +61,7 @@ from dualwrite.recipes.sql.postgres import (
     SELECT_LOCKED,
     SELECT_MANIFEST,
     WITNESS,
+    assert_no_row,
     lock_free_row,
     lock_row,
     write_and_commit,
@@ -284,7 +285,7 @@ class PostgresTransaction(ABC):
                 case _:
                     raise
         if text is None:
-            await self._assert_still_there()
+            await self._assert_no_row(transactional_id)
         return self._locked_state(transactional_id, text)
 
     async def _lock_free(self, transactional_id: str) -> str | None:
@@ -311,9 +312,14 @@ class PostgresTransaction(ABC):
         assert self._pin.tables is not None, "a statement has named them"
         return table_replaced(self._pin.tables)
 
-    async def _assert_still_there(self) -> None:
+    async def _assert_no_row(self, transactional_id: str) -> None:
         assert self._pin.tables is not None
-        await self.query(assert_still_there(self._pin.tables))
+        try:
+            await self.query(assert_no_row(self._pin.tables, transactional_id))
+        except self.errors as error:
+            if sqlstate_of(error) == postgres.SERIALIZATION_FAILURE:
+                raise newer_than_snapshot(transactional_id) from error
+            raise
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
         text = await self._scalar(self._pin.sql(SELECT_LOCKED), {"id": transactional_id})

@@ -13,7 +13,8 @@ from functools import cache, lru_cache
 from typing import Final
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.sql.pinned_tables import OID, PinnedTables
+from dualwrite.recipes.sql.isolation import sees_now
+from dualwrite.recipes.sql.pinned_tables import OID, PinnedTables, Query, assert_still_there
 
 # ---- the row lock ---------------------------------------------------------------------------------------------------
 SAME_TABLE: Final = f"kafka_transaction_state.tableoid = {OID}"
@@ -57,12 +58,22 @@ IS_MARKED: Final = f"(:mark = '' OR current_setting('{MARK}', true) = :mark)"
 LOCK_NOT_AVAILABLE: Final = "55P03"
 """The SQLSTATE for a lock that was not free in time."""
 
+SERIALIZATION_FAILURE: Final = "40001"
+"""The SQLSTATE for what cannot be done in the snapshot that the transaction keeps."""
+
 UNDEFINED_TABLE: Final = "42P01"
 """The SQLSTATE for a table that does not exist, or no longer."""
 
 _FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
 _LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
 _SET_LOCK_TIMEOUT: Final = "SELECT set_config('lock_timeout', :value, true)"
+
+_ISOLATION: Final = "SELECT current_setting('transaction_isolation')"
+_INSERT_UNLESS_HIDDEN: Final = (
+    "INSERT INTO kafka_transaction_state (transactional_id) VALUES (CAST(:id AS varchar))"
+    " ON CONFLICT DO NOTHING RETURNING transactional_id"
+)
+"""Fails with SERIALIZATION_FAILURE if the row exists and is not in the transaction's snapshot."""
 
 Statement = tuple[str, Mapping[str, str]]
 """SQL and its parameters."""
@@ -86,6 +97,18 @@ def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Stateme
     found = yield SELECT_LOCKED, row
     yield _SET_LOCK_TIMEOUT, {"value": str(before)}
     return found
+
+
+def assert_no_row(pinned: PinnedTables, transactional_id: str) -> Query[None]:
+    """Check that a row that was not found does not exist. Raises StateTableError if the table is another one.
+
+    Fails with SERIALIZATION_FAILURE if the row is there, and hidden by the snapshot of the transaction. The caller must
+    roll back in any case: if there is no row, this inserts it.
+    """
+    yield from assert_still_there(pinned)
+    ((level,),) = yield _ISOLATION, {}
+    if not sees_now(level):
+        yield pinned.sql(_INSERT_UNLESS_HIDDEN), {"id": transactional_id}
 
 
 LOCATION: Final = (

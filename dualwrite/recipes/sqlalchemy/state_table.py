@@ -15,12 +15,14 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, Program
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.database_safety import ACCEPT_OPTION, checked_names
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
     manifest_in,
     missing_manifest,
     missing_table,
+    newer_than_snapshot,
     not_as_locked,
     not_durable,
     not_exact,
@@ -28,7 +30,7 @@ from dualwrite.recipes.core.store import (
     stayed_locked,
 )
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, assert_still_there, execute_query, table_replaced
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, execute_query, table_replaced
 from dualwrite.recipes.sql.postgres import (
     ANOTHER_TRANSACTION,
     IS_MARKED,
@@ -37,9 +39,11 @@ from dualwrite.recipes.sql.postgres import (
     MARK_ATTRIBUTE,
     NOT_AS_LOCKED,
     RAISE,
+    SERIALIZATION_FAILURE,
     STILL_HELD,
     UNDEFINED_TABLE,
     WITNESS,
+    assert_no_row,
     lock_free_row,
     lock_row,
     write_and_commit,
@@ -451,12 +455,20 @@ class SqlAlchemyStateStore:
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
         self._row_lock.assert_transaction(transaction)
-        if text is None:
+        if text is None and statements.pinned.oid is not None:
+            self._assert_no_row(transaction, transactional_id)
+        return state_in(transactional_id, text)
+
+    def _assert_no_row(self, transaction: sa.Connection, transactional_id: str) -> None:
+        try:
             execute_query(
-                assert_still_there(statements.pinned),
+                assert_no_row(self._known.pinned, transactional_id),
                 lambda sql, values: transaction.execute(_text(sql), values).all(),
             )
-        return state_in(transactional_id, text)
+        except DBAPIError as error:
+            if sqlstate_of(driver_error(error)) == SERIALIZATION_FAILURE:
+                raise newer_than_snapshot(transactional_id) from error
+            raise
 
     def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
         return state_in(transactional_id, self._known.locked_text(transaction, transactional_id))
