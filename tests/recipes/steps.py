@@ -20,3 +20,12 @@ def put(tx: DualTransaction, scenario: Scenario, number: int) -> None:
 def break_a_statement(execute: Callable[..., object]) -> None:
     """Violate the primary key of event 1."""
     execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
+
+
+def raw_rollback(connection: sa.Connection, *, begins: bool = False) -> None:
+    """End the transaction past SQLAlchemy, and go on past it in another one, so that the driver reports one again."""
+    cursor = connection.connection.cursor()
+    begin = ["BEGIN"] if begins else []
+    for statement in ("ROLLBACK", *begin, "INSERT INTO events (id, event_key, body) VALUES (7, 'k', '7')"):
+        cursor.execute(statement)
+    cursor.close()

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.scenario import AtPoint, event_texts
+from tests.recipes.steps import raw_rollback
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 from tests.support.topics import read_topic
 
@@ -477,6 +479,21 @@ def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(await
             assert tx.outcome is None
             assert "without records, no row shows its outcome" in raised.value.__notes__[0]
         assert writer.state is SlotState.READY
+
+    with_writer(awaited, use)
+
+
+def test_a_rollback_past_sqlalchemy_in_a_hook_behind_which_only_such_statements_come(awaited: AwaitedScenario) -> None:
+    async def use(writer: AsyncDualWriter) -> None:
+        with pytest.raises(TransactionEndedInsideError):
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                connection = (await tx.session.connection()).sync_connection
+                assert connection is not None
+                begins = awaited.driver == "asyncpg"  # which would commit each statement by itself
+                hook = partial(raw_rollback, connection, begins=begins)
+                event.listen(tx.session.sync_session, "before_commit", lambda _: hook())
+        assert tx.outcome is Outcome.ROLLED_BACK
 
     with_writer(awaited, use)
 

@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
-from tests.recipes.steps import put
+from tests.recipes.steps import put, raw_rollback
 from tests.support.databases import event_bodies, events
 from tests.support.topics import read_topic
 
@@ -142,6 +144,44 @@ def test_a_transaction_that_was_ended_past_sqlalchemy_and_not_touched_again(
         getattr(tx.connection.connection, ending)()
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
+
+
+def test_a_rollback_past_sqlalchemy_behind_which_only_such_statements_come(
+    scenario: Scenario, writer: DualWriter
+) -> None:
+    """The state row is gone with what the block wrote, and COMMIT of the other transaction decides nothing."""
+    with pytest.raises(TransactionEndedInsideError), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        event.listen(tx.session, "before_commit", lambda session: raw_rollback(session.connection()))
+    assert tx.outcome is Outcome.ROLLED_BACK
+    scenario.assert_nothing_open()
+    with writer.transaction() as tx:
+        put(tx, scenario, 2)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def test_such_a_rollback_by_a_listener_of_the_engine(scenario: Scenario, writer: DualWriter) -> None:
+    """One that was there before the writer, and is called before ours."""
+    writer.close()
+    engine = scenario.database.engine.execution_options()
+    armed: list[sa.Connection] = []
+
+    def on_commit(connection: sa.Connection) -> None:
+        if connection in armed:
+            raw_rollback(connection)
+
+    event.listen(engine, "commit", on_commit)
+    with DualWriter(
+        engine,
+        bootstrap_servers=scenario.emulator.bootstrap_servers,
+        transactional_id=scenario.transactional_id,
+    ) as other:
+        with pytest.raises(TransactionEndedInsideError), other.transaction() as tx:
+            put(tx, scenario, 1)
+            armed.append(tx.connection)
+        assert tx.outcome is Outcome.ROLLED_BACK
+    scenario.assert_both_sides_agree()
 
 
 def test_a_row_that_was_locked_by_another_transaction_is_not_written(scenario: Scenario, writer: DualWriter) -> None:

@@ -473,9 +473,9 @@ class SqlAlchemyTransaction:
             )
         self._assert_not_doomed()
         has_ended = self._driver_has_begun and in_transaction(self.driver) is False
-        if self._is_still_written is not None and (self._statements_since or has_ended):
-            # A Session hook ran after the state was written, and may have undone it: the records would be published
-            # without what it has undone.
+        if self._is_still_written is not None and (self._statements_since or has_ended or self._has_hooks):
+            # A hook of the application ran after the state was written, and may have undone it: the records would be
+            # published without what it has undone. Past SQLAlchemy, it leaves no trace here.
             self._driver_has_begun = False  # the row tells, also of a COMMIT past SQLAlchemy
             if not self._is_still_written():
                 raise TransactionEndedInsideError(_UNDONE)
@@ -483,6 +483,15 @@ class SqlAlchemyTransaction:
             # a Session hook ran after the state was written, and may have lowered the durability setting
             self.connection.exec_driver_sql(self._raise_durability)
         self.commit_was_sent = True
+
+    @property
+    def _has_hooks(self) -> bool:
+        """Whether functions of the application are called inside the commit."""
+        listeners = self.connection.dispatch.commit
+        of_session = () if self.session is None else self.session.dispatch.before_commit
+        return any(each is not _before_commit for each in listeners) or any(
+            each is not _before_session_commit for each in of_session
+        )
 
     def rolled_back(self) -> None:
         """Note that the whole transaction is rolled back; `assert_intact` will find it."""
