@@ -59,6 +59,8 @@ class AsyncpgScenario(ScenarioOf[AwaitedWriter[AsyncpgDualWriter]]):
     """A scenario whose writers are awaited and know nothing of SQLAlchemy."""
 
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    loops_of_writers: list[asyncio.Runner] | None = None
+    """None: the writers share one loop; else each has one of its own, as a process has, and may be in any thread."""
     database_error = asyncpg.PostgresError
 
     def awaited_writer(
@@ -76,11 +78,18 @@ class AsyncpgScenario(ScenarioOf[AwaitedWriter[AsyncpgDualWriter]]):
     def points_before_commit_request(self) -> Sequence[PausePoint]:
         return POINTS_BEFORE_WRITE_AND_COMMIT
 
-    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter[AsyncpgDualWriter]:
-        return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))
+    def writer(
+        self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None, **settings: Any
+    ) -> AwaitedWriter[AsyncpgDualWriter]:
+        runner = self.runner
+        if self.loops_of_writers is not None:
+            runner = asyncio.Runner()
+            self.loops_of_writers.append(runner)
+        source = None if engine is None else engine.url
+        return AwaitedWriter(runner, self.awaited_writer(pause, source=source, **settings))
 
     def write_events(self, writer: AwaitedWriter[AsyncpgDualWriter], number: int) -> Seen:
-        return self.run(write_asyncpg_events(writer.awaited, self.topic, number))
+        return writer.run(write_asyncpg_events(writer.awaited, self.topic, number))
 
     async def insert(self, tx: AsyncpgDualTransaction, event_id: int, body: str) -> None:
         await tx.connection.execute(INSERT, event_id, body)
@@ -90,6 +99,12 @@ class AsyncpgScenario(ScenarioOf[AwaitedWriter[AsyncpgDualWriter]]):
 
 
 @contextmanager
-def asyncpg_scenario(database: PostgresDatabase, emulator: Emulator) -> Iterator[AsyncpgScenario]:
+def asyncpg_scenario(
+    database: PostgresDatabase, emulator: Emulator, *, loop_of_each_writer: bool = False
+) -> Iterator[AsyncpgScenario]:
+    loops: list[asyncio.Runner] = []
     with asyncio.Runner() as runner:
-        yield AsyncpgScenario(database, emulator, runner=runner)
+        loops_of_writers = loops if loop_of_each_writer else None
+        yield AsyncpgScenario(database, emulator, runner=runner, loops_of_writers=loops_of_writers)
+        for loop in loops:
+            loop.close()

@@ -48,6 +48,10 @@ class AwaitedWriter(Generic[AwaitedT]):
     def in_doubt(self) -> PreparedTxnState:
         return self.awaited.in_doubt
 
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Carry a coroutine out in the writer's loop."""
+        return self._runner.run(coroutine)
+
     def recover(self) -> Resolution:
         return self._runner.run(self.awaited.recover())
 

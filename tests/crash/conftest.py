@@ -28,7 +28,7 @@ def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path)
     )
     if request.param == "asyncpg":
         assert isinstance(database, PostgresDatabase)
-        with asyncpg_scenario(database, emulator) as made:
+        with asyncpg_scenario(database, emulator, loop_of_each_writer=True) as made:
             yield made
     else:
         yield (PsycopgScenario if request.param == "psycopg" else Scenario)(database, emulator)

@@ -6,18 +6,21 @@ thread runs at a time, and the same steps lead to the same history.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+import asyncpg
 import psycopg
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, DropReply, Error, Fault
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -27,6 +30,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter, Res
 from dualwrite.verify import history
 from dualwrite.verify.checker import check
 from dualwrite.verify.history import Change, Deciding, Event, Fail, Invoke, Ok, RecordAtRest, Recover, RowAtRest
+from tests.crash.awaited import AwaitedWriter
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import InjectedError
 from tests.support.conditions import until
@@ -38,7 +42,20 @@ from tests.support.topics import read_log
 IDS_OF_PROCESSES = (0, 0, 0, 1)
 DEADLINE_S = 60
 
-EXPECTED = (DualWriteError, sa.exc.SQLAlchemyError, psycopg.Error, InjectedError, KeyboardInterrupt)
+INTERRUPTIONS = (KeyboardInterrupt, asyncio.CancelledError)
+EXPECTED = (
+    DualWriteError,
+    sa.exc.SQLAlchemyError,
+    psycopg.Error,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    OSError,  # of a connection that asyncpg could not open
+    InjectedError,
+    *INTERRUPTIONS,
+)
+
+AnyWriter = DualWriter | PsycopgDualWriter | AwaitedWriter[AsyncpgDualWriter]
+_KINDS = {None: DualWriter, "psycopg": PsycopgDualWriter, "asyncpg": AsyncpgDualWriter}
 
 _RECOVERED = {
     Outcome.COMMITTED: history.Outcome.COMMITTED,
@@ -120,7 +137,7 @@ class Write:
     with_records: bool
     error: BaseException | None = None
     returned: bool = False
-    tx: DualTransaction | PsycopgDualTransaction | None = None
+    tx: DualTransaction | PsycopgDualTransaction | AsyncpgDualTransaction | None = None
 
     @property
     def bodies(self) -> list[str]:
@@ -166,10 +183,11 @@ class Process:
         self._thread: threading.Thread | None = None
         self._calm = False
         self._standing_at: PausePoint | None = None
-        on_psycopg = of.half_on_psycopg and of.clients.index(database) % 2 == 0
-        kind: Any = PsycopgDualWriter if on_psycopg else DualWriter
-        self.writer: DualWriter | PsycopgDualWriter = kind(
-            conninfo_of(database.engine.url) if on_psycopg else database.engine,
+        alone = of.driver_of_half if of.clients.index(database) % 2 == 0 else None
+        kind: Any = _KINDS[alone]
+        self._runner = asyncio.Runner() if alone == "asyncpg" else None
+        made = kind(
+            conninfo_of(database.engine.url) if alone else database.engine,
             bootstrap_servers=of.emulator.bootstrap_servers,
             transactional_id=transactional_id,
             create_table=False,
@@ -183,6 +201,16 @@ class Process:
             reconnect_backoff_ms=1,
             reconnect_backoff_max_ms=20,
         )
+        self.writer: AnyWriter = made if self._runner is None else AwaitedWriter(self._runner, made)
+
+    def close(self) -> None:
+        self.writer.close()
+        if self._runner is not None:
+            self._runner.close()
+
+    @property
+    def is_awaited(self) -> bool:
+        return self._runner is not None
 
     @property
     def busy(self) -> bool:
@@ -231,7 +259,7 @@ class Process:
         """Remember what the writer finds out, or why it could not."""
         try:
             self.resolutions.append(self.writer.recover())
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, *INTERRUPTIONS) as error:
             self.errors.append(error)
 
 
@@ -246,8 +274,8 @@ class History:
     topic: str = field(default_factory=lambda: unique("topic"))
     writes: list[Write] = field(default_factory=list)
     killed: list[Process] = field(default_factory=list)
-    half_on_psycopg: bool = False
-    """Every second process has no SQLAlchemy."""
+    driver_of_half: str | None = None
+    """Every second process has no SQLAlchemy, but this driver alone."""
 
     def __post_init__(self) -> None:
         self.emulator.create_topic(self.topic)
@@ -284,17 +312,29 @@ class History:
         else:
             self._write(process.writer, with_records=task is Task.WRITE)
 
-    def _write(self, writer: DualWriter | PsycopgDualWriter, *, with_records: bool) -> Write:
-        write = Write(writer.transactional_id, len(self.writes), with_records)
+    def _write(self, writer: AnyWriter, *, with_records: bool) -> Write:
+        named = writer.awaited if isinstance(writer, AwaitedWriter) else writer
+        write = Write(named.transactional_id, len(self.writes), with_records)
         self.writes.append(write)
         try:
-            with writer.transaction() as write.tx:
-                for index, body in enumerate(write.bodies):
-                    self._put(write.tx, write, index, body)
+            if isinstance(writer, AwaitedWriter):
+                writer.run(self._write_awaited(writer.awaited, write))
+            else:
+                with writer.transaction() as write.tx:
+                    for index, body in enumerate(write.bodies):
+                        self._put(write.tx, write, index, body)
             write.returned = True
-        except (Exception, KeyboardInterrupt) as error:
+        except (Exception, *INTERRUPTIONS) as error:
             write.error = error
         return write
+
+    async def _write_awaited(self, writer: AsyncpgDualWriter, write: Write) -> None:
+        async with writer.transaction() as write.tx:
+            for body in write.bodies:
+                row = next_event_id(), write.transactional_id, body
+                await write.tx.connection.execute("INSERT INTO events VALUES ($1, $2, $3)", *row)
+                if write.with_records:
+                    write.tx.send(self.topic, key=write.transactional_id, value=body)
 
     def _put(self, tx: DualTransaction | PsycopgDualTransaction, write: Write, index: int, body: str) -> None:
         row = {"id": next_event_id(), "event_key": write.transactional_id, "body": body}
@@ -311,7 +351,7 @@ class History:
             case Strike.ERROR:
                 process.throw(InjectedError())
             case Strike.INTERRUPTION:
-                process.throw(KeyboardInterrupt())
+                process.throw(asyncio.CancelledError() if process.is_awaited else KeyboardInterrupt())
             case Strike.DATABASE_CUT:
                 database.cut()
             case Strike.DATABASE_ANSWER_LOST:
@@ -356,7 +396,7 @@ class History:
             process.run_to_the_end()
         self.assert_right()
         for process in [*self.processes, *self.killed]:
-            process.writer.close()
+            process.close()
 
     def _recover_and_write(self, transactional_id: str) -> None:
         with DualWriter(

@@ -151,9 +151,10 @@ def test_a_history_on_postgres_comes_right(
 
 
 @pytest.mark.timeout(0 if MANY else 120)
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 @default_size(20)
 @given(steps=histories)
 def test_a_history_of_both_kinds_of_writers_comes_right(
-    broker: Emulator, postgres_clients: list[Database], steps: list[Step]
+    broker: Emulator, postgres_clients: list[Database], driver: str, steps: list[Step]
 ) -> None:
-    live_through(History(postgres_clients, broker, half_on_psycopg=True), steps)
+    live_through(History(postgres_clients, broker, driver_of_half=driver), steps)

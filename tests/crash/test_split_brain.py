@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -13,15 +13,19 @@ from dualwrite.errors import FencedError, OutcomeUnknown, RowLockTimeoutError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from tests.crash.asyncpg_scenario import AsyncpgScenario
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
+    AnyScenario,
     AtPoint,
     Predecessor,
     Scenario,
     Seen,
 )
 from tests.support.topics import read_topic
+
+pytestmark = pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg", "asyncpg"], indirect=True)
 
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
 DEADLINE_S = 30
@@ -65,6 +69,13 @@ def sleeping(scenario: Scenario, point: PausePoint) -> Iterator[Sleeper]:
         sleeper.wake()
 
 
+def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence[PausePoint]:
+    """Return the points after which COMMIT is sent before anything can show that the connection is lost."""
+    if isinstance(scenario, AsyncpgScenario):
+        return (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)  # its loop does not run in between
+    return () if scenario.database.engine.dialect.driver == "psycopg" else POINTS_BEFORE_COMMIT_REQUEST
+
+
 @pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
 def test_nobody_decides_while_the_older_one_holds_the_row(scenario: Scenario, point: PausePoint) -> None:
     with (
@@ -88,8 +99,7 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(scenario: S
             assert scenario.write(newer, 2).error is None
             seen = older.wake()
             third = scenario.write(newer, 3)
-    finds_out = scenario.database.engine.dialect.driver == "psycopg"  # that its connection is lost, before it sends
-    if point in POINTS_BEFORE_COMMIT_REQUEST and not finds_out:
+    if point in commits_without_looking(scenario):
         # It had sent all it had to send, and the row that could tell it what became of that has been replaced.
         assert isinstance(seen.error, OutcomeUnknown)
     else:

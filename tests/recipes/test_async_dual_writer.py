@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,9 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.asyncpg_scenario import asyncpg_scenario
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
+from tests.crash.psycopg_scenario import awaited_psycopg_scenario
 from tests.crash.scenario import AtPoint, event_texts
 from tests.recipes.steps import raw_rollback
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
@@ -321,8 +323,17 @@ def test_a_refused_record_dooms_the_block(awaited: AwaitedScenario) -> None:
     with_writer(awaited, use)
 
 
+_ON_POSTGRES: dict[str, Callable[[PostgresDatabase, Emulator], AbstractContextManager[Any]]] = {
+    "psycopg": lambda database, emulator: awaited_scenario(database, emulator, "psycopg"),
+    "asyncpg": lambda database, emulator: awaited_scenario(database, emulator, "asyncpg"),
+    "psycopg-alone": awaited_psycopg_scenario,
+    "asyncpg-alone": asyncpg_scenario,
+}
+
+
+@pytest.mark.parametrize("driver", _ON_POSTGRES)
 def test_a_forked_child_that_leaves_the_block_does_not_end_it(
-    emulator: Emulator, postgres_server: Any, request: pytest.FixtureRequest
+    emulator: Emulator, postgres_server: Any, driver: str
 ) -> None:
     """Its ROLLBACK would go through the socket that it shares with its parent, and its loop is its parent's too."""
     me = os.getpid()
@@ -333,18 +344,17 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_it(
             raise SystemExit
         os.waitpid(child, 0)
 
-    for driver in ("psycopg", "asyncpg"):
-        database = PostgresDatabase(postgres_server)
-        with awaited_scenario(database, emulator, driver) as awaited:
-            writer = awaited.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave))
-            try:
-                assert awaited.write(writer, 1).error is None
-            finally:
-                if os.getpid() != me:
-                    os._exit(0)
-            awaited.assert_both_sides_agree()
-            writer.close()
-        database.close()
+    database = PostgresDatabase(postgres_server)
+    with _ON_POSTGRES[driver](database, emulator) as awaited:
+        writer = awaited.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave))
+        try:
+            assert awaited.write(writer, 1).error is None
+        finally:
+            if os.getpid() != me:
+                os._exit(0)
+        awaited.assert_both_sides_agree()
+        writer.close()
+    database.close()
 
 
 # ---- in doubt ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter, AsyncpgDualWriterPool
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import Availability, Away
 from dualwrite.recipes.core.decisions import Outcome
@@ -29,6 +30,8 @@ from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter, AsyncDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.asyncpg_scenario import INSERT as ASYNCPG_INSERT
+from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import INSERT, conninfo_of
 from tests.crash.scenario import AtPoint
 from tests.recipes.heard import Heard
@@ -244,6 +247,25 @@ class AsyncPsycopgPool(AsyncPsycopg):
         return AsyncPsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **settings)
 
 
+class Asyncpg(AsyncFace):
+    async def begin(self) -> None:
+        self.writer = self.make(dsn_of(self.world.database.engine.url))
+
+    def make(self, dsn: str) -> Any:
+        return AsyncpgDualWriter(dsn, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON)
+
+    async def write_awaited(self, number: int) -> None:
+        async with self.writer.transaction() as tx:
+            await tx.connection.execute(ASYNCPG_INSERT, number, str(number))
+            tx.send(self.world.topic, value=str(number), key="k")
+
+
+class AsyncpgPool(Asyncpg):
+    def make(self, dsn: str) -> Any:
+        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
+        return AsyncpgDualWriterPool(dsn, prefix=self.world.name, pause=self.pause, **settings)
+
+
 class PsycopgGroups(PsycopgPool):
     group_commit = GroupCommit()
 
@@ -260,6 +282,10 @@ class AsyncPsycopgGroups(AsyncPsycopgPool):
     group_commit = GroupCommit()
 
 
+class AsyncpgGroups(AsyncpgPool):
+    group_commit = GroupCommit()
+
+
 BEFORE_THE_TRANSACTION: list[type[Face]] = [
     SqlAlchemy,
     SqlAlchemyPool,
@@ -269,10 +295,13 @@ BEFORE_THE_TRANSACTION: list[type[Face]] = [
     AsyncSqlAlchemyPool,
     AsyncPsycopg,
     AsyncPsycopgPool,
+    Asyncpg,
+    AsyncpgPool,
     SqlAlchemyGroups,
     AsyncSqlAlchemyGroups,
     PsycopgGroups,
     AsyncPsycopgGroups,
+    AsyncpgGroups,
 ]
 FACES = [*BEFORE_THE_TRANSACTION, SessionsOfAWriter]
 POOLS: list[type[Face]] = [SqlAlchemyPool, PsycopgPool]

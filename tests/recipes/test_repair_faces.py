@@ -19,12 +19,14 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.recovery.service import Action
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.asyncpg_scenario import asyncpg_scenario
 from tests.crash.awaited import awaited_scenario
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario
 from tests.crash.test_group_commit import Writer, with_groups
 from tests.producer.test_tiers import TIERS
 from tests.recipes.pools import written
+from tests.recipes.repairs import delete_records
 from tests.recovery.world import service
 from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
 
@@ -45,6 +47,7 @@ FACES: dict[str, Callable[[Any, Emulator], Any]] = {
     "SQLAlchemy, asyncio, SQLite": lambda database, emulator: awaited_scenario(database, emulator, "aiosqlite"),
     "SQLAlchemy, asyncio, PostgreSQL": lambda database, emulator: awaited_scenario(database, emulator, "asyncpg"),
     "psycopg, asyncio": awaited_psycopg_scenario,
+    "asyncpg, asyncio": asyncpg_scenario,
 }
 
 
@@ -69,14 +72,14 @@ def abort(scenario: AnyScenario) -> None:
         admin.force_terminate_transaction(scenario.kafka_id)
 
 
-def leave_aborted(scenario: AnyScenario, number: int) -> None:
+def leave_aborted(scenario: AnyScenario, number: int, **settings: Any) -> None:
     """Decide a dual write by a writer that fails before Kafka's commit, which an operator aborts."""
 
     def abort_and_fail() -> None:
         abort(scenario)
         raise InjectedError
 
-    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, abort_and_fail), **BOUND) as writer:
+    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, abort_and_fail), **BOUND, **settings) as writer:
         seen = scenario.write(writer, number)
         assert isinstance(seen.error, InjectedError)
         assert seen.took_effect
@@ -93,6 +96,16 @@ def test_the_next_use_repairs(scenario: AnyScenario, via: str, confirm: str) -> 
             assert writer.recover().outcome is Outcome.REPAIRED
         assert scenario.write(writer, 3).error is None
         assert scenario.write(writer, 4).error is None
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("emulator", [tier for tier in Tier if tier is not Tier.BOUNDED_V1], indirect=True)
+def test_the_next_use_repairs_from_the_copy_in_the_database(scenario: AnyScenario, emulator: Emulator) -> None:
+    leave_aborted(scenario, 1, redo="database")
+    delete_records(emulator.bootstrap_servers, scenario.topic)
+    with scenario.writer(redo="database", **BOUND) as writer:
+        assert writer.recover().outcome is Outcome.REPAIRED
+        assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,38 +16,18 @@ from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
-from tests.crash.awaited import AwaitedScenario, awaited_scenario
-from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
+from tests.crash.conftest import AnyAwaited
+from tests.crash.conftest import awaited as awaited
+from tests.crash.psycopg_scenario import INSERT, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, Seen, event_texts
 from tests.recipes.pools import QUIET_LEASE_MS, prefix_of
 from tests.recipes.test_stored_blocks import AWAY, fail, kafka_away, stored_rows
 from tests.support.conditions import until
-from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, event_bodies, unique
+from tests.support.databases import Database, PostgresDatabase, event_bodies, unique
 from tests.support.event_class import Event
 from tests.support.topics import read_topic
 
-AnyAwaited = AwaitedScenario | AwaitedPsycopgScenario
 DEADLINE_S = 30
-
-
-@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone"])
-def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyAwaited]:
-    """A scenario for each awaited driver of SQLAlchemy, and for psycopg alone."""
-    driver: str = request.param
-    if driver == "aiosqlite":
-        on_file = SqliteDatabase(tmp_path)
-        with awaited_scenario(on_file, emulator, driver) as scenario:
-            yield scenario
-        on_file.close()
-        return
-    database = PostgresDatabase(request.getfixturevalue("postgres_server"))
-    if driver == "psycopg-alone":
-        with awaited_psycopg_scenario(database, emulator) as alone:
-            yield alone
-    else:
-        with awaited_scenario(database, emulator, driver) as scenario:
-            yield scenario
-    database.close()
 
 
 def write(scenario: AnyAwaited, writer: Any, number: int) -> Seen:
