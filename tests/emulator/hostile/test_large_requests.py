@@ -27,7 +27,7 @@ from tests.support.conditions import until
 MANY = 30_000
 MOST = 98_000
 """Nearly as many elements as a request may have."""
-LONGEST_S = 0.1
+LONGEST_S = 0.05
 
 
 @pytest.fixture(scope="module")
@@ -302,10 +302,7 @@ def test_others_are_served_in_between(emulator: Emulator, send: Send) -> None:
 
 
 def _longest_turn_s(emulator: Emulator, send: Callable[[RawClient], None]) -> float:
-    """Return the longest turn of the best attempt.
-
-    What is done in one piece takes long each time; a collection of garbage comes once.
-    """
+    """Return the longest turn of the best attempt: what is done in one piece takes long each time."""
     longest_s: list[float] = []
     while not longest_s or (longest_s[-1] >= LONGEST_S and len(longest_s) < 3):
         with RawClient(emulator.bootstrap_servers) as client, watched(emulator) as turns:
