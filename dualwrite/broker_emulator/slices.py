@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from typing import Final, Generic, TypeVar
 
@@ -29,11 +29,13 @@ SLICE_NS: Final = 5_000_000
 async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return what `function` makes of each item, in order. Nothing else may change `items` meanwhile."""
     results: list[R] = []
-    following: Iterator[T] = iter(items)
-    while True:
-        if not _take_slice(function, following, results):
-            return results
-        await asyncio.sleep(0)
+    ends_ns = time.perf_counter_ns() + SLICE_NS
+    for item in items:
+        results.append(function(item))
+        if time.perf_counter_ns() > ends_ns:
+            await asyncio.sleep(0)
+            ends_ns = time.perf_counter_ns() + SLICE_NS
+    return results
 
 
 async def mapped_rows(function: Callable[[T], R], items: Iterable[T]) -> Callable[..., R]:
@@ -122,13 +124,3 @@ def at_once(steps: Steps[R]) -> R:
 async def in_slices(steps: Steps[R]) -> R:
     """Take the steps slice by slice, and return the result; if the caller is cancelled, the rest at once."""
     return await Work(steps).done_in_slices()
-
-
-def _take_slice(function: Callable[[T], R], items: Iterator[T], results: list[R]) -> bool:
-    """Work for one slice of time; return whether items may be left."""
-    ends_ns = time.perf_counter_ns() + SLICE_NS
-    for item in items:
-        results.append(function(item))
-        if time.perf_counter_ns() > ends_ns:
-            return True
-    return False

@@ -33,7 +33,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -48,7 +50,7 @@ from dualwrite.broker_emulator.cluster.topics import Partition, TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.compression import ZSTD
 from dualwrite.broker_emulator.log.framing import ProducedBatch, read_produced
-from dualwrite.broker_emulator.log.record_batch import BatchHeader
+from dualwrite.broker_emulator.log.record_batch import TRANSACTIONAL, BatchHeader
 from dualwrite.broker_emulator.log.results import AppendResult
 from dualwrite.broker_emulator.log.validation import (
     CheckedContents,
@@ -66,6 +68,7 @@ _ACKS = (_ALL_REPLICAS, 0, 1)
 _ADMIN_CLIENT: Final = "__admin_client"
 """The client id that may write internal topics: nobody is kept out by it, but no client does so by mistake."""
 _WRITE = AclOperation.WRITE  # fast to read (see `error_codes.py`)
+_error = attrgetter("error")
 
 _NOT_ENOUGH_REPLICAS = dict.fromkeys(
     (
@@ -119,21 +122,25 @@ _NOTHING_TO_VERIFY = _Verified({}, {})
 
 async def handle(call: NodeCall) -> Any:
     named = _named(call)
-    writes = await mapped(lambda pair: _write(call, pair[0], pair[1].index, read_produced(pair[1].records)), named)
+    writes = await mapped(partial(_write, call), named)
     refused = _refused_as_a_whole(call, writes)
     if refused is not None:
         return _refuse_all(call, refused)
     unverified = _transactional(writes)
-    if len({(header.producer_id, header.producer_epoch) for _, header in unverified}) > 1:
+    if len(unverified) > 1 and len({(header.producer_id, header.producer_epoch) for _, header in unverified}) > 1:
         return _refuse_all(call, _TWO_PRODUCERS)
     verified = await _verify(call, unverified) if unverified else _NOTHING_TO_VERIFY
     results = await _append_all(call, writes, verified)
     if call.request.acks == _ALL_REPLICAS and any(map(_is_behind, writes)):
         results = await _replicated(call, writes, results)
-    return await _response(call, results)
+    return await _response(call, named, results)
 
 
-def _named(call: NodeCall) -> list[tuple[Any, Any]]:
+_Named = tuple[Any, Any]
+"""A topic of the request with one of its partitions."""
+
+
+def _named(call: NodeCall) -> list[_Named]:
     """Return each topic of the request with each of its partitions."""
     return [(topic, data) for topic in call.request.topic_data for data in topic.partition_data]
 
@@ -154,7 +161,7 @@ def _refused_as_a_whole(call: NodeCall, writes: list[_Write]) -> AppendResult | 
         batch = write.produced
         if batch.header is None and batch.is_corrupt:
             return AppendResult(batch.error, error_message=batch.problem)
-        if batch.header is not None and batch.header.is_transactional:
+        if batch.header is not None and batch.header.attributes & TRANSACTIONAL:
             return None if _may_use(call, call.request.transactional_id) else _FORBIDDEN
     return None
 
@@ -163,7 +170,10 @@ def _may_use(call: NodeCall, transactional_id: str | None) -> bool:
     return transactional_id is not None and call.may_write_id(transactional_id)
 
 
-def _write(call: NodeCall, requested: Any, index: int, produced: ProducedBatch) -> _Write:
+def _write(call: NodeCall, named: _Named) -> _Write:
+    requested, data = named
+    index = data.index
+    produced = read_produced(data.records)
     topic, error = allowed_topic(call, requested, _WRITE)
     if topic is None:
         return _Write(produced, None, error)
@@ -171,7 +181,7 @@ def _write(call: NodeCall, requested: Any, index: int, produced: ProducedBatch) 
         return _Write(produced, None, ErrorCode.unknown_topic_or_partition)
     if produced.error is not NO_ERROR:
         return _Write(produced, None, produced.error)
-    if produced.header is not None and produced.header.compression == ZSTD and call.version < _ZSTD_VERSION:
+    if call.version < _ZSTD_VERSION and produced.header is not None and produced.header.compression == ZSTD:
         return _Write(produced, None, ErrorCode.unsupported_compression_type)  # KIP-110
     partition = topic.partitions[index]
     is_led = partition.leader_id == call.node.node_id
@@ -186,7 +196,7 @@ def _transactional(writes: list[_Write]) -> list[tuple[Partition, BatchHeader]]:
         if partition is not None
         and leader_epoch >= 0
         and produced.header is not None
-        and produced.header.is_transactional
+        and produced.header.attributes & TRANSACTIONAL
         and produced.header.producer_id >= 0
     ]
 
@@ -230,17 +240,20 @@ async def _verify_once(
         log = partition.log
         if is_verified and log.fences_verification(header.producer_id, header.producer_epoch):
             refused[partition.name] = ErrorCode.invalid_producer_epoch
-        elif not log.has_open_transaction(header.producer_id, header.producer_epoch):
-            guards[partition.name] = log.begin_verification(
-                header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump=adds
-            )
+            continue
+        guard = log.begin_verification(
+            header.producer_id, header.producer_epoch, header.base_sequence, supports_epoch_bump=adds
+        )
+        if guard is not VerificationGuard.SENTINEL:
+            guards[partition.name] = guard
     if not guards or not is_verified:
         return guards, refused
     header = written[0][1]
     errors = await call.node.add_partitions_to_txn.add_or_verify(
         call.request.transactional_id, header.producer_id, header.producer_epoch, guards, add=adds
     )
-    refused |= {name: error for name, error in errors.items() if error is not NO_ERROR}
+    if any(errors.values()):
+        refused |= {name: error for name, error in errors.items() if error is not NO_ERROR}
     return guards, refused
 
 
@@ -255,14 +268,23 @@ async def _append_all(call: NodeCall, writes: list[_Write], verified: _Verified)
         if partition is None or produced.header is None:
             results.append(AppendResult(error))
             continue
-        asked = produced.header, produced.records, partition.log.config, call.cluster.clock.now_ms(), partition.name
-        contents = check_contents_at_once(*asked) or await check_contents_in_thread(*asked)
-        results.append(_append(call, write, partition, verified, contents))
+        now_ms = call.cluster.clock.now_ms()
+        asked = produced.header, produced.records, partition.log.config, now_ms, partition.name
+        contents = check_contents_at_once(*asked)
+        if contents is None:
+            contents = await check_contents_in_thread(*asked)
+            now_ms = call.cluster.clock.now_ms()
+        results.append(_append(call, write, partition, verified, contents, now_ms))
     return results
 
 
 def _append(
-    call: NodeCall, write: _Write, partition: Partition, verified: _Verified, contents: CheckedContents
+    call: NodeCall,
+    write: _Write,
+    partition: Partition,
+    verified: _Verified,
+    contents: CheckedContents,
+    now_ms: int,
 ) -> AppendResult:
     unverified = verified.refused.get(partition.name)
     if unverified is not None:
@@ -276,7 +298,7 @@ def _append(
         return AppendResult(ErrorCode.invalid_record, error_message=problem)
     return partition.log.append(
         write.produced.records,
-        now_ms=call.cluster.clock.now_ms(),
+        now_ms=now_ms,
         guard=verified.guards.get(partition.name),
         contents=contents,
     )
@@ -314,16 +336,15 @@ async def _replicated(call: NodeCall, writes: list[_Write], results: list[Append
     return replicated
 
 
-async def _response(call: NodeCall, results: list[AppendResult]) -> Any:
+async def _response(call: NodeCall, named: list[_Named], results: list[AppendResult]) -> Any:
     if call.request.acks == 0:
         errors = {result.error for result in results} - {NO_ERROR}
         if errors:
             raise CloseConnectionError(f"Produce with acks=0 failed: {', '.join(error.name for error in errors)}")
         return None
-    hints = LeaderHints(call, [result.error for result in results])
-    given = zip(_named(call), results, strict=True)
-    rows = iter(await mapped(lambda each: _row(call.new, each[0][0], each[0][1].index, each[1], hints), given))
-    topics = await mapped(lambda topic: _topic(call.new, topic, rows), call.request.topic_data)
+    hints = LeaderHints(call, map(_error, results))
+    rows = iter(await mapped(partial(_row, call.new, hints), zip(named, results, strict=True)))
+    topics = await mapped(partial(_topic, call.new, rows), call.request.topic_data)
     return _build(call, topics, hints)
 
 
@@ -335,31 +356,32 @@ def _refuse_all(call: NodeCall, result: AppendResult) -> Any:
     if call.request.acks == 0:
         raise CloseConnectionError(f"Produce with acks=0 failed: {result.error.name}")
     hints = LeaderHints(call, ())
-    rows = (_row(call.new, topic, data.index, result, hints) for topic, data in _named(call))
-    return _build(call, [_topic(call.new, topic, rows) for topic in call.request.topic_data], hints)
+    rows = (_row(call.new, hints, (named, result)) for named in _named(call))
+    return _build(call, [_topic(call.new, rows, topic) for topic in call.request.topic_data], hints)
 
 
 def _build(call: NodeCall, topics: Sequence[Any], hints: LeaderHints) -> Any:
     return call.new.response(responses=tuple(topics), throttle_time=NO_THROTTLE, **hints.for_response())
 
 
-def _topic(new: Any, topic: Any, rows: Iterator[Any]) -> Any:
+def _topic(new: Any, rows: Iterator[Any], topic: Any) -> Any:
     """Return the row of a topic, with the next rows of partitions, one for each in the request."""
     return new.TopicProduceResponse(
         **topic_reference(topic), partition_responses=tuple(islice(rows, len(topic.partition_data)))
     )
 
 
-def _row(new: Any, topic: Any, index: int, result: AppendResult, hints: LeaderHints) -> Any:
+def _row(new: Any, hints: LeaderHints, answered: tuple[_Named, AppendResult]) -> Any:
+    (topic, data), result = answered
     return new.PartitionProduceResponse(
-        index=index,
+        index=data.index,
         error_code=result.error,
         base_offset=result.base_offset,
-        log_append_time=_instant(result.log_append_time_ms),
+        log_append_time=None if result.log_append_time_ms < 0 else _instant(result.log_append_time_ms),
         log_start_offset=result.log_start_offset,
         record_errors=_record_errors(new, result) if result.bad_records else (),
         error_message=result.error_message,
-        **hints.for_partition(topic, index, result.error),
+        **hints.for_partition(topic, data.index, result.error),
     )
 
 
@@ -373,6 +395,6 @@ def _record_errors(new: Any, result: AppendResult) -> tuple[Any, ...]:
     )
 
 
-def _instant(timestamp_ms: int) -> datetime | None:
-    """Return the time as the codec takes it: None is encoded as -1."""
-    return None if timestamp_ms < 0 else datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+def _instant(timestamp_ms: int) -> datetime:
+    """Return the time as the codec takes it; it encodes None as -1."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)

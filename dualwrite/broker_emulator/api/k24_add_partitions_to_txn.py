@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -52,17 +53,18 @@ async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return await call.refused(ErrorCode.transactional_id_authorization_failed)
+    names = _names(request.v3_and_below_topics)
     errors = await _add(
         call,
         request.v3_and_below_transactional_id,
         request.v3_and_below_producer_id,
         request.v3_and_below_producer_epoch,
-        _names(request.v3_and_below_topics),
+        names,
         transaction_version=0,
     )
     if isinstance(errors, ErrorCode):
         errors = producer_fenced_below(2, call.version, errors)
-    return _single(call, await _topic_results(call, request.v3_and_below_topics, errors))
+    return _single(call, await _topic_results(call, request.v3_and_below_topics, names, errors))
 
 
 async def _transactions(call: NodeCall, transactions: Iterable[Any]) -> list[ErrorCode | _Errors]:
@@ -107,8 +109,8 @@ async def _add(
 
 async def _not_attempted(call: NodeCall, names: list[TopicPartition]) -> _Errors:
     """Return the error of each partition if one of them cannot be in a transaction, else none."""
-    checked = await mapped(lambda name: _check(call, name), names)
-    if all(error is NO_ERROR for error in checked):
+    checked = await mapped(partial(_check, call), names)
+    if not any(checked):
         return {}
     not_attempted = ErrorCode.operation_not_attempted
     return {name: not_attempted if error is NO_ERROR else error for name, error in zip(names, checked, strict=True)}
@@ -132,26 +134,29 @@ def _names(topics: Any) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _row(call: NodeCall, name: TopicPartition, errors: ErrorCode | _Errors) -> Any:
+def _row(call: NodeCall, errors: ErrorCode | _Errors, name: TopicPartition) -> Any:
     error = errors if isinstance(errors, ErrorCode) else errors[name]
     return call.new.AddPartitionsToTxnPartitionResult(partition_index=name.partition, partition_error_code=error)
 
 
-def _topic_row(call: NodeCall, topic: Any, rows: Iterator[Any]) -> Any:
+def _topic_row(call: NodeCall, rows: Iterator[Any], topic: Any) -> Any:
     """Return the row of a topic, with the next ones of partitions."""
     return call.new.AddPartitionsToTxnTopicResult(
         name=topic.name, results_by_partition=tuple(islice(rows, len(topic.partitions)))
     )
 
 
-async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
-    rows = iter(await mapped(lambda name: _row(call, name, errors), _names(topics)))
-    return tuple(await mapped(lambda topic: _topic_row(call, topic, rows), topics))
+async def _topic_results(
+    call: NodeCall, topics: Any, names: list[TopicPartition], errors: ErrorCode | _Errors
+) -> tuple[Any, ...]:
+    """Return the rows of topics whose partitions are `names`."""
+    rows = iter(await mapped(partial(_row, call, errors), names))
+    return tuple(await mapped(partial(_topic_row, call, rows), topics))
 
 
 def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
-    rows = (_row(call, name, error) for name in _names(topics))
-    return tuple(_topic_row(call, topic, rows) for topic in topics)
+    rows = (_row(call, error, name) for name in _names(topics))
+    return tuple(_topic_row(call, rows, topic) for topic in topics)
 
 
 async def _rows_of(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]]) -> list[_Transaction]:
@@ -159,7 +164,8 @@ async def _rows_of(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]
     rows = []
     for transaction, errors in results:
         await pace.keep()
-        rows.append((transaction, await _topic_results(call, transaction.topics, errors)))
+        topics = transaction.topics
+        rows.append((transaction, await _topic_results(call, topics, _names(topics), errors)))
     return rows
 
 

@@ -84,23 +84,23 @@ class Schema:
     def frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the whole response frame, starting with its size."""
         parts = [b"\0"] if self._flexible_response_header else []
-        self._write_all(parts.append, response, parts)
+        try:
+            self._write(parts.append, response)
+        except struct.error:  # a message that quotes a very long name
+            return self.large_frame(correlation_id, response)
         body = b"".join(parts)
         return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 
     def large_frame(self, correlation_id: int, response: Any) -> bytes:
         """Return the same, more slowly, and without an object in memory for each of its fields."""
         body = bytearray(b"\0" if self._flexible_response_header else b"")
-        self._write_all(body.extend, response, body)
-        return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
-
-    def _write_all(self, emit: Callable[[bytes], None], response: Any, written: list[bytes] | bytearray) -> None:
         try:
-            self._write(emit, response)
-        except struct.error:  # a message that quotes a very long name
+            self._write(body.extend, response)
+        except struct.error:
             cut_long_texts(response)
-            del written[int(self._flexible_response_header) :]
-            self._write(emit, response)
+            del body[int(self._flexible_response_header) :]
+            self._write(body.extend, response)
+        return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 
 
 @cache

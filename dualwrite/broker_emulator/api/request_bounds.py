@@ -53,17 +53,7 @@ def lengths_check(request_type: Any) -> Check:
     """Generate the check for one version of a request, with arrays or without: its strings can be too long."""
     source = _WalkSource()
     source.add_entity(request_type)
-    walk = source.compiled()
-
-    def check(frame: bytes | memoryview, position: int, max_elements: int) -> None:
-        try:
-            end, _ = walk(frame, position, max_elements)
-        except struct.error as error:
-            raise IndexError("the frame ends within the length of a field") from error
-        if end > len(frame):
-            raise IndexError("the request is longer than its frame")
-
-    return check
+    return source.compiled_check()
 
 
 def _has_arrays(entity_type: Any) -> bool:
@@ -97,6 +87,9 @@ class _WalkSource:
             "count_of_nothing": _count_of_nothing,
             "too_many": _too_many,
             "too_long": _too_long,
+            "too_short": _too_short,
+            "struct_error": struct.error,
+            "cut_off": _cut_off,
         }
 
     def add_entity(self, entity_type: Any) -> None:
@@ -179,11 +172,20 @@ class _WalkSource:
 
     def compiled(self) -> _Walk:
         self._line("return position, left")
-        body = "\n".join(self._lines)
+        walk: _Walk = self._function("\n".join(self._lines))
+        return walk
+
+    def compiled_check(self) -> Check:
+        """Return the walk as a check of a whole request: it ends within the frame, and returns nothing."""
+        self._line("if position > len(frame): raise too_short()")
+        body = "\n".join(f"    {line}" for line in self._lines)
+        check: Check = self._function(f"    try:\n{body}\n    except struct_error as error: raise cut_off() from error")
+        return check
+
+    def _function(self, body: str) -> Any:
         namespace = dict(self._names)
         exec(compile(f"def walk(frame, position, left):\n{body}\n", f"<{__name__}>", "exec"), namespace)
-        walk: _Walk = namespace["walk"]
-        return walk
+        return namespace["walk"]
 
     def _add_block(self, add: Callable[[], None]) -> None:
         self._depth += 1
@@ -253,6 +255,14 @@ def _too_many(count: int, left: int, left_bytes: int) -> ValueError:
     if count > left:
         return too_many_elements()
     return ValueError(f"an array claims {count} elements, {left_bytes} bytes are left")
+
+
+def _too_short() -> IndexError:
+    return IndexError("the request is longer than its frame")
+
+
+def _cut_off() -> IndexError:
+    return IndexError("the frame ends within the length of a field")
 
 
 def _too_long(size: int) -> ValueError:

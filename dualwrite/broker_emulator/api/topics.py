@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -91,7 +91,7 @@ class LeaderHints:
 
     __slots__ = ("_call", "_leaders")
 
-    def __init__(self, call: NodeCall, errors: Sequence[ErrorCode]) -> None:
+    def __init__(self, call: NodeCall, errors: Iterable[ErrorCode]) -> None:
         self._call = call
         self._leaders: set[int] | None = None
         if not _HINTED_ERRORS.isdisjoint(errors) and hasattr(call.new, "NodeEndpoint"):

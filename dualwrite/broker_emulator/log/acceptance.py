@@ -21,24 +21,26 @@ from dualwrite.broker_emulator.log.verification import VerificationEntry, Verifi
 
 
 class Expected(NamedTuple):
-    """What the batches are compared with."""
+    """What a partition compares batches with."""
 
     producers: Mapping[int, ProducerEntry]
     verifications: Verifications
-    guard: VerificationGuard | None
-    """What the append presents."""
     open_at_any_epoch: bool
 
 
 def accept(
     batches: Sequence[tuple[BatchHeader, memoryview]],
     expected: Expected,
+    guard: VerificationGuard | None,
     *,
     base_offset: int,
     now_ms: int,
     from_client: bool,
 ) -> dict[int, ProducerEntry] | AppendedBatch | Rejection:
-    """Return the producers as they are after all batches, the earlier batch of a duplicate, or the first rejection."""
+    """Return the producers as they are after all batches, the earlier batch of a duplicate, or the first rejection.
+
+    `guard`: what the append presents.
+    """
     entries: dict[int, ProducerEntry] = {}
     for header, _ in batches:
         producer_id = header.producer_id
@@ -50,7 +52,7 @@ def accept(
             verification = None if producer_id in entries else expected.verifications.get(producer_id)
             rejection = check_epoch(entry, header)
             rejection = rejection or check_verified(
-                entry, header, verification, expected.guard, any_epoch=expected.open_at_any_epoch
+                entry, header, verification, guard, any_epoch=expected.open_at_any_epoch
             )
             rejection = rejection or _check_order(entry, header, verification, from_client)
             if rejection is not None:

@@ -53,7 +53,7 @@ def read_produced(records: bytes | None) -> ProducedBatch:
         return _NOTHING
     if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
         header = parse_header(records)
-        if header.size_bytes == len(records):  # as nearly always
+        if header.length + _OVERHEAD_BYTES == len(records):  # as nearly always
             return ProducedBatch(header, records)
     try:
         size = batch_size(records, 0)

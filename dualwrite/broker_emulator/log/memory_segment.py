@@ -136,16 +136,14 @@ class MemorySegment:
 class MemoryStorage:
     """Storage of a partition's segments in memory; lost when the process ends."""
 
-    __slots__ = ("_budget",)
+    __slots__ = ("_budget", "check_room")
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
+        self.check_room = budget.check
 
     def load(self, state: LogState) -> LoadedLog:
         return LoadedLog([self.new_segment(0, 0)], 0)
-
-    def check_room(self) -> None:
-        self._budget.check()
 
     def new_segment(self, base_offset: int, stable_offset: int) -> MemorySegment:
         return MemorySegment(base_offset, stable_offset, self._budget)

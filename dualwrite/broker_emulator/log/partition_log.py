@@ -30,6 +30,7 @@ from dualwrite.broker_emulator.log.producer_state import (
 )
 from dualwrite.broker_emulator.log.record_batch import (
     NO_PRODUCER_ID,
+    TRANSACTIONAL,
     BatchHeader,
     CorruptRecordError,
     OldMagicError,
@@ -107,6 +108,7 @@ class PartitionLog:
         self._unstable = self._states.unstable
         self._stamps_time = self.config.is_log_append_time
         self._verifications = Verifications()
+        self._expected = Expected(self._producers, self._verifications, self._open_at_any_epoch)
         self._storage = storage or MemoryStorage(MemoryBudget(_NO_LIMIT))
         self._segments = Segments(
             self._storage, self._states, self.config.segment_bytes, self.config.longest_segment_ms
@@ -159,7 +161,7 @@ class PartitionLog:
         """
         if up_to is None:
             self._high_watermark_held = False
-        self._advance(None if up_to is None else self._replicable(up_to))
+        self._advance(replicated_to=None if up_to is None else self._replicable(up_to))
         if not self._high_watermark_held:
             waiting, self.on_release = self.on_release, []
             for callback in waiting:
@@ -183,6 +185,7 @@ class PartitionLog:
         self.leader_epoch = leader_epoch
         self.leader_epoch_start_offset = self._log_end_offset
         self._verifications = Verifications()
+        self._expected = Expected(self._producers, self._verifications, self._open_at_any_epoch)
 
     def restarted(self) -> None:
         """Know no more than Kafka does after a start: a retry is a duplicate only if it is a producer's last batch."""
@@ -289,7 +292,7 @@ class PartitionLog:
             logger.error("%s", error)
             return ErrorCode.kafka_storage_error
         self._log_end_offset = next_offset
-        self._storage.appended(self._segments.active, self._flushed)
+        self._storage.appended(self._segments.active, self._advance)
         return NO_ERROR
 
     def _append_batches(
@@ -301,7 +304,8 @@ class PartitionLog:
     ) -> AppendResult:
         accepted = accept(
             batches,
-            Expected(self._producers, self._verifications, guard, self._open_at_any_epoch),
+            self._expected,
+            guard,
             base_offset=self._log_end_offset,
             now_ms=now_ms,
             from_client=from_client,
@@ -335,13 +339,13 @@ class PartitionLog:
         for header, _ in batches:
             traffic.messages_in += header.record_count
             traffic.bytes_in += header.size_bytes
-            if header.is_transactional:
+            if header.attributes & TRANSACTIONAL:
                 self._verifications.end(header.producer_id)
         for producer_id, entry in entries.items():
             if entry.has_open_transaction:
                 self._unstable.begin(producer_id, entry.current_txn_first_offset)
             self._producers[producer_id] = entry
-        self._storage.appended(self._segments.active, self._flushed)
+        self._storage.appended(self._segments.active, self._advance)
         return AppendResult(NO_ERROR, base_offset, log_start_offset=self._log_start_offset)
 
     def _store(self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> None:
@@ -354,11 +358,6 @@ class PartitionLog:
             stored.append((data, next_offset, header.max_timestamp))
         self._segments.append(stored)
         self._log_end_offset = next_offset
-
-    def _flushed(self, offset: int) -> None:
-        """Let everything below `offset` be acknowledged and visible: storage has flushed it."""
-        self._flushed_offset = offset
-        self._advance(self._high_watermark if self._high_watermark_held else offset)
 
     def append_marker(
         self,
@@ -400,11 +399,16 @@ class PartitionLog:
             self._producers[producer_id] = after_marker(entry, producer_epoch, coordinator_epoch, now_ms)
         if entry is not None and entry.has_open_transaction:
             self._states.complete(producer_id, marker_offset, commit, self._segments.active)
-        self._storage.appended(self._segments.active, self._flushed)
+        self._storage.appended(self._segments.active, self._advance)
         return NO_ERROR
 
-    def _advance(self, replicated_to: int | None = None) -> None:
-        """Set the high watermark and the last stable offset; `replicated_to` None: as far as flushed and not held."""
+    def _advance(self, flushed_to: int | None = None, *, replicated_to: int | None = None) -> None:
+        """Set the high watermark and the last stable offset; `replicated_to` None: as far as flushed and not held.
+
+        `flushed_to`: what is below it may be acknowledged and visible from now on, because storage has flushed it.
+        """
+        if flushed_to is not None:
+            self._flushed_offset = flushed_to
         if replicated_to is None:
             replicated_to = self._high_watermark if self._high_watermark_held else self._flushed_offset
         stable = self._unstable.advance_high_watermark(replicated_to)

@@ -19,6 +19,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     MAX_SEQUENCE,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TRANSACTIONAL,
     BatchHeader,
     iter_records,
     parse_end_txn_marker,
@@ -118,7 +119,7 @@ def check_verified(
     any_epoch: bool = False,
 ) -> Rejection | None:
     """Check that a transactional batch belongs to an open transaction or presents the pending guard (else 48)."""
-    if not header.is_transactional or is_open(entry, header.producer_epoch, any_epoch=any_epoch):
+    if not header.attributes & TRANSACTIONAL or is_open(entry, header.producer_epoch, any_epoch=any_epoch):
         return None
     if verification is not None and verification.guard is guard:
         return None
@@ -190,7 +191,7 @@ def _out_of_order(header: BatchHeader, reason: str) -> Rejection:
 
 def check_same_kind(entry: ProducerEntry | None, header: BatchHeader) -> Rejection | None:
     """Check that a producer with an open transaction does not write outside of it (48)."""
-    if entry is None or not entry.has_open_transaction or header.is_transactional:
+    if entry is None or header.attributes & TRANSACTIONAL or not entry.has_open_transaction:
         return None
     return Rejection(
         ErrorCode.invalid_txn_state,
@@ -202,7 +203,7 @@ def check_same_kind(entry: ProducerEntry | None, header: BatchHeader) -> Rejecti
 def after_batch(entry: ProducerEntry | None, header: BatchHeader, base_offset: int, now_ms: int) -> ProducerEntry:
     """Return the entry after a data batch was appended at `base_offset`."""
     batch = AppendedBatch(header.base_sequence, header.last_sequence, base_offset, header.max_timestamp)
-    first_offset = base_offset if header.is_transactional else NO_OFFSET
+    first_offset = base_offset if header.attributes & TRANSACTIONAL else NO_OFFSET
     if entry is None:
         return ProducerEntry(
             header.producer_epoch, NO_COORDINATOR_EPOCH, header.max_timestamp, now_ms, first_offset, (batch,)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -44,10 +44,11 @@ _MAGIC_AT = 16
 _CHECKED_FROM = 21
 _LENGTH_ENDS_AT = 12
 
-_COMPRESSION_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+COMPRESSION_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+"""Bits of a batch's attributes; code on the path of every batch tests them itself, where a property costs a call."""
 _DELETE_HORIZON = 0x40
 _NO_COMPRESSION = 0
 _MAX_VARINT_BITS = 70
@@ -109,17 +110,17 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         """Whether the batch belongs to a transaction."""
-        return self.attributes & _TRANSACTIONAL != 0
+        return self.attributes & TRANSACTIONAL != 0
 
     @property
     def is_control(self) -> bool:
         """Whether the batch holds a marker instead of data."""
-        return self.attributes & _CONTROL != 0
+        return self.attributes & CONTROL != 0
 
     @property
     def is_log_append_time(self) -> bool:
         """Whether all records have the broker's append time, which is the largest timestamp (KIP-32)."""
-        return self.attributes & _LOG_APPEND_TIME != 0
+        return self.attributes & LOG_APPEND_TIME != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -132,7 +133,7 @@ class BatchHeader(NamedTuple):
     @property
     def compression(self) -> int:
         """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
-        return self.attributes & _COMPRESSION_MASK
+        return self.attributes & COMPRESSION_MASK
 
 
 class RecordHeader(NamedTuple):
@@ -205,7 +206,7 @@ def split_batches(records: bytes | memoryview) -> list[tuple[BatchHeader, memory
 def checked_batch(header: BatchHeader, batch: bytes | memoryview) -> memoryview:
     """Return the only batch of a client, whose header was read before. Raises CorruptRecordError as `split_batches`."""
     view = memoryview(batch)
-    if header.size_bytes != len(batch):
+    if header.length + _LENGTH_ENDS_AT != len(batch):
         raise CorruptRecordError(f"a batch of {header.size_bytes} bytes has {len(batch)}")
     if crc32c(view[_CHECKED_FROM:]) != header.crc:
         raise CorruptRecordError("the CRC of the batch at position 0 does not match its contents")
@@ -219,7 +220,7 @@ def stamp(batch: bytes | memoryview, header: BatchHeader, *, base_offset: int, l
 
 def with_append_time(header: BatchHeader, batch: memoryview, now_ms: int) -> tuple[BatchHeader, memoryview]:
     """Return a batch whose records have the broker's time: it is set in the header only; the CRC is recomputed."""
-    header = header._replace(attributes=header.attributes | _LOG_APPEND_TIME, max_timestamp=now_ms)
+    header = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=now_ms)
     checked = _AFTER_CRC.pack(*header[5:]) + batch[HEADER_BYTES:]
     data = _frame(checked, header.base_offset, header.leader_epoch)
     return parse_header(data), memoryview(data)
@@ -239,7 +240,7 @@ def build_batch(
     if not records:
         raise ValueError("a record batch needs at least one record")
     body = b"".join([_encode_record(index, key, value) for index, (key, value) in enumerate(records)])
-    attributes = (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    attributes = (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
     count = len(records)
     head = _AFTER_CRC.pack(
         attributes, count - 1, timestamp_ms, timestamp_ms, producer_id, producer_epoch, base_sequence, count
@@ -265,7 +266,7 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
 
     With `delete_horizon_ms` None, an existing delete horizon is kept. Takes steps, as the records can be many.
     """
-    attributes = header.attributes & ~_COMPRESSION_MASK
+    attributes = header.attributes & ~COMPRESSION_MASK
     base_timestamp = header.base_timestamp
     if delete_horizon_ms is not None:
         attributes |= _DELETE_HORIZON
@@ -290,7 +291,7 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
 
 def with_records(header: BatchHeader, body: bytes) -> bytes:
     """Return a batch with this header, but uncompressed; `body` are its encoded records."""
-    checked = _AFTER_CRC.pack(header.attributes & ~_COMPRESSION_MASK, *header[6:]) + body
+    checked = _AFTER_CRC.pack(header.attributes & ~COMPRESSION_MASK, *header[6:]) + body
     return _frame(checked, header.base_offset, header.leader_epoch)
 
 
@@ -306,7 +307,7 @@ def build_end_txn_marker(
 ) -> bytes:
     """Build the control batch that ends a transaction on one partition."""
     head = _AFTER_CRC.pack(
-        _TRANSACTIONAL | _CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, 1
+        TRANSACTIONAL | CONTROL, 0, timestamp_ms, timestamp_ms, producer_id, producer_epoch, NO_SEQUENCE, 1
     )
     value = _MARKER_VALUE.pack(0, coordinator_epoch)
     record = _COMMIT_RECORD if commit else _ABORT_RECORD

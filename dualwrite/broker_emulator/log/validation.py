@@ -21,7 +21,10 @@ from dualwrite.broker_emulator.log.compression import (
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.producer_state import Rejection
 from dualwrite.broker_emulator.log.record_batch import (
+    COMPRESSION_MASK,
+    CONTROL,
     HEADER_BYTES,
+    LOG_APPEND_TIME,
     NO_PRODUCER_ID,
     BatchHeader,
     iter_body,
@@ -69,7 +72,7 @@ def check_contents_at_once(
     """Check the records of a batch; return None if they are so many, or so compressed, that a thread should do it."""
     if header.record_count > _MANY_RECORDS:
         return None
-    if not header.compression:
+    if not header.attributes & COMPRESSION_MASK:
         return CheckedContents(header, _check_plain(header, batch, config, now_ms, partition))
     if header.size_bytes > _MUCH_COMPRESSED:
         return None
@@ -99,7 +102,7 @@ def _check_plain(
         return Rejection(ErrorCode.unknown_server_error, str(error))
     except RecordFormatError as error:
         return Rejection(ErrorCode.invalid_record, str(error))
-    if not config.checks_each_record and not header.is_log_append_time:
+    if not config.checks_each_record and not header.attributes & LOG_APPEND_TIME:
         return None
     return _check_each(header, bytes(records[HEADER_BYTES:]), config, now_ms, partition)
 
@@ -179,22 +182,22 @@ def check_batches(
 
 def check_batch(header: BatchHeader, message_max_bytes: int, from_client: bool) -> Rejection | None:
     """Check a batch by its header alone."""
-    if header.size_bytes > message_max_bytes:
-        return Rejection(
-            ErrorCode.message_too_large, f"a batch of {header.size_bytes} bytes exceeds {message_max_bytes}"
-        )
-    problem = _problem_of_header(header, from_client)
+    size_bytes = header.size_bytes
+    if size_bytes > message_max_bytes:
+        return Rejection(ErrorCode.message_too_large, f"a batch of {size_bytes} bytes exceeds {message_max_bytes}")
+    problem = _problem_of_header(header, size_bytes, from_client)
     return None if problem is None else Rejection(ErrorCode.invalid_record, problem)
 
 
-def _problem_of_header(header: BatchHeader, from_client: bool) -> str | None:
+def _problem_of_header(header: BatchHeader, size_bytes: int, from_client: bool) -> str | None:
+    attributes = header.attributes
     if header.base_offset != 0:
         return f"the base offset of a new batch must be 0, not {header.base_offset}"
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         return f"{header.record_count} records do not fill offsets 0 to {header.last_offset_delta}"
-    if not header.compression and header.record_count * _LEAST_RECORD_BYTES > header.size_bytes - HEADER_BYTES:
-        return f"{header.record_count} records do not fit in the {header.size_bytes} bytes of their batch"
-    if header.is_control:
+    if not attributes & COMPRESSION_MASK and header.record_count * _LEAST_RECORD_BYTES > size_bytes - HEADER_BYTES:
+        return f"{header.record_count} records do not fit in the {size_bytes} bytes of their batch"
+    if attributes & CONTROL:
         return "control records are written by WriteTxnMarkers only"
     if from_client and header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
         return f"producer {header.producer_id} sent the sequence {header.base_sequence}"

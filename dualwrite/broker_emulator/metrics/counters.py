@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -64,19 +65,11 @@ class NodeCounters:
         self.bytes_in = 0
         self.bytes_out = 0
         self.connections_made = 0
-        self.by_api: dict[int, ApiRequests] = {}
+        self.by_api: defaultdict[int, ApiRequests] = defaultdict(ApiRequests)
         self.verifications = Histogram()
         """How long the coordinator took to verify or add partitions (VerificationTimeMs of KIP-890)."""
         self.verification_failures = 0
         """Partitions that were not verified (VerificationFailureRate of KIP-890)."""
-
-    def of(self, api_key: int) -> ApiRequests:
-        """Return the counters of an API."""
-        try:
-            return self.by_api[api_key]
-        except KeyError:
-            requests = self.by_api[api_key] = ApiRequests()
-            return requests
 
 
 class LogTraffic:

@@ -196,6 +196,7 @@ class _WriterSource:
             "duration_ms": duration_ms,
             "timestamp_ms": timestamp_ms,
             "uvarint": uvarint,
+            "small": _SMALL_VARINTS,
             "pack": struct.pack,
             "write_tags": write_tags,
         }
@@ -237,9 +238,10 @@ class _WriterSource:
 
     def _add_length(self, value: str, letter: str, is_nullable: bool) -> None:
         if self._flexible:
-            length = f"uvarint(len({value}) + 1)"
+            size = f"len({value}) + 1" if not is_nullable else f"0 if {value} is None else len({value}) + 1"
             self._flush()
-            self._line(f"emit({length} if {value} is not None else b'\\0')" if is_nullable else f"emit({length})")
+            self._line(f"size = {size}")
+            self._line("emit(small[size] if size < 0x80 else uvarint(size))")
         else:
             length = f"len({value})"
             self._run.append(

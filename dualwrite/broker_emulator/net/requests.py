@@ -42,30 +42,30 @@ class TooLargeToDecodeAtOnceError(Exception):
 
 def decoded(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> Any:
     """Return the request. Raises TooLargeToDecodeAtOnceError, and many types for a malformed one."""
-    if len(frame) < _LARGE_FRAME:
-        return _decoded(message, frame, offset, max_elements)
+    if len(frame) >= _LARGE_FRAME:
+        _check_large(message, frame, offset, max_elements)
+    elif message.check_bounds is not None:
+        message.check_bounds(frame, offset, max_elements)
+    return message.read(frame, offset)
+
+
+def _check_large(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> None:
     try:
         message.check_large(frame, offset, min(_FEW_ELEMENTS, max_elements))
     except TooManyElementsError:
         if max_elements <= _FEW_ELEMENTS:
             raise
-        raise TooLargeToDecodeAtOnceError(lambda: _decoded(message, frame, offset, max_elements)) from None
-    return message.read(frame, offset)
+        raise TooLargeToDecodeAtOnceError(lambda: _checked(message, frame, offset, max_elements)) from None
 
 
-def _decoded(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> Any:
+def _checked(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> Any:
     if message.check_bounds is not None:
         message.check_bounds(frame, offset, max_elements)
     return message.read(frame, offset)
 
 
-def encoded(message: Schema, correlation_id: int, response: Any) -> tuple[bytes, Sequence[int]]:
-    """Return the frame of a response, and its error codes."""
-    return message.frame(correlation_id, response), message.errors_of(response)
-
-
 def encoded_large(message: Schema, correlation_id: int, response: Any) -> tuple[bytes, Sequence[int]]:
-    """Do the same for a large response, with less memory."""
+    """Return the frame of a large response, made with less memory, and its error codes."""
     return message.large_frame(correlation_id, response), message.errors_of(response)
 
 
@@ -100,12 +100,12 @@ def rest_of_header(
             raise IndexError(f"client id of {client_id_length} bytes")
         client_id = str(frame[offset:end], "utf-8")
         offset = end
-    return client_id, _skip_tagged_fields(frame, offset, max_tags) if flexible else offset
+    if not flexible:
+        return client_id, offset
+    return client_id, _skip_tagged_fields(frame, offset, max_tags) if frame[offset] else offset + 1
 
 
 def _skip_tagged_fields(frame: bytes | memoryview, offset: int, max_tags: int) -> int:
-    if frame[offset] == 0:
-        return offset + 1
     count, offset = read_unsigned_varint(frame, offset)
     if count > min(max_tags, _FEW_ELEMENTS):
         raise too_many_elements()

@@ -31,7 +31,6 @@ from dualwrite.broker_emulator.net.requests import (
     SIZE_BYTES,
     TooLargeToDecodeAtOnceError,
     decoded,
-    encoded,
     encoded_large,
     is_large,
     rest_of_header,
@@ -238,7 +237,7 @@ class Connection(asyncio.Protocol):
             size_of=lambda sized: len(message.frame(0, sized)) - SIZE_BYTES,
         )
         if throttle_ms:
-            self.node.counters.of(call.api.key).throttle_ms += throttle_ms
+            self.node.counters.by_api[call.api.key].throttle_ms += throttle_ms
             self._mute(throttle_ms)
         return response
 
@@ -304,9 +303,7 @@ class Connection(asyncio.Protocol):
             return
         except Exception as error:  # the codec raises many types, all of which mean this
             raise _does_not_decode(message, api, error) from error
-        self._run(
-            self._work_for(self._call(api, message, request), message, correlation_id), api, message, correlation_id
-        )
+        self._run(self._work_for(api, message, request, correlation_id), api, message, correlation_id)
 
     async def _serve_large(
         self, large: TooLargeToDecodeAtOnceError, api: Api, message: Schema, correlation_id: int
@@ -316,13 +313,13 @@ class Connection(asyncio.Protocol):
             request = await asyncio.to_thread(large.decode)
         except Exception as error:  # as above
             raise _does_not_decode(message, api, error) from error
-        call = self._call(api, message, request)
-        call.is_large = True
-        return await self._work_for(call, message, correlation_id)
+        return await self._work_for(api, message, request, correlation_id, is_large=True)
 
-    def _call(self, api: Api, message: Schema, request: Any) -> NodeCall:
+    def _work_for(
+        self, api: Api, message: Schema, request: Any, correlation_id: int, is_large: bool = False
+    ) -> Coroutine[Any, Any, Any]:
         node = self.node
-        return NodeCall(
+        call = NodeCall(
             api,
             message.version,
             request,
@@ -333,10 +330,9 @@ class Connection(asyncio.Protocol):
             self.peer_host,
             self.principal,
             self,
+            is_large,
         )
-
-    def _work_for(self, call: NodeCall, message: Schema, correlation_id: int) -> Coroutine[Any, Any, Any]:
-        faults = self.node.cluster.faults
+        faults = node.cluster.faults
         if faults.active:  # faults send the response themselves
             return serve_with_faults(faults, call, self._handle, _Reply(self, message, correlation_id))
         return self._handle(call)
@@ -367,18 +363,21 @@ class Connection(asyncio.Protocol):
 
     def encode(self, message: Schema, correlation_id: int, response: Any) -> bytes:
         """Return the frame of a response, and count it."""
-        return self._counted(message, *encoded(message, correlation_id, response))
+        frame = message.frame(correlation_id, response)
+        self._count(message, frame, message.errors_of(response))
+        return frame
 
-    def _counted(self, message: Schema, frame: bytes, codes: Sequence[int]) -> bytes:
+    def _count(self, message: Schema, frame: bytes, codes: Sequence[int]) -> None:
         counters = self.node.counters
         counters.bytes_out += len(frame)
         if codes:
-            counters.of(message.key).failed(codes)
-        return frame
+            counters.by_api[message.key].failed(codes)
 
     async def _send_large_response(self, message: Schema, correlation_id: int, response: Any) -> None:
         """Send a large response, which is encoded in a thread."""
-        self.write(self._counted(message, *await asyncio.to_thread(encoded_large, message, correlation_id, response)))
+        frame, codes = await asyncio.to_thread(encoded_large, message, correlation_id, response)
+        self._count(message, frame, codes)
+        self.write(frame)
 
     async def _handle(self, call: Call) -> Any:
         began_ns = time.perf_counter_ns()
@@ -399,7 +398,7 @@ class Connection(asyncio.Protocol):
             logger.exception("node %d failed at %s v%d", self.node.node_id, call.api.schema_name, call.version)
             response = await call.refused(ErrorCode.unknown_server_error)
         self._handled_ns = duration_ns = time.perf_counter_ns() - began_ns
-        self.node.counters.of(call.api.key).duration.add(duration_ns)
+        self.node.counters.by_api[call.api.key].duration.add(duration_ns)
         return self._throttled(call, response, duration_ns) if cluster.quotas.is_active else response
 
     def _run(

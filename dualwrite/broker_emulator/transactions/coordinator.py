@@ -83,7 +83,10 @@ def client_error_of_append(error: ErrorCode) -> ErrorCode:
 
 def needs_new_producer_id(metadata: TransactionMetadata | None) -> bool:
     """Return whether a decision about this transactional id may have to give it a fresh producer id."""
-    return metadata is None or metadata.client_pair.is_exhausted
+    if metadata is None:
+        return True
+    epoch = metadata.next_producer_epoch if metadata.has_dual_identity else metadata.producer_epoch
+    return epoch >= LAST_USABLE_EPOCH
 
 
 # --- InitProducerId -------------------------------------------------------------------------------------------------
@@ -505,7 +508,7 @@ def has_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
 
 def timeout_deadline_ms(metadata: TransactionMetadata) -> int | None:
     """Return when the open transaction times out; None if none is open or it never does."""
-    if metadata.state is not ONGOING or metadata.is_two_phase_commit:
+    if metadata.state is not ONGOING or metadata.timeout_ms == TWO_PHASE_COMMIT_TIMEOUT_MS:
         return None
     return metadata.start_timestamp_ms + metadata.timeout_ms + 1
 

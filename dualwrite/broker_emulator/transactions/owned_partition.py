@@ -57,6 +57,8 @@ class OwnedPartition:
     """Of every id with an open transaction that can time out."""
     expiries: Deadlines = field(default_factory=Deadlines)
     """Of every id."""
+    is_led: bool = True
+    """False once the term is over."""
 
 
 @dataclass(slots=True, eq=False)

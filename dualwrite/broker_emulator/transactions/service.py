@@ -55,7 +55,7 @@ from dualwrite.broker_emulator.transactions.transaction_log import (
     decode_value,
     encode_key,
     encode_value,
-    is_representable,
+    fits_version_0,
     partition_for,
     value_version,
 )
@@ -120,7 +120,7 @@ class TransactionCoordinator:
                 owned.ids[transactional_id] = transitions.loaded(decode_value(transactional_id, value))
 
         self._log.replay(partition, apply)
-        self._loading.discard(partition)
+        self.unload_partition(partition)
         self._partitions[partition] = owned
         for metadata in owned.ids.values():
             self._watch_timeout(owned, metadata)
@@ -130,7 +130,9 @@ class TransactionCoordinator:
 
     def unload_partition(self, partition: int) -> None:
         """Lose leadership: forget the partition's ids; requests whose append is in flight get NOT_COORDINATOR."""
-        self._partitions.pop(partition, None)
+        owned = self._partitions.pop(partition, None)
+        if owned is not None:
+            owned.is_led = False
         self._loading.discard(partition)
 
     def configure(self, config: BrokerConfig) -> None:
@@ -146,7 +148,8 @@ class TransactionCoordinator:
     def halt(self) -> None:
         """Stop all background work at once; from then on requests get NOT_COORDINATOR, inspection gets error 15."""
         self._is_active = False
-        self._partitions.clear()
+        for partition in list(self._partitions):
+            self.unload_partition(partition)
         self._loading.clear()
         for task in self.background_tasks:
             task.cancel()
@@ -163,9 +166,6 @@ class TransactionCoordinator:
         """Return the error for an id that this node does not own."""
         is_loading = self.partition_for(transactional_id) in self._loading
         return ErrorCode.coordinator_load_in_progress if is_loading else ErrorCode.not_coordinator
-
-    def _is_owner(self, owned: OwnedPartition) -> bool:
-        return self._partitions.get(owned.partition) is owned
 
     # --- requests ---
 
@@ -445,7 +445,7 @@ class TransactionCoordinator:
             self._watch_expiry(owned, after)
         if self._pause_points.active:
             await self._reach(_AFTER_APPEND, after)
-        if not self._is_owner(owned):
+        if not owned.is_led:
             return ErrorCode.not_coordinator
         if after.state in PREPARE_STATES:
             self._start_markers(MarkerRun(owned, after))
@@ -454,10 +454,10 @@ class TransactionCoordinator:
     async def _append(self, owned: OwnedPartition, metadata: TransactionMetadata) -> ErrorCode:
         if self._pause_points.active:
             await self._reach(_BEFORE_APPEND, metadata)
-            if not self._is_owner(owned):
+            if not owned.is_led:
                 return ErrorCode.not_coordinator
         version = self._value_version
-        if not is_representable(metadata, version):
+        if version == 0 and not fits_version_0(metadata):
             return ErrorCode.unsupported_version
         value = encode_value(metadata, version, **self._logged)
         return await self._log.append(owned.partition, encode_key(metadata.transactional_id), value)
@@ -488,7 +488,7 @@ class TransactionCoordinator:
             transaction_version=decided.client_transaction_version,
         )
         is_sent = False  # what another partition answers keeps no partition from being sent its marker once
-        while self._is_owner(owned) and not (is_sent and run.is_cancelled):
+        while owned.is_led and not (is_sent and run.is_cancelled):
             is_sent = True
             if self._pause_points.active:
                 await self._reach(PausePoint.BEFORE_MARKER, decided, topic_partition)
@@ -507,7 +507,7 @@ class TransactionCoordinator:
     async def _complete(self, run: MarkerRun) -> None:
         """Append the Complete record; retry until it succeeds, because the decision and the markers are written."""
         owned, name = run.owned, run.decided.transactional_id
-        while self._is_owner(owned):
+        while owned.is_led:
             transition = transitions.completed(owned.ids[name], self._clock.now_ms())
             error = await self._append(owned, transition.after)
             if error is NO_ERROR:

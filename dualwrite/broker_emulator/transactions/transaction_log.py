@@ -114,12 +114,12 @@ def value_version(transaction_version: int) -> int:
     return 0 if transaction_version == 0 else 1
 
 
-def is_representable(metadata: TransactionMetadata, version: int) -> bool:
-    """Return whether a value of this version holds all that a new coordinator needs.
+def fits_version_0(metadata: TransactionMetadata) -> bool:
+    """Return whether a value of version 0 holds all that a new coordinator needs, as one of version 1 always does.
 
-    Version 0 has no field for the transaction version of the client's requests, which is then read as 0.
+    It has no field for the transaction version of the client's requests, which is then read as 0.
     """
-    return version > 0 or metadata.client_transaction_version == 0
+    return metadata.client_transaction_version == 0
 
 
 def encode_value(
@@ -138,7 +138,12 @@ def encode_value(
         return head + _partitions_v0(metadata) + times
     if not has_last_epoch:
         metadata = _as_released(metadata, has_next_epoch=has_next_epoch)
-    return head + _partitions_v1(metadata) + times + _tags(metadata)
+    partitions = metadata.topic_partitions
+    if metadata.state is EMPTY:
+        topics = b"\0"
+    else:
+        topics = _few_partitions_v1(partitions) if len(partitions) <= _FEW else _many_partitions_v1(partitions)
+    return head + topics + times + _tags(metadata)
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
@@ -186,13 +191,6 @@ def _partitions_v0(metadata: TransactionMetadata) -> bytes:
     return b"".join(parts)
 
 
-def _partitions_v1(metadata: TransactionMetadata) -> bytes:
-    if metadata.state is EMPTY:
-        return _uvarint(0)
-    partitions = metadata.topic_partitions
-    return _few_partitions_v1(partitions) if len(partitions) <= _FEW else _many_partitions_v1(partitions)
-
-
 _FEW = 4
 
 
@@ -212,14 +210,13 @@ _few_partitions_v1 = lru_cache(maxsize=4096)(_many_partitions_v1)
 
 def _tags(metadata: TransactionMetadata) -> bytes:
     values = _tagged(metadata)
-    if values == _TAG_DEFAULTS:
-        return _uvarint(0)
-    written = [
-        head + number.pack(value)
-        for value, (_, number, default), head in zip(values, _TAGS, _TAG_HEADS, strict=True)
-        if value != default
-    ]
-    return _uvarint(len(written)) + b"".join(written)
+    written = [b"\0"]
+    if values != _TAG_DEFAULTS:
+        for value, (_, number, default), head in zip(values, _TAGS, _TAG_HEADS, strict=True):
+            if value != default:
+                written.append(head + number.pack(value))
+        written[0] = _BYTES[len(written) - 1]
+    return b"".join(written)
 
 
 def _as_released(metadata: TransactionMetadata, *, has_next_epoch: bool) -> TransactionMetadata:
