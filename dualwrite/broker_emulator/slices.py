@@ -31,10 +31,10 @@ async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     results: list[R] = []
     ends_ns = time.perf_counter_ns() + SLICE_NS
     for item in items:
-        results.append(function(item))
-        if time.perf_counter_ns() > ends_ns:
+        if results and time.perf_counter_ns() > ends_ns:
             await asyncio.sleep(0)
             ends_ns = time.perf_counter_ns() + SLICE_NS
+        results.append(function(item))
     return results
 
 

@@ -58,7 +58,8 @@ async def _write(call: NodeCall, marker: Any, name: TopicPartition) -> ErrorCode
         commit=marker.transaction_result,
         transaction_version=getattr(marker, "transaction_version", 0),
     )
-    return await call.node.write_marker(name, wanted)
+    error = call.node.write_marker(name, wanted)
+    return error if isinstance(error, ErrorCode) else await error
 
 
 def _response(call: NodeCall, next_error: Callable[[], ErrorCode]) -> Any:

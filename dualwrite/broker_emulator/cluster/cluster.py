@@ -48,6 +48,7 @@ from dualwrite.broker_emulator.security.authorizer import authorizer_for
 from dualwrite.broker_emulator.security.scram_users import ScramUsers
 from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.storage.storage import MemoryOnly, Storage, StoredTopic
+from dualwrite.broker_emulator.suspended_coroutine import Soon
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
@@ -131,7 +132,7 @@ class ClusterNode(Protocol):
 
     async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T: ...
 
-    async def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode: ...
+    def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> Soon[ErrorCode]: ...
 
 
 class Cluster:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
-from dualwrite.broker_emulator.cluster.cluster import Cluster, NodeGoneError
+from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode, NodeGoneError
 from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import (
     OFFSETS_TOPIC,
@@ -29,6 +29,7 @@ from dualwrite.broker_emulator.metrics.counters import NodeCounters
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.broker_emulator.quotas.enforcement import NodeQuotas
 from dualwrite.broker_emulator.security.listener import Endpoint
+from dualwrite.broker_emulator.suspended_coroutine import Soon
 from dualwrite.broker_emulator.transactions.add_partitions_to_txn_manager import AddPartitionsToTxnManager
 from dualwrite.broker_emulator.transactions.ports import Marker
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdManager
@@ -216,11 +217,11 @@ class Node:
             return self.share_coordinator
         return self.groups if partition.topic.name == OFFSETS_TOPIC else None
 
-    async def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
+    def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> Soon[ErrorCode]:
         """Write a transaction marker to one partition, as its leader does for WriteTxnMarkers.
 
-        Returns once the marker is replicated. On `__consumer_offsets`, pending offsets are committed or dropped before
-        this returns (KAFKA-17507).
+        The result is there once the marker is replicated. On `__consumer_offsets`, pending offsets are committed or
+        dropped before that (KAFKA-17507).
         """
         partition = self.cluster.partition(*topic_partition)
         if partition is None:
@@ -236,11 +237,25 @@ class Node:
             transaction_version=marker.transaction_version,
             now_ms=self.cluster.clock.now_ms(),
         )
-        if error is NO_ERROR and not log.is_replicated:
-            error = await wait_until_replicated(partition, log.log_end_offset, log.leader_epoch)
-        if error is NO_ERROR and topic_partition.topic == OFFSETS_TOPIC:
-            self.groups.complete_transaction(topic_partition.partition, marker.producer_id, commit=marker.commit)
+        if error is not NO_ERROR:
+            return error
+        if not log.is_replicated:
+            return self._complete_once_replicated(partition, marker, log.log_end_offset, log.leader_epoch)
+        self._complete_offsets(partition, marker)
+        return NO_ERROR
+
+    async def _complete_once_replicated(
+        self, partition: Partition, marker: Marker, end_offset: int, leader_epoch: int
+    ) -> ErrorCode:
+        error = await wait_until_replicated(partition, end_offset, leader_epoch)
+        if error is NO_ERROR:
+            self._complete_offsets(partition, marker)
         return error
+
+    def _complete_offsets(self, partition: Partition, marker: Marker) -> None:
+        """Commit or drop the offsets of a transaction, if the marker is on a partition of `__consumer_offsets`."""
+        if partition.topic.name == OFFSETS_TOPIC:
+            self.groups.complete_transaction(partition.index, marker.producer_id, commit=marker.commit)
 
 
 class _TransactionStateLog:
@@ -250,7 +265,7 @@ class _TransactionStateLog:
         self._node_id = node_id
         self._cluster = cluster
 
-    async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
+    def append(self, partition: int, key: bytes, value: bytes | None) -> Soon[ErrorCode]:
         state = self._cluster.topics[TRANSACTION_STATE_TOPIC].partitions[partition]
         if state.leader_id != self._node_id:
             return ErrorCode.not_leader_or_follower
@@ -259,7 +274,7 @@ class _TransactionStateLog:
         log = state.log
         error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
         if error is NO_ERROR and not log.is_replicated:
-            return await wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
+            return wait_until_replicated(state, log.log_end_offset, log.leader_epoch)
         return error
 
     def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
@@ -278,7 +293,7 @@ class _ClusterMarkers:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
-    async def send(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode | None:
+    def send(self, topic_partition: TopicPartition, marker: Marker) -> Soon[ErrorCode | None]:
         partition = self._cluster.partition(*topic_partition)
         if partition is None:
             return None
@@ -286,9 +301,13 @@ class _ClusterMarkers:
         if leader is None:
             return ErrorCode.not_leader_or_follower
         if self._cluster.faults.meets_markers:
-            # the file of the API imports much that a broker without such faults does not need
-            from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
+            return self._send_with_faults(leader, topic_partition, marker)
+        return leader.write_marker(topic_partition, marker)
 
-            await asyncio.sleep(0)  # EndTxn is answered before a fault delays its markers
-            return await send_marker_with_faults(leader, topic_partition, marker)
-        return await leader.write_marker(topic_partition, marker)
+    @staticmethod
+    async def _send_with_faults(leader: ClusterNode, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
+        # the file of the API imports much that a broker without such faults does not need
+        from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
+
+        await asyncio.sleep(0)  # EndTxn is answered before a fault delays its markers
+        return await send_marker_with_faults(leader, topic_partition, marker)

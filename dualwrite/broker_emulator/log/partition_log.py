@@ -42,7 +42,13 @@ from dualwrite.broker_emulator.log.record_batch import (
     stamp,
     with_append_time,
 )
-from dualwrite.broker_emulator.log.results import AppendResult, ProducerDescription, ReadResult, refused
+from dualwrite.broker_emulator.log.results import (
+    NO_APPEND_TIME_MS,
+    AppendResult,
+    ProducerDescription,
+    ReadResult,
+    refused,
+)
 from dualwrite.broker_emulator.log.segments import LogStorage, Segments, StorageError, retained_from
 from dualwrite.broker_emulator.log.timestamps import offset_for_timestamp
 from dualwrite.broker_emulator.log.validation import CheckedContents, check_batches
@@ -284,10 +290,11 @@ class PartitionLog:
         batch = build_single(
             key, value, timestamp_ms=now_ms, base_offset=self._log_end_offset, leader_epoch=self.leader_epoch
         )
-        if len(batch) > self.config.max_message_bytes:
+        size_bytes = len(batch)
+        if size_bytes > self.config.max_message_bytes:
             return ErrorCode.message_too_large
         try:
-            self._segments.append(((batch, next_offset, now_ms),))
+            self._segments.append(((batch, next_offset, now_ms),), size_bytes)
         except StorageError as error:
             logger.error("%s", error)
             return ErrorCode.kafka_storage_error
@@ -346,17 +353,18 @@ class PartitionLog:
                 self._unstable.begin(producer_id, entry.current_txn_first_offset)
             self._producers[producer_id] = entry
         self._storage.appended(self._segments.active, self._advance)
-        return AppendResult(NO_ERROR, base_offset, log_start_offset=self._log_start_offset)
+        return AppendResult(NO_ERROR, base_offset, NO_APPEND_TIME_MS, self._log_start_offset)
 
     def _store(self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]]) -> None:
         """Write batches at the end of the log: all of them or none. Raises StorageError."""
-        next_offset = self._log_end_offset
+        next_offset, size_bytes = self._log_end_offset, 0
         stored = []
         for header, batch in batches:
             data = stamp(batch, header, base_offset=next_offset, leader_epoch=self.leader_epoch)
             next_offset += header.last_offset_delta + 1
+            size_bytes += len(data)
             stored.append((data, next_offset, header.max_timestamp))
-        self._segments.append(stored)
+        self._segments.append(stored, size_bytes)
         self._log_end_offset = next_offset
 
     def append_marker(
@@ -389,7 +397,7 @@ class PartitionLog:
             leader_epoch=self.leader_epoch,
         )
         try:
-            self._segments.append(((marker, marker_offset + 1, now_ms),))
+            self._segments.append(((marker, marker_offset + 1, now_ms),), len(marker))
         except StorageError as error:
             logger.error("no marker was written: %s", error)
             return ErrorCode.kafka_storage_error

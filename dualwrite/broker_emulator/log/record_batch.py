@@ -394,9 +394,9 @@ def _as_corrupt() -> Iterator[None]:
 
 
 def _encode_record(index: int, key: bytes | None, value: bytes | None) -> bytes:
-    key_size = _NULL if key is None else _VARINTS[len(key)]
-    value_size = _NULL if value is None else _VARINTS[len(value)]
-    body = b"".join((b"\x00\x00", _VARINTS[index], key_size, key or b"", value_size, value or b"", _NO_HEADERS))
+    keyed = _NULL if key is None else _VARINTS[len(key)] + key
+    valued = _NULL if value is None else _VARINTS[len(value)] + value
+    body = b"\x00\x00" + _VARINTS[index] + keyed + valued + _NO_HEADERS
     return _VARINTS[len(body)] + body
 
 

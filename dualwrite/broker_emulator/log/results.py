@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.producer_state import BadRecord, Rejection
+
+NO_APPEND_TIME_MS: Final = -1
 
 
 class AppendResult(NamedTuple):
@@ -16,7 +18,7 @@ class AppendResult(NamedTuple):
     error: ErrorCode
     base_offset: int = -1
     """Offset of the first record; the original one for a duplicate; -1 on errors."""
-    log_append_time_ms: int = -1
+    log_append_time_ms: int = NO_APPEND_TIME_MS
     """-1 if records keep their timestamps (message.timestamp.type=CreateTime), but for a duplicate its timestamp."""
     log_start_offset: int = -1
     error_message: str | None = None

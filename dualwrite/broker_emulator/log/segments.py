@@ -177,18 +177,16 @@ class Segments:
         """Bytes of all batches."""
         return sum(segment.size_bytes for segment in self._segments)
 
-    def append(self, batches: Sequence[StoredBatch]) -> None:
-        """Append all batches to one segment, or none. Raises StorageError."""
+    def append(self, batches: Sequence[StoredBatch], size_bytes: int) -> None:
+        """Append all batches, of this size together, to one segment, or none. Raises StorageError."""
         active = self.active
-        if active.size_bytes:
-            size = active.size_bytes
-            for data, _, _ in batches:
-                size += len(data)
+        size = active.size_bytes
+        if size:
             began_ms = self._began_ms
             if began_ms is None:
                 began_ms = self._began_ms = self._first_timestamp()
             # roll a segment whose first record is too much older than the new records; -1 is no timestamp
-            if size > self.segment_bytes or 0 <= began_ms < batches[-1][2] - self.segment_ms:
+            if size + size_bytes > self.segment_bytes or 0 <= began_ms < batches[-1][2] - self.segment_ms:
                 active = self.roll()
         active.append(batches)
 

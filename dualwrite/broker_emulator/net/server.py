@@ -282,8 +282,9 @@ class Connection(asyncio.Protocol):
 
     def _serve(self, frame: bytes | memoryview) -> None:
         """Serve one frame, including its size field."""
-        if len(frame) < HEADER_BYTES:
-            raise MalformedFrameError(f"{len(frame) - SIZE_BYTES} bytes are too few for a request header")
+        size = len(frame)
+        if size < HEADER_BYTES:
+            raise MalformedFrameError(f"{size - SIZE_BYTES} bytes are too few for a request header")
         _, key, version, correlation_id, client_id_length = unpack_header(frame)
         node = self.node
         served = node.served.get((key, version)) or self._look_up(key, version)
@@ -291,8 +292,8 @@ class Connection(asyncio.Protocol):
             self._refuse_version(key, version, correlation_id)
             return
         api, message = served
-        self._request_bytes = len(frame) - SIZE_BYTES
-        node.counters.bytes_in += len(frame)
+        self._request_bytes = size - SIZE_BYTES
+        node.counters.bytes_in += size
         try:
             self.client_id, offset = rest_of_header(
                 frame, client_id_length, flexible=message.flexible_request_header, max_tags=self._max_elements

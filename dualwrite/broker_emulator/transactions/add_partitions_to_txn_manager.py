@@ -124,7 +124,8 @@ class AddPartitionsToTxnManager:
             work = node.transactions.add_partitions(
                 transactional_id, producer_id, producer_epoch, partitions, transaction_version=2
             )
-            errors = dict.fromkeys(partitions, await self._response_of(node, work))
+            error = await (work if node.node_id == self._node_id else self._response_of_peer(node, work))
+            errors = dict.fromkeys(partitions, error)
         else:
             errors = node.transactions.verify_partitions(transactional_id, producer_id, producer_epoch, partitions)
         if points.active:
@@ -140,10 +141,9 @@ class AddPartitionsToTxnManager:
             producer_epoch=producer_epoch,
         )
 
-    async def _response_of(self, node: ClusterNode, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
-        """Return the coordinator's error; NETWORK_EXCEPTION if it is another node, which dies meanwhile."""
-        if node.node_id == self._node_id:
-            return await work
+    @staticmethod
+    async def _response_of_peer(node: ClusterNode, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
+        """Return the error of a coordinator on another node; NETWORK_EXCEPTION if that one dies meanwhile."""
         try:
             return await node.run_for_peer(work)
         except NodeGoneError:

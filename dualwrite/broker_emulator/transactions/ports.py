@@ -8,12 +8,13 @@ from typing import NamedTuple, Protocol
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
+from dualwrite.broker_emulator.suspended_coroutine import Soon
 
 
 class StateLog(Protocol):
     """The coordinator's view of `__transaction_state`."""
 
-    async def append(self, partition: int, key: bytes, value: bytes | None) -> ErrorCode:
+    def append(self, partition: int, key: bytes, value: bytes | None) -> Soon[ErrorCode]:
         """Append one record (a tombstone when `value` is None) with acks=-1; NONE once it is replicated."""
 
     def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
@@ -44,5 +45,5 @@ class Marker(NamedTuple):
 class MarkerSender(Protocol):
     """Sends one transaction marker to the partition's leader."""
 
-    async def send(self, topic_partition: TopicPartition, marker: Marker) -> ErrorCode | None:
+    def send(self, topic_partition: TopicPartition, marker: Marker) -> Soon[ErrorCode | None]:
         """Send the marker and return the leader's response to WriteTxnMarkers; None if the topic was deleted."""

@@ -34,7 +34,8 @@ class FailingLog:
             return self.errors.pop(0)
         if self.completion_errors and value is not None and value[_STATUS] in (4, 5):
             return self.completion_errors.pop()
-        return await self._log.append(partition, key, value)
+        error = self._log.append(partition, key, value)
+        return error if isinstance(error, ErrorCode) else await error
 
     def replay(self, partition: int, apply: Callable[[bytes, bytes | None], None]) -> None:
         self._log.replay(partition, apply)
