@@ -17,12 +17,13 @@ from dualwrite.client.error_texts import LastError
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator, Batch
-from dualwrite.client.records.batches import EncodedBatch, Header, builder_factory
+from dualwrite.client.records.batches import EncodedBatch, Header
 from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.delivery import DeliveryCallbacks
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, ReadyRecord, TopicPartition
 from dualwrite.client.records.send_arguments import PartitionChoice, Serializers, check_topic
 from dualwrite.client.records.traces import record_tracer
+from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.sender import Sender
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.manifest import Manifest
@@ -433,7 +434,7 @@ class ProducerCore:
     def accept_values(
         self, topic: str, values: Sequence[bytes], timestamp_ms: int, took: Callable[[Batch, int, int], None]
     ) -> Operation | None:
-        """Accept records that have only values: as `accept_records`, but with one Python call per record."""
+        """Accept records that have only values: as `accept_records`, but many at a time."""
         with self.lock:
             self._manager.check_send()
             at = 0
@@ -441,15 +442,11 @@ class ProducerCore:
                 batch = self._append(topic, values[at], None, _NO_HEADERS, None, timestamp_ms)
                 if isinstance(batch, Operation):
                     return batch
-                first = batch.record_count - 1
-                index, append = first + 1, batch.append
-                for value in values[at + 1 :]:
-                    if append(index, timestamp_ms, None, value, _NO_HEADERS) is None:
-                        break
-                    index += 1
-                batch.record_count = index
-                took(batch, first, index - first)
-                at += index - first
+                first, at = batch.record_count - 1, at + 1
+                more = batch.records.append_values(batch.record_count, timestamp_ms, values, at)
+                batch.record_count += more
+                took(batch, first, 1 + more)
+                at += more
         return None
 
     def accept_encoded(self, topic: str, partition: int, encoded: EncodedBatch) -> Batch | Operation:
@@ -582,7 +579,7 @@ def _new_transaction_manager(config: ProducerConfig) -> TransactionManager | Non
 def _accumulator(config: ProducerConfig) -> Accumulator:
     transactional = config.transactional_id is not None
     return Accumulator(
-        new_builder=builder_factory(transactional=transactional, batch_size=config.batch_size),
+        new_records=records_factory(transactional=transactional, batch_size=config.batch_size),
         new_backoff=lambda: _retry_backoff(config),
         transactional=transactional,
         idempotent=config.enable_idempotence,

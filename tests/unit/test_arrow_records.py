@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
 from dualwrite.client.records.arrow import Limits, batch_starts, check_sizes, plan, rows_of, varint_sizes
-from dualwrite.client.records.batches import HEADER_BYTES, builder_factory, stamp_and_build
+from dualwrite.client.records.batches import HEADER_BYTES, LibraryBuilder, stamp_and_build
 
 NOW_MS = 1_700_000_000_000
 Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]], int | None]
@@ -40,17 +40,17 @@ def table(rows: list[Row], kind: Any = None) -> pa.Table:
 
 def from_columns(given_table: pa.Table, limits: Limits) -> list[bytes]:
     return [
-        bytes(stamp_and_build(batch, 7, 3, 11, transactional=True))
+        bytes(stamp_and_build(batch, 7, 3, 11))
         for rows in rows_of(given_table, NOW_MS)
         for _, batch in plan(rows, limits, HEADER_BYTES).batches(transactional=True)
     ]
 
 
 def from_builder(rows: list[Row]) -> bytes:
-    builder = builder_factory(transactional=True, batch_size=2**30)()
+    builder = LibraryBuilder(transactional=True, batch_size=2**30)
     for place, (key, value, headers, time_ms) in enumerate(rows):
         assert builder.append(place, NOW_MS if time_ms is None else time_ms, key, value, headers) is not None
-    data = stamp_and_build(builder, 7, 3, 11, transactional=True)
+    data = stamp_and_build(builder, 7, 3, 11)
     struct.pack_into(">i", data, 12, -1)  # the leader epoch is the broker's to write
     return bytes(data)
 

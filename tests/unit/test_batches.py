@@ -11,18 +11,16 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPytho
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records import batches
 from dualwrite.client.records.accumulator import MAX_SEQUENCE, Accumulator, Batch
-from dualwrite.client.records.batches import builder_factory, restamp, stamp_and_build
+from dualwrite.client.records.batches import BuiltBatch, LibraryBuilder, restamp, stamp_and_build
+from dualwrite.client.records.value_batch import records_factory
 from dualwrite.errors import DeliveryError, FatalError, InvalidRecordError
 
 
-def build(**identity: int) -> bytearray:
-    new = builder_factory(transactional=True, batch_size=1000)
-    builder = new()
+def build(**identity: int) -> BuiltBatch:
+    builder = LibraryBuilder(transactional=True, batch_size=1000)
     builder.append(0, 1_700_000_000_000, b"k", b"v", [("h", b"1")])
     builder.append(1, 1_700_000_000_001, None, None, [])
-    return stamp_and_build(
-        builder, identity["producer_id"], identity["epoch"], identity["sequence"], transactional=True
-    )
+    return stamp_and_build(builder, identity["producer_id"], identity["epoch"], identity["sequence"])
 
 
 def test_both_builders_write_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +55,8 @@ def accumulator(**settings: Any) -> Accumulator:
         "delivery_timeout_ms": 1000,
         "max_in_flight": 5,
     } | settings
-    factory = builder_factory(transactional=True, batch_size=values["batch_size"])
-    return Accumulator(new_builder=factory, new_backoff=lambda: Backoff(100, 1000), **values)
+    factory = records_factory(transactional=True, batch_size=values["batch_size"])
+    return Accumulator(new_records=factory, new_backoff=lambda: Backoff(100, 1000), **values)
 
 
 def fill(acc: Accumulator, batches: int, *, partition: int = 0, topic: str = "t", now_ms: float = 0) -> list[Batch]:

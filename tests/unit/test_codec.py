@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import struct
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from dualwrite.client import messages as m
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from dualwrite.client.wire import codec
+from dualwrite.client.wire import codec, compiled
+from dualwrite.client.wire.kafka_python import ProduceRequest
 from dualwrite.errors import Api
 
 TWO = (TopicPartition("x", 0), TopicPartition("x", 3))
@@ -138,8 +140,42 @@ def test_produce_groups_partitions_by_topic() -> None:
         SimpleNamespace(topic="x", partition=2, data=b"C"),
     ]
     expected = "0274 ffff 00007530 030278 03 00000001 03 4141 00 00000002 02 43 00 000279 02 00000000 02 42 00 0000"
-    assert bytes(encoder.encode(batches, 12)).hex() == expected.replace(" ", "")
-    assert b"C" not in encoder.encode(batches[:1], 12), "nothing is left of the request before"
+    assert b"".join(encoder.encode(batches, 12)).hex() == expected.replace(" ", "")
+    assert b"C" not in b"".join(encoder.encode(batches[:1], 12)), "nothing is left of the request before"
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+@pytest.mark.parametrize("transactional_id", [None, "t"])
+def test_produce_is_as_kafka_python_writes_it(version: int, transactional_id: str | None) -> None:
+    names = ("x", "y" * 200)
+    batches = [
+        SimpleNamespace(topic=name, partition=partition, data=memoryview(bytes([partition]) * size))
+        for name in names
+        for partition, size in enumerate((1, 126, 127, 20_000, 3_000_000))
+    ]
+    topics = ProduceRequest.TopicProduceData
+    expected: Any = ProduceRequest(
+        version=version,
+        transactional_id=transactional_id,
+        acks=1,
+        timeout_ms=9,
+        topic_data=[
+            topics(
+                version=version,
+                name=name,
+                partition_data=[
+                    topics.PartitionProduceData(version=version, index=batch.partition, records=bytes(batch.data))
+                    for batch in batches
+                    if batch.topic == name
+                ],
+            )
+            for name in names
+        ],
+    )
+    encoder = codec.ProduceEncoder(transactional_id=transactional_id, acks=1, timeout_ms=9)
+    pieces = encoder.encode(batches, version)
+    assert b"".join(pieces) == compiled.encode(expected, version)
+    assert [piece for piece in pieces if isinstance(piece, memoryview)] == [batch.data for batch in batches], "a copy"
 
 
 def test_produce_answers() -> None:
@@ -151,9 +187,9 @@ def test_produce_answers() -> None:
 def test_frames() -> None:
     framer = codec.Framer("cl")
     body = b"BODY"
-    flexible = framer.frame(Api.END_TXN, 5, 9, body)
+    flexible = b"".join(framer.frame(Api.END_TXN, 5, 9, body))
     assert flexible.hex() == "00000011" + "001a" + "0005" + "00000009" + "0002636c" + "00" + body.hex()
-    classic = framer.frame(Api.METADATA, 5, 9, body)
+    classic = b"".join(framer.frame(Api.METADATA, 5, 9, body))
     assert classic.hex() == "00000010" + "0003" + "0005" + "00000009" + "0002636c" + body.hex()
 
 

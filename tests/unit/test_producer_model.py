@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dualwrite.client import messages as m
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator, Batch
-from dualwrite.client.records.batches import builder_factory
+from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.transactions.manager import TransactionManager
@@ -318,7 +318,7 @@ class ProducerModel(RuleBasedStateMachine):
             backoff=Backoff(100, 400),
         )
         self.accumulator = Accumulator(
-            new_builder=builder_factory(transactional=True, batch_size=100),
+            new_records=records_factory(transactional=True, batch_size=100),
             new_backoff=lambda: Backoff(100, 400),
             transactional=True,
             idempotent=True,

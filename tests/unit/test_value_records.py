@@ -1,48 +1,138 @@
-"""Full batches of values, decoded by another library."""
+"""Records that have only a value, encoded all at once, decoded by another library and compared with its builder."""
 
 from __future__ import annotations
 
-import random
+import struct
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch
 
-from dualwrite.client.records.batches import full_batch
+from dualwrite.client.records import batch_buffers
+from dualwrite.client.records.batches import BuiltBatch, Header, LibraryBuilder, restamp, stamp_and_build
+from dualwrite.client.records.value_batch import ValueBatch, records_factory
+
+NOW_MS = 1_700_000_000_000
+
+Given = tuple[int, bytes | None, bytes | None, list[Header]]
 
 
-def read(data: bytearray) -> Any:
+def read(data: BuiltBatch) -> Any:
     batch = DefaultRecordBatch(bytes(data))
     assert batch.validate_crc()
     return batch
 
 
-@pytest.mark.parametrize("largest", [0, 1, 60, 63, 64, 200, 9000])
-def test_every_value_is_in_one_batch_in_order(largest: int) -> None:
-    chance = random.Random(largest)
-    values = [chance.randbytes(chance.randint(0, largest)) for _ in range(1000)]
-    room, first, found = 20_000, 0, []
-    while first < len(values):
-        built = full_batch(values, first, room, timestamp_ms=1234, transactional=True)
-        built.set_producer_state(7, 3, first)
-        assert built.size() <= room + 61
-        batch = read(built.build())
-        assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (7, 3, first)
-        assert batch.is_transactional
-        records = list(batch)
-        assert [record.offset for record in records] == list(range(built.record_count))
-        assert {(record.timestamp, record.key, tuple(record.headers)) for record in records} == {(1234, None, ())}
-        found += [record.value for record in records]
-        first += built.record_count
-    assert found == values
+def comparable(data: BuiltBatch) -> bytes:
+    """Return a batch without what the broker writes (the leader epoch), and without the checksum, which is tested."""
+    read(data)
+    copied = bytearray(data)
+    struct.pack_into(">iBI", copied, 12, -1, 2, 0)
+    return bytes(copied)
 
 
-def test_as_much_as_there_is_room() -> None:
-    values = [b"x" * 93] * 100  # 102 bytes each, up to the 64th
-    assert full_batch(values, 0, 1000, timestamp_ms=0, transactional=False).record_count == 9
-    assert full_batch(values, 0, 1020, timestamp_ms=0, transactional=False).record_count == 10
-    assert full_batch(values, 95, 10_000, timestamp_ms=0, transactional=False).record_count == 5
+def filled(into: ValueBatch | LibraryBuilder, records: list[Given]) -> int:
+    """Append until one is refused; return how many were accepted."""
+    for place, (time_ms, key, value, headers) in enumerate(records):
+        if into.append(place, time_ms, key, value, headers) is None:
+            return place
+    return len(records)
 
 
-def test_one_value_at_least() -> None:
-    assert full_batch([b"x" * 5000, b"y"], 0, 1000, timestamp_ms=0, transactional=False).record_count == 1
+values = st.one_of(st.binary(max_size=70), st.sampled_from([0, 50, 120, 130, 8180, 8195, 70_000]).map(bytes))
+times = st.integers(0, 3).map(lambda late: NOW_MS + late) | st.sampled_from(
+    [NOW_MS + 64, NOW_MS - 65, NOW_MS + 9000, 0]
+)
+plain = st.tuples(times, st.none(), values, st.just([]))
+other = st.tuples(times, st.none() | st.binary(max_size=3), st.none() | values, st.sampled_from([[], [("h", b"1")]]))
+
+
+@given(
+    st.lists(plain, max_size=100) | st.lists(plain | other, max_size=40), st.integers(1, 5), st.integers(100, 90_000)
+)
+@example([(NOW_MS, None, bytes(50), [])] * 60, 4, 100_000)
+@example([(NOW_MS + late, None, b"v", []) for late in range(80)], 1, 100_000)
+def test_the_same_bytes_and_the_same_room_as_the_library_has(records: list[Given], times: int, room: int) -> None:
+    records = records * times
+    ours = ValueBatch(transactional=True, batch_size=room)
+    theirs = LibraryBuilder(transactional=True, batch_size=room)
+    accepted = filled(ours, records)
+    assert accepted == filled(theirs, records)
+    assert ours.size() == theirs.size()
+    if accepted:
+        assert comparable(stamp_and_build(ours, 7, 3, 11)) == comparable(stamp_and_build(theirs, 7, 3, 11))
+        assert ours.size() == theirs.size(), "a batch that is sent again is as large as before"
+
+
+@given(st.lists(values, min_size=1, max_size=300), st.integers(0, 5), st.integers(100, 90_000))
+@example([b"x" * 93] * 100, 0, 1061)
+@example([b"x" * 93] * 100, 0, 1081)
+@example([bytes(5000), b"y"], 0, 1000)
+@example([bytes(10)] * 9000, 0, 10_000_000)
+def test_many_at_once_are_as_one_by_one(given_values: list[bytes], before: int, room: int) -> None:
+    records: list[Given] = [(NOW_MS, None, value, []) for value in [b"before"] * before + given_values]
+    one_by_one = LibraryBuilder(transactional=False, batch_size=room)
+    accepted = filled(one_by_one, records)
+    for many in (
+        ValueBatch(transactional=False, batch_size=room),
+        LibraryBuilder(transactional=False, batch_size=room),
+    ):
+        first = filled(many, records[:before])
+        assert first + (many.append_values(before, NOW_MS, given_values, 0) if first == before else 0) == accepted
+    assert many.append_values(accepted, NOW_MS, given_values, len(given_values)) == 0
+
+
+@pytest.mark.parametrize("last", [(b"k", b"v", []), (None, None, []), (None, b"v", [("h", None)])])
+def test_values_stay_in_order_when_another_record_comes(last: tuple[bytes | None, bytes | None, list[Header]]) -> None:
+    batch = ValueBatch(transactional=True, batch_size=10_000)
+    assert batch.append_values(0, NOW_MS, [b"a", b"b"], 0) == 2
+    assert batch.append(2, NOW_MS + 1, *last) is not None
+    assert batch.append_values(3, NOW_MS + 2, [b"c", b"d"], 0) == 2
+    found = [(record.key, record.value, record.timestamp - NOW_MS) for record in read(stamp_and_build(batch, 7, 3, 11))]
+    assert found == [(None, b"a", 0), (None, b"b", 0), (last[0], last[1], 1), (None, b"c", 2), (None, b"d", 2)]
+
+
+def test_only_large_values_wait_until_they_are_sent() -> None:
+    new = records_factory(transactional=True, batch_size=1000)
+    assert isinstance(new(None, bytes(1000), []), ValueBatch)
+    for key, value, headers in ((b"", bytes(1000), []), (None, None, []), (None, bytes(1000), [("h", b"")])):
+        assert isinstance(new(key, value, headers), LibraryBuilder)
+    assert isinstance(new(None, b"small", []), LibraryBuilder)
+
+
+# ---- memory -----------------------------------------------------------------------------------------------------
+
+
+def built(letter: bytes) -> BuiltBatch:
+    batch = ValueBatch(transactional=True, batch_size=10_000)
+    batch.append_values(0, NOW_MS, [letter * 500] * 12, 0)
+    return stamp_and_build(batch, 7, 3, 11)
+
+
+def test_memory_is_used_again_only_when_nothing_refers_to_it() -> None:
+    held = [built(letter) for letter in (b"a", b"b", b"c")]
+    sent = memoryview(held.pop(0))  # as a transport holds it while it sends
+    more = [built(letter) for letter in (b"d", b"e", b"f")]
+    found = [{record.value[:1] for record in read(data)} for data in (sent, *held, *more)]
+    assert found == [{b"a"}, {b"b"}, {b"c"}, {b"d"}, {b"e"}, {b"f"}]
+
+
+def test_memory_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_buffers, "_kept", batch_buffers.deque())
+    for _ in range(3):
+        assert len(read(built(b"a")).__iter__().__next__().value) == 500
+    assert len(batch_buffers._kept) == 1
+
+
+def test_a_shorter_batch_in_the_memory_of_a_longer_one_ends_where_it_ends() -> None:
+    assert bytes(batch_buffers.joined([b"long", b"er"])) == b"longer"
+    assert bytes(batch_buffers.joined([b"short"])) == b"short"
+
+
+def test_a_batch_in_used_memory_can_be_restamped() -> None:
+    data = built(b"a")
+    restamp(data, 43, 0, 0)
+    batch = read(data)
+    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (43, 0, 0, True)

@@ -22,9 +22,10 @@ from dualwrite.client.admin.driver import (
 from dualwrite.client.log import codec, partition_codec
 from dualwrite.client.log.batches import StoredBatch, records_of
 from dualwrite.client.messages import ANY_NODE
-from dualwrite.client.records.batches import HEADER, HEADER_BYTES, full_batch, stamp_and_build
+from dualwrite.client.records.batches import HEADER, HEADER_BYTES, stamp_and_build
 from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.records.value_batch import ValueBatch
 from dualwrite.config import AdminConfig
 from dualwrite.errors import AdminError, InvalidRecordError, KafkaError, KafkaTimeoutError
 
@@ -247,5 +248,6 @@ class PartitionLogCalls:
 def _batch_of(value: bytes) -> bytes:
     """Return a batch of one record, compressed, without a producer id."""
     now_ms = int(time.time() * 1000)
-    builder = full_batch([value], 0, len(value) + HEADER_BYTES, timestamp_ms=now_ms, transactional=False)
-    return bytes(stamp_and_build(builder, -1, -1, -1, transactional=False, codec=codec_for(_GZIP, None)))
+    records = ValueBatch(transactional=False, batch_size=HEADER_BYTES)
+    records.append(0, now_ms, None, value, [])
+    return bytes(stamp_and_build(records, -1, -1, -1, codec=codec_for(_GZIP, None)))

@@ -14,7 +14,7 @@ from typing import Final
 
 from dualwrite.client.metrics import Metrics
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.records.batches import Header, RecordBatchBuilder, restamp, stamp_and_build
+from dualwrite.client.records.batches import BatchRecords, BuiltBatch, Header, restamp, stamp_and_build
 from dualwrite.client.records.compression import Codec
 from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
 
@@ -31,7 +31,6 @@ class Batch:
         "append",
         "base_offset",
         "base_sequence",
-        "builder",
         "created_ms",
         "data",
         "done",
@@ -43,21 +42,22 @@ class Batch:
         "producer_id",
         "queue",
         "record_count",
+        "records",
         "reserved_bytes",
         "topic",
     )
 
-    def __init__(self, queue: PartitionQueue, number: int, builder: RecordBatchBuilder, created_ms: float) -> None:
+    def __init__(self, queue: PartitionQueue, number: int, records: BatchRecords, created_ms: float) -> None:
         self.queue = queue
         self.topic = queue.topic
         self.partition = queue.partition
         self.number = number
-        self.builder = builder
-        self.append: Final = builder.append
+        self.records = records
+        self.append: Final = records.append
         self.created_ms = created_ms
         self.record_count = 0
         self.reserved_bytes = 0
-        self.data: bytearray = _NOT_BUILT
+        self.data: BuiltBatch = _NOT_BUILT
         self.producer_id = -1
         self.producer_epoch = -1
         self.base_sequence = -1
@@ -136,7 +136,7 @@ class Accumulator:
     def __init__(
         self,
         *,
-        new_builder: Callable[[], RecordBatchBuilder],
+        new_records: Callable[[bytes | None, bytes | None, list[Header]], BatchRecords],
         new_backoff: Callable[[], Backoff],
         transactional: bool,
         idempotent: bool,
@@ -150,7 +150,7 @@ class Accumulator:
     ) -> None:
         self.incomplete = 0
         self.in_flight = 0
-        self._new_builder = new_builder
+        self._new_records = new_records
         self._new_backoff = new_backoff
         self._transactional = transactional
         self._idempotent = idempotent
@@ -209,9 +209,9 @@ class Accumulator:
         headers: list[Header],
         now_ms: float,
     ) -> Batch | None:
-        builder = self._new_builder()
-        builder.append(0, timestamp_ms, key, value, headers)
-        size = builder.size()
+        records = self._new_records(key, value, headers)
+        records.append(0, timestamp_ms, key, value, headers)
+        size = records.size()
         if size > self._max_request_size:
             raise InvalidRecordError(
                 f"the record takes {size} bytes, more than max.request.size={self._max_request_size}; it was not sent"
@@ -219,16 +219,16 @@ class Accumulator:
         reserved = max(size, self._batch_size)
         if self._used and self._used + reserved > self._buffer_memory:
             return None
-        batch = self._new_batch(queue, builder, 1, reserved, now_ms)
+        batch = self._new_batch(queue, records, 1, reserved, now_ms)
         queue.open = batch
         self._open[queue] = None
         return batch
 
     def _new_batch(
-        self, queue: PartitionQueue, builder: RecordBatchBuilder, count: int, reserved_bytes: int, now_ms: float
+        self, queue: PartitionQueue, records: BatchRecords, count: int, reserved_bytes: int, now_ms: float
     ) -> Batch:
         self._numbers += 1
-        batch = Batch(queue, self._numbers, builder, now_ms)
+        batch = Batch(queue, self._numbers, records, now_ms)
         batch.record_count = count
         batch.reserved_bytes = reserved_bytes
         self._used += reserved_bytes
@@ -236,20 +236,18 @@ class Accumulator:
         self.active[queue] = None
         return batch
 
-    def append_full(
-        self, topic: str, partition: int, builder: RecordBatchBuilder, count: int, now_ms: float
-    ) -> Batch | None:
+    def append_full(self, topic: str, partition: int, records: BatchRecords, count: int, now_ms: float) -> Batch | None:
         """Queue a batch that is already full; return it, or None if `buffer.memory` is exhausted."""
         queues = self._queues.get(topic)
         queue = queues.get(partition) if queues is not None else None
         if queue is None:
             queue = self._new_queue(topic, partition)
-        size = builder.size()
+        size = records.size()
         if self._used and self._used + size > self._buffer_memory:
             return None
         if queue.open is not None:
             self._close_open(queue, queue.open)
-        batch = self._new_batch(queue, builder, count, size, now_ms)
+        batch = self._new_batch(queue, records, count, size, now_ms)
         queue.closed.append(batch)
         return batch
 
@@ -300,7 +298,7 @@ class Accumulator:
                 continue
             batch = self._first(queue)
             assert batch is not None
-            size = sizes.get(node_id, 0) + batch.builder.size()
+            size = sizes.get(node_id, 0) + batch.records.size()
             if node_id in sizes and size > self._max_request_size:
                 continue
             sizes[node_id] = size
@@ -362,11 +360,10 @@ class Accumulator:
             restamp(batch.data, producer_id, producer_epoch, batch.base_sequence)
         else:
             batch.data = stamp_and_build(
-                batch.builder,
+                batch.records,
                 producer_id,
                 producer_epoch,
                 batch.base_sequence,
-                transactional=self._transactional,
                 codec=self._codec,
             )
 

@@ -22,6 +22,7 @@ from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
 from dualwrite.client.records.batches import HEADER_BYTES, EncodedBatch
 from dualwrite.client.records.key_columns import OF_ALL_KEYS
+from dualwrite.client.records.value_batch import varint
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import InvalidRecordError
 
@@ -251,23 +252,12 @@ def _unsigned_sizes(numbers: npt.NDArray[np.uint64]) -> Ints:
     return sizes
 
 
-def _varint(number: int) -> bytes:
-    """Return one number as a zigzag varint."""
-    rest = (number << 1) ^ (number >> 63)
-    written = bytearray()
-    while rest > 0x7F:
-        written.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    written.append(rest)
-    return bytes(written)
-
-
 def _varints(fields: list[Ints]) -> Any:
     """Encode the fields of each row as zigzag varints, joined: a byte string per row, or one for all if all are equal.
 
     Many fields are equal in all rows: no keys, no headers, values of one length, one timestamp.
     """
-    alike = [_varint(int(numbers[0])) if numbers.min() == numbers.max() else None for numbers in fields]
+    alike = [varint(int(numbers[0])) if numbers.min() == numbers.max() else None for numbers in fields]
     if None not in alike:
         return pa.scalar(b"".join(filter(None, alike)), pa.large_binary())
     rows = len(fields[0])

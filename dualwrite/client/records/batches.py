@@ -3,10 +3,8 @@
 The library is aiokafka's compiled builder if it is installed, else kafka-python's. Measured for one record of 100
 bytes: 0.5 us and 10 us.
 
-An `EncodedBatch` goes through the accumulator like a batch that is filled record by record. `full_batch` encodes values
-without keys or headers: it looks up the few varints around each value and joins everything once, so no byte is copied
-twice, and the processor computes the checksum. For large values that takes a third of the time of aiokafka's compiled
-builder, whose checksum is slower; for small values the compiled builder is faster.
+An `EncodedBatch`, whose records are encoded already, goes through the accumulator like a batch that is filled record by
+record (`client/records/value_batch.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +13,9 @@ import contextlib
 import struct
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
+from dualwrite.client.records.batch_buffers import joined
 from dualwrite.client.records.compression import Codec
 
 try:
@@ -33,7 +32,12 @@ except ImportError:
 with contextlib.suppress(ImportError):  # uses the processor's instruction: a fifteenth of the others' time
     from crc32c import crc32c as _crc32c
 
+BUILDER_IS_COMPILED: Final = not _STAMP_ARGUMENTS
+
 Header = tuple[str, bytes | None]
+BuiltBatch = bytearray | memoryview
+BuiltT = TypeVar("BuiltT", bytearray, memoryview, BuiltBatch)
+Append = Callable[[int, int, bytes | None, bytes | None, list[Header]], object | None]
 
 HEADER_BYTES: Final = 61
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
@@ -55,73 +59,83 @@ _NO_LEADER_EPOCH: Final = -1
 TRANSACTIONAL: Final = 0x10
 """The attribute of batches of a transaction."""
 
-_NO_KEY: Final = b"\x01"
-_NO_ATTRIBUTES_NO_TIME_DELTA: Final = b"\0\0"
-_NO_HEADERS: Final = b"\0"
-_LEAST_RECORD_BYTES: Final = 7
-_LENGTHS_KEPT: Final = 65_536
 
-
-class RecordBatchBuilder(Protocol):
-    """A record batch under construction; `build` writes the header."""
+class BatchRecords(Protocol):
+    """The records of a batch until it is built, which writes its header."""
 
     def append(
         self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: list[Header], /
     ) -> object | None:
         """Append a record; return None if the batch has no room for it. The first record always fits."""
 
+    def append_values(self, offset: int, timestamp: int, values: Sequence[bytes], start: int, /) -> int:
+        """Append values from the index `start` on while there is room; return how many were appended."""
+
     def size(self) -> int:
         """Return the number of bytes so far, before compression."""
 
-    def build(self) -> bytearray:
+    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, /) -> None:
+        """Set the producer id, epoch and sequence that `build` writes to the header."""
+
+    def build(self) -> BuiltBatch:
         """Return the finished batch; call only once."""
 
 
-def builder_factory(*, transactional: bool, batch_size: int) -> Callable[[], RecordBatchBuilder]:
-    """Return a factory of builders.
+class LibraryBuilder:
+    """`BatchRecords` that the library encodes as they come. It does not compress, because it has no levels."""
 
-    They do not compress: `stamp_and_build` compresses the finished batch, because the builders have no levels.
-    """
+    __slots__ = ("_builder", "_transactional", "append", "size")
 
-    def new() -> RecordBatchBuilder:
-        builder: Any = _Builder(_MAGIC, 0, int(transactional), -1, -1, -1, batch_size)
-        return builder  # type: ignore[no-any-return]
+    def __init__(self, *, transactional: bool, batch_size: int) -> None:
+        self._builder: Any = _Builder(_MAGIC, 0, int(transactional), -1, -1, -1, batch_size)
+        self._transactional = transactional
+        self.append: Append = self._builder.append
+        self.size: Callable[[], int] = self._builder.size
 
-    return new
+    def append_values(self, offset: int, timestamp: int, values: Sequence[bytes], start: int, /) -> int:
+        """Append values from the index `start` on while there is room; return how many were appended."""
+        append, first = self.append, offset
+        for value in islice(values, start, None):
+            if append(offset, timestamp, None, value, []) is None:
+                break
+            offset += 1
+        return offset - first
+
+    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, /) -> None:
+        """Set the producer id, epoch and sequence that `build` writes to the header."""
+        stamp = self._builder.set_producer_state
+        stamp(producer_id, producer_epoch, base_sequence, *(self._transactional for _ in _STAMP_ARGUMENTS))
+
+    def build(self) -> bytearray:
+        """Return the finished batch; call only once."""
+        built: bytearray = self._builder.build()
+        return built
 
 
 def stamp_and_build(
-    builder: RecordBatchBuilder,
-    producer_id: int,
-    producer_epoch: int,
-    base_sequence: int,
-    *,
-    transactional: bool,
-    codec: Codec | None = None,
-) -> bytearray:
+    records: BatchRecords, producer_id: int, producer_epoch: int, base_sequence: int, *, codec: Codec | None = None
+) -> BuiltBatch:
     """Return the finished batch with this producer id, epoch and sequence, compressed if there is a codec."""
-    untyped: Any = builder
-    untyped.set_producer_state(producer_id, producer_epoch, base_sequence, *(transactional for _ in _STAMP_ARGUMENTS))
-    data = builder.build()
+    records.set_producer_state(producer_id, producer_epoch, base_sequence)
+    data = records.build()
     return data if codec is None else _compressed(data, codec)
 
 
-def _compressed(data: bytearray, codec: Codec) -> bytearray:
+def _compressed(data: BuiltBatch, codec: Codec) -> bytearray:
     with memoryview(data) as view, view[HEADER_BYTES:] as records:
-        compressed = codec.compress(records)
-    data[HEADER_BYTES:] = compressed
-    _INT32.pack_into(data, _LENGTH_OFFSET, len(data) - LENGTH_COUNTS_FROM)
-    data[_ATTRIBUTES_OFFSET + 1] |= codec.number
-    return checksummed(data)
+        compressed = bytearray().join((view[:HEADER_BYTES], codec.compress(records)))
+    _INT32.pack_into(compressed, _LENGTH_OFFSET, len(compressed) - LENGTH_COUNTS_FROM)
+    compressed[_ATTRIBUTES_OFFSET + 1] |= codec.number
+    return checksummed(compressed)
 
 
-def restamp(data: bytearray, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+def restamp(data: BuiltBatch, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
     """Write another producer id, epoch and sequence into a finished batch, and update its checksum."""
     _PRODUCER.pack_into(data, _PRODUCER_OFFSET, producer_id, producer_epoch, base_sequence)
     checksummed(data)
 
 
-def checksummed(data: bytearray) -> bytearray:
+def checksummed(data: BuiltT) -> BuiltT:
     """Update and return a batch whose header or records have changed: compute its checksum."""
     with memoryview(data) as view:
         checksum = _checksum_of(view)
@@ -141,8 +155,33 @@ def _checksum_of(batch: memoryview) -> int:
         return int(checksum(covered))
 
 
+def batch_header(
+    size: int,
+    *,
+    transactional: bool,
+    record_count: int,
+    first_timestamp_ms: int,
+    max_timestamp_ms: int,
+    identity: tuple[int, int, int],
+) -> bytes:
+    """Return the header of a batch of `size` bytes, without its checksum."""
+    return HEADER.pack(
+        0,
+        size - LENGTH_COUNTS_FROM,
+        _NO_LEADER_EPOCH,
+        _MAGIC,
+        0,
+        TRANSACTIONAL if transactional else 0,
+        record_count - 1,
+        first_timestamp_ms,
+        max_timestamp_ms,
+        *identity,
+        record_count,
+    )
+
+
 class EncodedBatch:
-    """A `RecordBatchBuilder` that is full from the start."""
+    """`BatchRecords` that are full from the start."""
 
     __slots__ = ("_first_timestamp_ms", "_identity", "_max_timestamp_ms", "_records", "_transactional", "record_count")
 
@@ -167,86 +206,26 @@ class EncodedBatch:
     ) -> None:
         """Return None: there is no room for another record."""
 
+    def append_values(self, offset: int, timestamp: int, values: Sequence[bytes], start: int, /) -> int:
+        """Return 0: there is no room for another record."""
+        return 0
+
     def size(self) -> int:
         """Return the number of bytes before compression."""
         return HEADER_BYTES + len(self._records)
 
-    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, *_: bool) -> None:
+    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, /) -> None:
         """Set the producer id, epoch and sequence that `build` writes to the header."""
         self._identity = producer_id, producer_epoch, base_sequence
 
-    def build(self) -> bytearray:
+    def build(self) -> BuiltBatch:
         """Return the batch with its checksum."""
-        header = HEADER.pack(
-            0,
-            self.size() - LENGTH_COUNTS_FROM,
-            _NO_LEADER_EPOCH,
-            _MAGIC,
-            0,
-            TRANSACTIONAL if self._transactional else 0,
-            self.record_count - 1,
-            self._first_timestamp_ms,
-            self._max_timestamp_ms,
-            *self._identity,
-            self.record_count,
+        header = batch_header(
+            self.size(),
+            transactional=self._transactional,
+            record_count=self.record_count,
+            first_timestamp_ms=self._first_timestamp_ms,
+            max_timestamp_ms=self._max_timestamp_ms,
+            identity=self._identity,
         )
-        return checksummed(bytearray().join((header, self._records)))
-
-
-def _varint(number: int) -> bytes:
-    """Return a non-negative number as a zigzag varint."""
-    number <<= 1
-    written = bytearray()
-    while number > 0x7F:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
-_before_value: Final[list[bytes]] = []
-"""By offset delta: the bytes of a record between its own length and the length of its value."""
-_lengths: Final[dict[int, bytes]] = {}
-"""Lengths as varints. Read twice per record, so this is a plain dictionary without a function around it."""
-
-
-def _known_offsets(count: int) -> list[bytes]:
-    for delta in range(len(_before_value), count):
-        _before_value.append(_NO_ATTRIBUTES_NO_TIME_DELTA + _varint(delta) + _NO_KEY)
-    return _before_value
-
-
-def _new_length(length: int) -> bytes:
-    if len(_lengths) >= _LENGTHS_KEPT:
-        _lengths.clear()
-    written = _lengths[length] = _varint(length)
-    return written
-
-
-def full_batch(
-    values: Sequence[bytes], first: int, room: int, *, timestamp_ms: int, transactional: bool
-) -> EncodedBatch:
-    """Encode as many values from index `first` on as fit into `room` bytes of records, but at least one."""
-    most = min(room // _LEAST_RECORD_BYTES + 1, len(values) - first)
-    parts: list[bytes] = []
-    add = parts.append
-    used = count = 0
-    for before, value in zip(_known_offsets(most), islice(values, first, first + most), strict=False):
-        length = len(value)
-        head = before + (_lengths.get(length) or _new_length(length))
-        size = len(head) + length + 1
-        start = (_lengths.get(size) or _new_length(size)) + head
-        used += len(start) + length + 1
-        if used > room and count:
-            break
-        count += 1
-        add(start)
-        add(value)
-        add(_NO_HEADERS)
-    return EncodedBatch(
-        b"".join(parts),
-        record_count=count,
-        first_timestamp_ms=timestamp_ms,
-        max_timestamp_ms=timestamp_ms,
-        transactional=transactional,
-    )
+        return checksummed(joined((header, self._records)))

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
-from dualwrite.client.records.batches import full_batch
 from dualwrite.client.records.delivery import Part
 from dualwrite.client.records.record import ReadyRecord, Record
 from dualwrite.client.records.send_arguments import (
@@ -33,7 +32,6 @@ _RECORD_OVERHEAD_BYTES: Final = 36  # at most, without key, value and headers
 _HEADER_OVERHEAD_BYTES: Final = 10
 _ACCEPTED_AT_ONCE: Final = 256  # under one acquisition of the lock
 _VALUES_ACCEPTED_AT_ONCE: Final = 2048
-_LARGE_VALUE_BYTES: Final = 400  # from about here on `full_batch` is faster than the builder, whose checksum is slow
 _FIELDS: Final = tuple(Record.__dataclass_fields__)
 
 
@@ -131,34 +129,13 @@ class ValueSource:
         self._core = core
         self._values = values
         self._now_ms = now_ms
-        self._left_bytes = sum(map(len, values))
-        self._room = core.config.batch_size - _BATCH_HEADER_BYTES
         self.record_count = len(values)
 
     def place(self, partitions: int) -> Iterator[Callable[[], Operation | None]]:
-        """See `_Source`. Values that do not fill a batch join the records that linger."""
-        if self._left_bytes >= _LARGE_VALUE_BYTES * self.record_count:
-            while 0 < self._room <= self._left_bytes:
-                yield self._full_batch(partitions)
-        yield self._accept_rest
+        """See `_Source`."""
+        yield self._accept_more
 
-    def _full_batch(self, partitions: int) -> Callable[[], Operation | None]:
-        bulk, core, first = self._bulk, self._core, self._bulk.accepted
-        transactional = core.config.transactional_id is not None
-        filled = full_batch(self._values, first, self._room, timestamp_ms=self._now_ms, transactional=transactional)
-        self._left_bytes -= filled.size()  # a little more than its values, so the rest is never overestimated
-        partition = core.choice.choose(bulk.topic, None, partitions)
-
-        def accept() -> Operation | None:
-            batch = core.accept_encoded(bulk.topic, partition, filled)
-            if isinstance(batch, Operation):
-                return batch
-            bulk.took(batch, 0, filled.record_count)
-            return None
-
-        return accept
-
-    def _accept_rest(self) -> Operation | None:
+    def _accept_more(self) -> Operation | None:
         while self._bulk.accepted < self.record_count:
             some = self._values[self._bulk.accepted : self._bulk.accepted + _VALUES_ACCEPTED_AT_ONCE]
             waiting = self._core.accept_values(self._bulk.topic, some, self._now_ms, self._bulk.took)

@@ -121,11 +121,15 @@ _REQUEST_CLASSES: Final[dict[Api, Any]] = {
     Api.LIST_TRANSACTIONS: ListTransactionsRequest,
 }
 
-_TOPIC_DATA: Final[Any] = ProduceRequest.TopicProduceData
-_PARTITION_DATA: Final[Any] = ProduceRequest.TopicProduceData.PartitionProduceData
+Piece = bytes | bytearray | memoryview
+Pieces = list[Piece]
+"""Bytes that are one after the other on the wire, and are not joined before, because that would copy them."""
 
+_FIRST_FLEXIBLE_PRODUCE: Final = 9
+_NO_TAGS: Final = b"\0"
 _NO_PAIR: Final = (-1, -1)
 _HEADER: Final = struct.Struct(">ihhi")
+_INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
 
 
@@ -139,7 +143,7 @@ class ReadyBatch(Protocol):
     def partition(self) -> int: ...
 
     @property
-    def data(self) -> bytes | bytearray: ...
+    def data(self) -> Piece: ...
 
 
 def versions_wanted(request: m.Request) -> tuple[int, int]:
@@ -183,11 +187,12 @@ class Framer:
             for version in range(cls.max_version + 1)
         }
 
-    def frame(self, api: Api, version: int, correlation_id: int, body: bytes | bytearray) -> bytes:
+    def frame(self, api: Api, version: int, correlation_id: int, body: bytes | Pieces) -> Pieces:
         """Return the whole request: length, header (v2 if the version is flexible), body."""
         tail = self._client_id + b"\0" if self._flexible[api, version] else self._client_id
-        size = 8 + len(tail) + len(body)
-        return b"".join((_HEADER.pack(size, api, version, correlation_id), tail, body))
+        pieces: Pieces = [body] if isinstance(body, bytes) else body
+        size = 8 + len(tail) + sum(map(len, pieces))
+        return [_HEADER.pack(size, api, version, correlation_id) + tail, *pieces]
 
     def body(self, api: Api, version: int, frame: memoryview) -> memoryview:
         """Return a response without its header. The header of ApiVersions is never flexible (KIP-511)."""
@@ -232,41 +237,55 @@ def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 class ProduceEncoder:
-    """Encodes the Produce requests of one producer. It reuses one request object, so it must stay in one loop."""
+    """Encodes the Produce requests of one producer, as pieces of which the batches are some: they are not copied.
+
+    That is why the request is written here: kafka-python's codec copies every field into one buffer.
+    """
 
     def __init__(self, *, transactional_id: str | None, acks: int, timeout_ms: int) -> None:
-        self._request: Any = ProduceRequest(
-            transactional_id=transactional_id, acks=acks, timeout_ms=timeout_ms, topic_data=[], version=12
-        )
-        self._partition: Any = _PARTITION_DATA(version=12, index=0, records=None)
-        self._topic: Any = _TOPIC_DATA(version=12, name="", partition_data=[self._partition])
-        self._one_topic = [self._topic]
+        before_topics = struct.pack(">hi", acks, timeout_ms)
+        self._flexible_head: Final = _compact_string(transactional_id) + before_topics
+        self._classic_head: Final = _classic_string(transactional_id) + before_topics
 
-    def encode(self, batches: Sequence[ReadyBatch], version: int) -> bytes:
+    def encode(self, batches: Sequence[ReadyBatch], version: int) -> Pieces:
         """Return the body of a request with these batches, at most one per partition."""
-        if len(batches) == 1:
-            return self._encode_one(batches[0], version)
-        by_topic: dict[str, list[Any]] = {}
+        flexible = version >= _FIRST_FLEXIBLE_PRODUCE
+        count, string = (_compact_length, _compact_string) if flexible else (_INT32.pack, _classic_string)
+        tags = _NO_TAGS if flexible else b""
+        by_topic: dict[str, list[ReadyBatch]] = {}
         for batch in batches:
-            data = _PARTITION_DATA(version=version, index=batch.partition, records=batch.data)
-            by_topic.setdefault(batch.topic, []).append(data)
-        self._request.topic_data = [
-            _TOPIC_DATA(version=version, name=topic, partition_data=partitions)
-            for topic, partitions in by_topic.items()
-        ]
-        body = compiled.encode(self._request, version)
-        self._request.topic_data = []
-        return body
+            by_topic.setdefault(batch.topic, []).append(batch)
+        pieces: Pieces = []
+        head = (self._flexible_head if flexible else self._classic_head) + count(len(by_topic))
+        for topic, of_topic in by_topic.items():
+            head += string(topic) + count(len(of_topic))
+            for batch in of_topic:
+                pieces += (head + _INT32.pack(batch.partition) + count(len(batch.data)), batch.data)
+                head = tags
+            head += tags
+        pieces.append(head + tags)
+        return pieces
 
-    def _encode_one(self, batch: ReadyBatch, version: int) -> bytes:
-        """Encode the request of a one-record transaction without creating any object."""
-        self._partition.index = batch.partition
-        self._partition.records = batch.data
-        self._topic.name = batch.topic
-        self._request.topic_data = self._one_topic
-        body = compiled.encode(self._request, version)
-        self._partition.records = None
-        return body
+
+def _compact_length(length: int) -> bytes:
+    """Return a length as flexible versions write it (KIP-482): one more, so that 0 is null, as an unsigned varint."""
+    rest = length + 1
+    written = bytearray()
+    while rest > 0x7F:
+        written.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    written.append(rest)
+    return bytes(written)
+
+
+def _compact_string(text: str | None) -> bytes:
+    encoded = None if text is None else text.encode()
+    return _compact_length(-1) if encoded is None else _compact_length(len(encoded)) + encoded
+
+
+def _classic_string(text: str | None) -> bytes:
+    encoded = None if text is None else text.encode()
+    return _INT16.pack(-1) if encoded is None else _INT16.pack(len(encoded)) + encoded
 
 
 def decode_produce(body: memoryview, version: int) -> list[m.PartitionProduced]:

@@ -23,6 +23,7 @@ from dualwrite.client.messages import BrokerFeatures
 from dualwrite.client.wire.codec import (
     API_VERSIONS_REQUEST_VERSION,
     Framer,
+    Pieces,
     correlation_id_of,
     decode_api_versions,
     encode_api_versions,
@@ -63,7 +64,7 @@ class _Waiting(NamedTuple):
 class _Held(NamedTuple):
     api: Api
     version: int
-    body: bytes | bytearray
+    body: bytes | Pieces
     on_response: ResponseCallback | None
     owner: object
 
@@ -138,7 +139,7 @@ class Connection(asyncio.Protocol):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(
-        self, api: Api, version: int, body: bytes | bytearray, on_response: ResponseCallback, owner: object = None
+        self, api: Api, version: int, body: bytes | Pieces, on_response: ResponseCallback, owner: object = None
     ) -> None:
         """Send a request for `owner`; `on_response` is called once, in the loop."""
         if self.lost or self._transport is None:
@@ -153,7 +154,7 @@ class Connection(asyncio.Protocol):
         transport: asyncio.Transport,
         api: Api,
         version: int,
-        body: bytes | bytearray,
+        body: bytes | Pieces,
         on_response: ResponseCallback,
         owner: object,
     ) -> None:
@@ -162,14 +163,14 @@ class Connection(asyncio.Protocol):
         self._waiting.append(_Waiting(correlation_id, api, version, on_response, deadline_s, owner))
         if self._timer is None:
             self._timer = self._loop.call_later(self._request_timeout_s, self._on_timer)
-        transport.write(self._framer.frame(api, version, correlation_id, body))
+        transport.writelines(self._framer.frame(api, version, correlation_id, body))
 
-    def send_without_response(self, api: Api, version: int, body: bytes | bytearray) -> None:
+    def send_without_response(self, api: Api, version: int, body: bytes | Pieces) -> None:
         """Send a Produce with acks=0, to which brokers do not respond."""
         if self._held is not None:
             self._held.append(_Held(api, version, body, None, None))
         elif self._transport is not None and not self.lost:
-            self._transport.write(self._framer.frame(api, version, self._next_correlation_id(), body))
+            self._transport.writelines(self._framer.frame(api, version, self._next_correlation_id(), body))
 
     @property
     def in_flight(self) -> int:
