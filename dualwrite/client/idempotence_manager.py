@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from dualwrite.client import messages as m
 from dualwrite.client.error_texts import error_name, missing_right
 from dualwrite.client.pacing import Backoff
@@ -21,6 +23,7 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH
 
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
+_READY: Final = ProducerState.READY  # compared for each record, see `TransactionManager`
 
 
 class IdempotenceManager:
@@ -79,7 +82,7 @@ class IdempotenceManager:
 
     def check_send(self) -> None:
         """Raise if no record may be sent now."""
-        if self.state is ProducerState.READY:
+        if self.state is _READY:
             return
         sentence = f"send() is not allowed while the producer is {self.state.value}; {WHAT_NEXT[self.state]}"
         if self._error is not None:

@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from dualwrite.client import messages as m
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator, Batch
-from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event, ProducerState

@@ -49,6 +49,9 @@ _BEFORE_PREPARED: Final = (ProducerState.READY, ProducerState.IN_TRANSACTION)
 _BEFORE_COMPLETION: Final = (ProducerState.READY, ProducerState.PREPARED_TRANSACTION, ProducerState.INITIALIZING)
 _DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *FINISHED)
 
+_IN_TRANSACTION: Final = ProducerState.IN_TRANSACTION
+"""Compared for each record; CPython 3.11 takes as long to find a member of an enum as for the comparison."""
+
 # Error codes of EndTxn after which it may still take effect: its record may be replicated later, or it was written and
 # then the coordinator moved. UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
 _MAY_TAKE_EFFECT: Final = (-1, 7, 15, 16)
@@ -111,7 +114,7 @@ class TransactionManager(TransactionContext):
 
     def check_send(self) -> None:
         """Raise if no record may be sent now."""
-        if self.state is not ProducerState.IN_TRANSACTION or self.pending.operation is not None:
+        if self.state is not _IN_TRANSACTION or self.pending.operation is not None:
             self._refuse_while_pending(Call.SEND)
             self.enter(Call.SEND)
 

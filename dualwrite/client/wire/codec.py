@@ -187,10 +187,10 @@ class Framer:
             for version in range(cls.max_version + 1)
         }
 
-    def frame(self, api: Api, version: int, correlation_id: int, body: bytes | Pieces) -> Pieces:
+    def frame(self, api: Api, version: int, correlation_id: int, body: Piece | Pieces) -> Pieces:
         """Return the whole request: length, header (v2 if the version is flexible), body."""
         tail = self._client_id + b"\0" if self._flexible[api, version] else self._client_id
-        pieces: Pieces = [body] if isinstance(body, bytes) else body
+        pieces = body if isinstance(body, list) else [body]
         size = 8 + len(tail) + sum(map(len, pieces))
         return [_HEADER.pack(size, api, version, correlation_id) + tail, *pieces]
 

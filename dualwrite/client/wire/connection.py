@@ -23,6 +23,7 @@ from dualwrite.client.messages import BrokerFeatures
 from dualwrite.client.wire.codec import (
     API_VERSIONS_REQUEST_VERSION,
     Framer,
+    Piece,
     Pieces,
     correlation_id_of,
     decode_api_versions,
@@ -64,7 +65,7 @@ class _Waiting(NamedTuple):
 class _Held(NamedTuple):
     api: Api
     version: int
-    body: bytes | Pieces
+    body: Piece | Pieces
     on_response: ResponseCallback | None
     owner: object
 
@@ -139,7 +140,7 @@ class Connection(asyncio.Protocol):
     # ---- requests -------------------------------------------------------------------------------------------
 
     def send(
-        self, api: Api, version: int, body: bytes | Pieces, on_response: ResponseCallback, owner: object = None
+        self, api: Api, version: int, body: Piece | Pieces, on_response: ResponseCallback, owner: object = None
     ) -> None:
         """Send a request for `owner`; `on_response` is called once, in the loop."""
         if self.lost or self._transport is None:
@@ -154,7 +155,7 @@ class Connection(asyncio.Protocol):
         transport: asyncio.Transport,
         api: Api,
         version: int,
-        body: bytes | Pieces,
+        body: Piece | Pieces,
         on_response: ResponseCallback,
         owner: object,
     ) -> None:
@@ -165,7 +166,7 @@ class Connection(asyncio.Protocol):
             self._timer = self._loop.call_later(self._request_timeout_s, self._on_timer)
         transport.writelines(self._framer.frame(api, version, correlation_id, body))
 
-    def send_without_response(self, api: Api, version: int, body: bytes | Pieces) -> None:
+    def send_without_response(self, api: Api, version: int, body: Piece | Pieces) -> None:
         """Send a Produce with acks=0, to which brokers do not respond."""
         if self._held is not None:
             self._held.append(_Held(api, version, body, None, None))
