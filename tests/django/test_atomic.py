@@ -160,6 +160,32 @@ def test_a_handle_from_before_the_savepoint_that_was_undone_loses_nothing_silent
     assert shop.written() == []
 
 
+def test_a_cursor_from_before_the_first_record_is_followed(shop: Shop) -> None:
+    with shop.atomic(), connections[shop.alias].cursor() as cursor:
+        shop.put(1)
+        cursor.execute("SAVEPOINT literal")
+        shop.put(2)
+        cursor.execute("ROLLBACK TO literal")
+    assert shop.written() == ["1"]
+
+
+def test_a_cursor_from_before_the_first_record_ends_nothing(shop: Shop) -> None:
+    with pytest.raises(TransactionDoomedError), shop.atomic(), connections[shop.alias].cursor() as cursor:
+        shop.put(1)
+        with pytest.raises(TransactionEndedInsideError):
+            cursor.execute("COMMIT")
+    assert shop.written() == []
+
+
+def test_a_savepoint_from_before_the_first_record_undoes_all(shop: Shop) -> None:
+    with shop.atomic(), connections[shop.alias].cursor() as cursor:
+        cursor.execute("SAVEPOINT literal")
+        shop.put(1)
+        cursor.execute("ROLLBACK TO literal")
+        shop.put(2)
+    assert shop.written() == ["2"]
+
+
 # ---- errors that are swallowed --------------------------------------------------------------------------------------
 
 
@@ -366,7 +392,8 @@ def test_values_are_no_statements(mysql_shop: Shop) -> None:
     assert mysql_shop.written() == [value] * 3
 
 
-def test_a_deadlock_undoes_both(mysql_shop: Shop) -> None:
+@pytest.mark.parametrize("sends_first", [True, False])
+def test_a_deadlock_undoes_both(mysql_shop: Shop, sends_first: bool) -> None:
     """MySQL rolls the whole transaction back then, and would go on in a new one."""
     execute(mysql_shop, "INSERT INTO events VALUES (1, 'k', '1'), (2, 'k', '2')")
     locked, met = threading.Barrier(2), []
@@ -374,13 +401,18 @@ def test_a_deadlock_undoes_both(mysql_shop: Shop) -> None:
     def request(first: int, second: int) -> None:
         try:
             with mysql_shop.atomic():
-                send(mysql_shop.topic, str(first), using=mysql_shop.alias)
+                if sends_first:
+                    send(mysql_shop.topic, str(first), using=mysql_shop.alias)
                 execute(mysql_shop, f"UPDATE events SET event_key = '{first}' WHERE id = {first}")
                 locked.wait(60)
                 with suppress(OperationalError):  # of the one that is chosen
                     execute(mysql_shop, f"UPDATE events SET event_key = '{first}' WHERE id = {second}")
+                if not sends_first:
+                    send(mysql_shop.topic, str(first), using=mysql_shop.alias)
         except TransactionDoomedError:
             met.append(first)
+            with mysql_shop.atomic():
+                send(mysql_shop.topic, "next", using=mysql_shop.alias)
         finally:
             connections[mysql_shop.alias].close()
 
@@ -388,7 +420,8 @@ def test_a_deadlock_undoes_both(mysql_shop: Shop) -> None:
         list(threads.map(request, (1, 2), (2, 1)))
     (victim,) = met
     kept = str(3 - victim)
-    assert [value for _, value in read_topic(mysql_shop.emulator.bootstrap_servers, mysql_shop.topic)] == [kept]
+    published = [value for _, value in read_topic(mysql_shop.emulator.bootstrap_servers, mysql_shop.topic)]
+    assert sorted(published) == [kept, "next"]
     with mysql_shop.database.aside.connect() as connection:
         assert connection.scalars(sa.text("SELECT event_key FROM events")).all() == [kept, kept]
 
@@ -591,6 +624,19 @@ def test_autocommit_off(shop: Shop) -> None:
     assert shop.written() == ["1", "2"]
     shop.put(3)
     transaction.rollback(using=shop.alias)
+    transaction.set_autocommit(True, using=shop.alias)
+    assert shop.written() == ["1", "2"]
+
+
+def test_without_autocommit_a_record_right_after_a_decision_is_not_dropped(shop: Shop) -> None:
+    transaction.set_autocommit(False, using=shop.alias)
+    shop.put(1)
+    transaction.commit(using=shop.alias)
+    send(shop.topic, "2", using=shop.alias)
+    with pytest.raises(DatabaseError):
+        transaction.set_autocommit(True, using=shop.alias)
+    shop.insert(2)
+    transaction.commit(using=shop.alias)
     transaction.set_autocommit(True, using=shop.alias)
     assert shop.written() == ["1", "2"]
 

@@ -75,10 +75,12 @@ def test_a_child_connects_anew(shop: Shop) -> None:
 
 @pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1")
 @pytest.mark.parametrize("is_in_pool", [True, False])
+@pytest.mark.parametrize("engine", ["dualwrite.recipes.django.postgresql", "tests.django.engine"])
 def test_a_child_makes_a_pool_of_connections_of_its_own(
-    postgres: PostgresDatabase, emulator: Emulator, is_in_pool: bool
+    postgres: PostgresDatabase, emulator: Emulator, is_in_pool: bool, engine: str
 ) -> None:
-    with shop_on(postgres, emulator, OPTIONS={"pool": {"min_size": 1, "max_size": 1}}) as shop:
+    options = {"pool": {"min_size": 1, "max_size": 1}}
+    with shop_on(postgres, emulator, ENGINE=engine, OPTIONS=options) as shop:
         before = session(shop)
         if is_in_pool:
             connections[shop.alias].close()

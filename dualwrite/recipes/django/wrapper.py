@@ -119,6 +119,7 @@ class DualWriteWrapper(_Wrapper):
         return write
 
     def _begin_dual_write(self) -> DjangoDualWrite:
+        self.has_just_decided = False
         pool = pool_of(self)
         capture = capture_of(self)
         with self.wrap_database_errors, self.driver_errors():

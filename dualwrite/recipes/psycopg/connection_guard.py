@@ -1,8 +1,8 @@
 """The guard of a psycopg connection during a dual write: refuses to end the transaction, and follows savepoints.
 
 It changes only this connection, for the duration of the block: it replaces `commit`, `rollback` and `transaction`, and
-the `cursor_factory` by one whose cursors check the statements that they execute. Cursors from before the block, cursors
-made without the factory, and statements sent directly through `connection.pgconn` bypass it; a COMMIT or ROLLBACK sent
+the `cursor_factory` by one whose cursors check the statements that they execute. Cursors from before the block (unless
+`watched_cursor` has made their class), cursors made without the factory, and statements sent directly through `connection.pgconn` bypass it; a COMMIT or ROLLBACK sent
 that way is detected at the end of the block (`adapter.py`).
 """
 
@@ -39,6 +39,7 @@ from dualwrite.recipes.psycopg.driver import (
 from dualwrite.recipes.sql.transaction_control import TransactionControl, postgres_savepoint
 
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
+_DERIVED: Final = "_dualwrite_is_watched"  # the attribute of a cursor class that reports to it
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 
 # As the numbers that libpq returns: converting them to Enum members costs ten times as much.
@@ -95,7 +96,7 @@ class Watch(StatementWatch):
     def start(self) -> None:
         connection = self._connection
         self._cursor_factory = connection.cursor_factory
-        connection.cursor_factory = _watched_cursor(connection.cursor_factory)
+        connection.cursor_factory = watched_cursor(connection.cursor_factory)
         awaited = isinstance(connection, psycopg.AsyncConnection)
         vars(connection).update(
             commit=self._refuse_commit,
@@ -245,14 +246,20 @@ def _text(query: Any, connection: AnyConnection) -> str:
 
 
 @cache
-def _watched_cursor(factory: Any) -> Any:
-    """Derive a cursor class from `factory` that reports its statements to its connection's watch, if there is one."""
+def watched_cursor(factory: Any) -> Any:
+    """Derive a cursor class from `factory` that reports its statements to its connection's watch, if there is one.
+
+    Return a factory that was derived so already as it is.
+    """
+    if hasattr(factory, _DERIVED):
+        return factory
     return _awaited_cursor(factory) if issubclass(factory, psycopg.AsyncCursor) else _blocking_cursor(factory)
 
 
 def _blocking_cursor(factory: Any) -> Any:
     class WatchedCursor(factory):  # type: ignore[misc]
         __slots__ = ()
+        _dualwrite_is_watched = True
 
         def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
@@ -286,6 +293,7 @@ def _blocking_cursor(factory: Any) -> Any:
 def _awaited_cursor(factory: Any) -> Any:
     class WatchedAsyncCursor(factory):  # type: ignore[misc]
         __slots__ = ()
+        _dualwrite_is_watched = True
 
         async def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)

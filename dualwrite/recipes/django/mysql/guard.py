@@ -1,8 +1,9 @@
 """Follows the transaction of a dual write on the connection of a MySQL driver, mysqlclient or PyMySQL.
 
-While it follows, the connection makes cursors that report each statement, by its text without the parameters, and its
-own methods that would end the transaction are refused. What goes past both is found by a mark: a savepoint, which ends
-with its transaction, however that ends.
+The connection makes cursors that report each statement, by its text without the parameters, to the guard that follows,
+and its own methods that would end the transaction are refused. What goes past both is found by a mark: a savepoint,
+which ends with its transaction, however that ends. A deadlock from before the first record has left no mark; the
+cursors remember it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final, NoReturn
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.sql.transaction_control import MYSQL, Effect, TransactionControl, control_of
 
 MARK: Final = "dualwrite_block"
@@ -19,7 +21,19 @@ MARK: Final = "dualwrite_block"
 
 _GUARD: Final = "_dualwrite_guard"
 _ENDING: Final = ("commit", "rollback", "begin")
-_REPLACED: Final = ("cursorclass", "autocommit", *_ENDING)
+_REPLACED: Final = ("autocommit", *_ENDING)
+_CONFLICT: Final = "_dualwrite_conflict"
+"""The attribute of a connection for the error with which the database rolled its transaction back."""
+
+
+def watch(driver: Any) -> None:
+    """Let a new connection make cursors that report to a guard; those that are open when it starts do so too."""
+    driver.cursorclass = _watched(driver.cursorclass)
+
+
+def forget_conflict(driver: Any) -> None:
+    """Forget that the database rolled a transaction back, because the application has ended it."""
+    vars(driver).pop(_CONFLICT, None)
 
 
 class Guard:
@@ -30,16 +44,14 @@ class Guard:
             raise IllegalStateError(_INSIDE_ANOTHER)
         self._driver = driver
         self._records = records
-        self._cursor_class = driver.cursorclass
         self._before: dict[str, Any] = {}
-        self._refused_ending: BaseException | None = None
+        self._refused_ending: BaseException | None = vars(driver).get(_CONFLICT)
 
     def start(self) -> None:
         """Mark the transaction, and follow what is done on the connection."""
         self._mark()
         own = vars(self._driver)
         self._before = {name: own[name] for name in _REPLACED if name in own}
-        own["cursorclass"] = _watched(self._cursor_class)
         own["autocommit"] = self._refuse_autocommit
         own.update(dict.fromkeys(_ENDING, self._refuse_end))
         own[_GUARD] = self
@@ -53,7 +65,7 @@ class Guard:
             own.update(self._before)
 
     def _mark(self) -> None:
-        cursor = self._cursor_class(self._driver)  # whose statements are not followed
+        cursor = self._driver.cursorclass.unwatched(self._driver)
         cursor.execute(f"SAVEPOINT {MARK}")
         cursor.close()
 
@@ -123,13 +135,19 @@ def _watched(cursor_class: Any) -> Any:
     """Derive a cursor class that reports its statements to its connection's guard, if there is one."""
 
     class WatchedCursor(cursor_class):  # type: ignore[misc]
+        unwatched = cursor_class
+        """The class of cursors whose statements are not followed."""
         _is_in_many = False
         """Whether the driver sends the statements of `executemany`, whose text was checked, with their parameters."""
 
         def execute(self, query: Any, args: Any = None) -> Any:
             guard = None if self._is_in_many else _guard_of(self)
             if guard is None:
-                return super().execute(query, args)
+                try:
+                    return super().execute(query, args)
+                except Exception as error:
+                    _keep_conflict(self, error)
+                    raise
             control = guard.before(query)
             try:
                 executed = super().execute(query, args)
@@ -142,7 +160,11 @@ def _watched(cursor_class: Any) -> Any:
         def executemany(self, query: Any, args: Any) -> Any:
             guard = _guard_of(self)
             if guard is None:
-                return super().executemany(query, args)
+                try:
+                    return super().executemany(query, args)
+                except Exception as error:
+                    _keep_conflict(self, error)
+                    raise
             control = guard.before(query)
             self._is_in_many = True
             try:
@@ -162,9 +184,17 @@ def _watched(cursor_class: Any) -> Any:
             except BaseException as error:
                 if guard is not None:
                     guard.failed(error, control_of("CALL", MYSQL))
+                elif isinstance(error, Exception):
+                    _keep_conflict(self, error)
                 raise
 
     return WatchedCursor
+
+
+def _keep_conflict(cursor: Any, error: Exception) -> None:
+    """Remember an error with which the database rolls a whole transaction back: what follows is in a new one."""
+    if is_conflict(error) and not cursor.connection.get_autocommit():
+        setattr(cursor.connection, _CONFLICT, error)
 
 
 def _guard_of(cursor: Any) -> Guard | None:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
+from dualwrite.recipes.django.mysql.guard import forget_conflict, watch
 from dualwrite.recipes.django.mysql.transaction import GuardedTransaction, engine_on
 from dualwrite.recipes.django.transaction import Begun, Pool
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
@@ -40,6 +41,12 @@ class MySqlDualWrites(DualWriteWrapper):
     """The module of the driver."""
     _engine: tuple[Any, sa.Engine] | None = None
     """The engine on the connection of the driver, for which it was made."""
+
+    def get_new_connection(self, conn_params: Any) -> Any:
+        """Connect; cursors that are open when the first record is sent are followed from then on too."""
+        connection = super().get_new_connection(conn_params)
+        watch(connection)
+        return connection
 
     def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
         return _PoolWithEngine(self._new_engine(), **settings)
@@ -104,11 +111,22 @@ class MySqlDualWrites(DualWriteWrapper):
         """
         try:
             super()._set_autocommit(autocommit)
+            forget_conflict(self.connection)
         except Error as error:
             if not self.has_just_decided:
                 raise
             warn_of_drop(_log, None, "returning to autocommit after a commit", error)
             self.close_but_for_hooks()
+
+    def _commit(self) -> None:
+        super()._commit()
+        if self.connection is not None:
+            forget_conflict(self.connection)
+
+    def _rollback(self) -> None:
+        super()._rollback()
+        if self.connection is not None:
+            forget_conflict(self.connection)
 
     def _close(self) -> None:
         self._drop_dual_write()

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import resources
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import psycopg
 import sqlalchemy as sa
 
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.django.forks import abandon, in_each_child
 from dualwrite.recipes.django.transaction import Begun, Pool
 from dualwrite.recipes.django.wrapper import DualWriteWrapper
 from dualwrite.recipes.postgres.transaction import Pin
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
+from dualwrite.recipes.psycopg.connection_guard import watched_cursor
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, quoted
@@ -28,6 +30,21 @@ class PostgresDualWrites(DualWriteWrapper):
     Savepoints are followed on the psycopg connection itself (`recipes/psycopg/connection_guard.py`), so that a literal
     `ROLLBACK TO` counts too.
     """
+
+    _connection_pools: ClassVar[dict[str, Any]] = {}
+    """By alias, the pools of `OPTIONS["pool"]`, since Django 5.1; ENGINEs without dual writes have theirs."""
+
+    @classmethod
+    def leave_pools(cls) -> None:
+        """Leave those of the parent to it, in a forked child."""
+        abandon(dict(cls._connection_pools))
+        cls._connection_pools.clear()
+
+    def get_new_connection(self, conn_params: Any) -> Any:
+        """Connect; cursors that are open when the first record is sent are followed from then on too."""
+        connection = super().get_new_connection(conn_params)
+        connection.cursor_factory = watched_cursor(connection.cursor_factory)
+        return connection
 
     def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
         return PsycopgDualWriterPool(self._connections(), **settings)
@@ -75,3 +92,6 @@ class PostgresDualWrites(DualWriteWrapper):
             return connection
 
         return connect
+
+
+in_each_child(PostgresDualWrites.leave_pools)
