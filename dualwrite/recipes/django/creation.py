@@ -19,7 +19,7 @@ else:
 
 
 class ClosesPools(_Creation):
-    """A mixin for a `DatabaseCreation`; it comes first among the bases."""
+    """A mixin for the `DatabaseCreation` of each ENGINE with dual writes; it comes first among the bases."""
 
     def _clone_test_db(self, *arguments: Any, **keywords: Any) -> None:
         close_pools(self.connection.alias)

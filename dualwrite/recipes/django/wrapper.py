@@ -17,6 +17,7 @@ from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.django.capturing import capture_of
+from dualwrite.recipes.django.creation import ClosesPools
 from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
 from dualwrite.recipes.django.transaction import Begun, CapturedWrite, DjangoDualWrite, Pool, PublishedWrite
@@ -48,6 +49,13 @@ class DualWriteWrapper(_Wrapper):
     _dual_write: DjangoDualWrite | None = None
     has_just_decided = False
     """Whether the last thing that was sent is the COMMIT of a dual write."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Let the ENGINE close its pool before a test database is dropped or copied."""
+        super().__init_subclass__(**keywords)
+        of_django = cls.creation_class
+        if of_django is not None and not issubclass(of_django, ClosesPools):
+            cls.creation_class = type("DatabaseCreation", (ClosesPools, of_django), {})
 
     # ---- what depends on the driver -----------------------------------------------------------------------------
 

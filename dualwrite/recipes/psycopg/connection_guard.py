@@ -1,9 +1,9 @@
 """The guard of a psycopg connection during a dual write: refuses to end the transaction, and follows savepoints.
 
 It changes only this connection, for the duration of the block: it replaces `commit`, `rollback` and `transaction`, and
-the `cursor_factory` by one whose cursors check the statements that they execute. Cursors from before the block (unless
-`watched_cursor` has made their class), cursors made without the factory, and statements sent directly through `connection.pgconn` bypass it; a COMMIT or ROLLBACK sent
-that way is detected at the end of the block (`adapter.py`).
+the `cursor_factory` by one whose cursors check the statements that they execute. Cursors from before the block, unless
+their class is from `watched_cursor`, cursors made without the factory, and statements sent directly through
+`connection.pgconn` bypass it; a COMMIT or ROLLBACK sent that way is detected at the end of the block (`adapter.py`).
 """
 
 from __future__ import annotations

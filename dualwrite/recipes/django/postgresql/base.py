@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db.backends.postgresql import base, creation
+from django.db.backends.postgresql import base
 
-from dualwrite.recipes.django.creation import ClosesPools
 from dualwrite.recipes.django.postgresql.wrapper import PostgresDualWrites
 
 if not base.is_psycopg3:  # type: ignore[attr-defined]  # the stubs lack it
     raise ImproperlyConfigured("dualwrite.recipes.django.postgresql needs psycopg 3: pip install 'dualwrite[django]'")
 
 
-class DatabaseCreation(ClosesPools, creation.DatabaseCreation):
-    """Django's, which closes the pool first."""
-
-
 class DatabaseWrapper(PostgresDualWrites, base.DatabaseWrapper):
     """Django's PostgreSQL with dual writes."""
-
-    creation_class = DatabaseCreation
