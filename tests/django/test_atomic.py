@@ -683,6 +683,19 @@ def test_a_connection_that_was_lost_between_two_requests(store: Database, emulat
         assert shop.written() == ["1", "2"]
 
 
+def test_a_connection_that_was_lost_between_two_blocks(store: Database, emulator: Emulator) -> None:
+    """The block that meets the loss fails as a whole: it must not go on without a transaction."""
+    with shop_on(store, emulator, CONN_MAX_AGE=600) as shop:
+        with shop.atomic():
+            shop.put(1)
+        store.cut()
+        with pytest.raises(OperationalError), shop.atomic():
+            shop.insert(2)
+            raise GivenUpError
+        connections[shop.alias].close()
+        assert shop.written() == ["1"]
+
+
 @pytest.mark.parametrize("binding", [True, False])
 def test_cursors_of_both_kinds_and_iterators(postgres: PostgresDatabase, emulator: Emulator, binding: bool) -> None:
     with shop_on(postgres, emulator, OPTIONS={"server_side_binding": binding}) as shop:

@@ -113,8 +113,8 @@ class MySqlDualWrites(DualWriteWrapper):
             super()._set_autocommit(autocommit)
             forget_conflict(self.connection)
         except Error as error:
-            if not self.has_just_decided:
-                raise
+            if not (autocommit and self.has_just_decided):
+                raise  # at the start of a block too: Django would connect again, and go on without a transaction
             warn_of_drop(_log, None, "returning to autocommit after a commit", error)
             self.close_but_for_hooks()
 
