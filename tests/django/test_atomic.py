@@ -505,6 +505,44 @@ def test_a_lost_commit_is_looked_up(store: Database, emulator: Emulator, applied
         assert shop.written() == ["1"] * applied + ["2"]
 
 
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_lost_commit_does_not_turn_autocommit_on(store: Database, emulator: Emulator, applied: bool) -> None:
+    """Django connects again with autocommit on, where each later statement would commit by itself."""
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=applied))
+    with shop_on(store, emulator, pause=lose) as shop:
+        transaction.set_autocommit(False, using=shop.alias)
+        shop.put(1)
+        if applied:
+            transaction.commit(using=shop.alias)
+        else:
+            with pytest.raises(DatabaseError):
+                transaction.commit(using=shop.alias)
+        shop.insert(2)
+        transaction.rollback(using=shop.alias)
+        shop.put(3)
+        transaction.commit(using=shop.alias)
+        transaction.set_autocommit(True, using=shop.alias)
+        assert shop.written() == ["1"] * applied + ["3"]
+
+
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_autocommit_is_on_in_the_next_request(store: Database, emulator: Emulator, by_signal: bool) -> None:
+    """As always in Django, although the connection of the last one is gone by then."""
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=True))
+    with shop_on(store, emulator, pause=lose) as shop:
+        connection = connections[shop.alias]
+        transaction.set_autocommit(False, using=shop.alias)
+        shop.put(1)
+        transaction.commit(using=shop.alias)
+        if by_signal:
+            connection.close_if_unusable_or_obsolete()
+        else:
+            connection.close()
+        with shop.atomic():
+            shop.put(2)
+        assert shop.written() == ["1", "2"]
+
+
 def test_a_connection_that_is_lost_after_the_decision_is_no_error(store: Database, emulator: Emulator) -> None:
     """On MySQL, Django asks the server for autocommit then."""
     ran: list[int] = []

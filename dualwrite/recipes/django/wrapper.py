@@ -39,6 +39,9 @@ if TYPE_CHECKING:
         def _commit(self) -> None: ...
         def _rollback(self) -> None: ...
         def _close(self) -> None: ...
+        def set_autocommit(
+            self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = ...
+        ) -> None: ...
 else:
     _Wrapper = BaseDatabaseWrapper
 
@@ -49,6 +52,10 @@ class DualWriteWrapper(_Wrapper):
     _dual_write: DjangoDualWrite | None = None
     has_just_decided = False
     """Whether the last thing that was sent is the COMMIT of a dual write."""
+    _is_manual = False
+    """Whether the application has turned autocommit off, and ends its transactions itself."""
+    _stays_manual = False
+    """Whether it shall be off on the next connection too, because the last one was lost in a COMMIT."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Let the ENGINE close its pool before a test database is dropped or copied."""
@@ -96,6 +103,28 @@ class DualWriteWrapper(_Wrapper):
         connection = super().get_new_connection(conn_params)
         leave_at_fork(self)
         return connection
+
+    def connect(self) -> None:
+        """Connect; after a loss in COMMIT, an application that has turned autocommit off finds it so."""
+        stays_manual, self._stays_manual = self._stays_manual, False
+        super().connect()
+        if stays_manual:
+            self.set_autocommit(False)
+
+    def set_autocommit(self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = False) -> None:
+        """Turn autocommit on or off; `atomic()` does so with the second argument, which is for SQLite."""
+        super().set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)
+        self._is_manual = not (autocommit or force_begin_transaction_with_broken_autocommit)
+
+    def close(self) -> None:
+        """Close the connection; the next one has autocommit as the settings say."""
+        self._stays_manual = False
+        super().close()
+
+    def close_if_unusable_or_obsolete(self) -> None:
+        """Close the connection at the end of a request, if that is necessary."""
+        self._stays_manual = False
+        super().close_if_unusable_or_obsolete()
 
     def leave_to_parent(self) -> None:
         """Give up the connection in a forked child; a dual write is kept, and refuses what the child does in it."""
@@ -174,6 +203,7 @@ class DualWriteWrapper(_Wrapper):
             self._leave_connection()
         elif self.is_lost:
             self.close_but_for_hooks()
+            self._stays_manual = self._is_manual
             # `atomic()` would connect again at once, and an error there would hide the outcome.
             self.closed_in_transaction = True
             self.run_and_clear_commit_hooks()
