@@ -8,7 +8,6 @@ cannot write: the row no longer holds the offset it expects, or Kafka refuses it
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from copy import copy
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
@@ -164,6 +163,7 @@ class OffsetsInDatabase:
     def __init__(
         self, engine: sa.Engine | AsyncEngine, *, create_table: bool = True, schema: str | None = None
     ) -> None:
+        self._given_engine = engine
         self._engine, self._carry = _blocking_face(engine)
         self._schema = schema_for(self._engine, schema)
         self._statements: _Statements | None = None
@@ -173,9 +173,7 @@ class OffsetsInDatabase:
 
     def of_one_consumer(self) -> Self:
         """Return the same table for one more consumer; where another one believes to be must not count for it."""
-        another = copy(self)
-        another._expected, another._stored_ids = {}, {}  # noqa: SLF001 - of the same class
-        return another
+        return type(self)(self._given_engine, create_table=self._create_table, schema=self._schema)
 
     async def start(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
