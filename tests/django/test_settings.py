@@ -124,8 +124,7 @@ def test_a_test_database_is_dropped_although_the_pool_has_connections_to_it(
         send("tested", "x", using="tested")
     connections["tested"].close()
     connections["tested"].creation._destroy_test_db(name, verbosity=0)  # type: ignore[attr-defined]
-    engine = sa.create_engine(postgres_server.url, poolclass=sa.NullPool)
-    with engine.connect() as connection:
+    with sa.create_engine(postgres_server.url, poolclass=sa.NullPool).connect() as connection:
         assert name not in connection.scalars(sa.text("SELECT datname FROM pg_database")).all()
     drop_alias("tested")
 

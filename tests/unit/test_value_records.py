@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import deque
 from typing import Any
 
 import pytest
@@ -120,7 +121,7 @@ def test_memory_is_used_again_only_when_nothing_refers_to_it() -> None:
 
 
 def test_memory_is_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_buffers, "_kept", batch_buffers.deque())
+    monkeypatch.setattr(batch_buffers, "_kept", deque())
     for _ in range(3):
         assert len(read(built(b"a")).__iter__().__next__().value) == 500
     assert len(batch_buffers._kept) == 1

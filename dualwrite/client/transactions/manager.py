@@ -34,9 +34,10 @@ from dualwrite.prepared_state import PreparedTxnState
 # Calls that decide nothing, so that abort_transaction() may take the place of one that timed out.
 _REPLACED_BY_ABORT: Final = frozenset({Call.PREPARE_TRANSACTION.value, Call.SEND_OFFSETS.value})
 
-# Read several times per transaction: Python 3.11 takes longer to read a member from its Enum than to call a function.
-_READY: Final = ProducerState.READY
+# Read for each record or several times per transaction: Python 3.11 takes longer to read a member from its Enum than to
+# call a function.
 _IN_TRANSACTION: Final = ProducerState.IN_TRANSACTION
+_READY: Final = ProducerState.READY
 _COMMITTING: Final = ProducerState.COMMITTING_TRANSACTION
 _PREPARED: Final = ProducerState.PREPARED_TRANSACTION
 _COMMIT: Final = Call.COMMIT_TRANSACTION.value
@@ -48,9 +49,6 @@ _ENDING: Final = (ProducerState.COMMITTING_TRANSACTION, ProducerState.ABORTING_T
 _BEFORE_PREPARED: Final = (ProducerState.READY, ProducerState.IN_TRANSACTION)
 _BEFORE_COMPLETION: Final = (ProducerState.READY, ProducerState.PREPARED_TRANSACTION, ProducerState.INITIALIZING)
 _DROPPING: Final = (ProducerState.ABORTABLE_ERROR, ProducerState.ABORTING_TRANSACTION, *FINISHED)
-
-_IN_TRANSACTION: Final = ProducerState.IN_TRANSACTION
-"""Compared for each record; CPython 3.11 takes as long to find a member of an enum as for the comparison."""
 
 # Error codes of EndTxn after which it may still take effect: its record may be replicated later, or it was written and
 # then the coordinator moved. UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR.
