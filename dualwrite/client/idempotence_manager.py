@@ -23,7 +23,7 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH
 
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
-_READY: Final = ProducerState.READY  # compared for each record, see `TransactionManager`
+_READY: Final = ProducerState.READY  # compared for each record, and a member of an enum takes as long to find
 
 
 class IdempotenceManager:

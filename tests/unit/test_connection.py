@@ -19,8 +19,8 @@ class FakeTransport:
         self.aborted = False
         self.ended = asyncio.Event()
 
-    def write(self, data: bytes) -> None:
-        self.written.append(data)
+    def writelines(self, pieces: list[bytes]) -> None:
+        self.written.append(b"".join(pieces))
 
     def abort(self) -> None:
         self.aborted = True

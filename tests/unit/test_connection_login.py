@@ -20,7 +20,8 @@ class FakeTransport:
         self.written: list[tuple[int, bytes]] = []
         self.aborted = False
 
-    def write(self, data: bytes) -> None:
+    def writelines(self, pieces: list[bytes]) -> None:
+        data = b"".join(pieces)
         self.written.append((int.from_bytes(data[4:6], "big"), data))
 
     def abort(self) -> None:

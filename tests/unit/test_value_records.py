@@ -46,7 +46,7 @@ values = st.one_of(st.binary(max_size=70), st.sampled_from([0, 50, 120, 130, 818
 times = st.integers(0, 3).map(lambda late: NOW_MS + late) | st.sampled_from(
     [NOW_MS + 64, NOW_MS - 65, NOW_MS + 9000, 0]
 )
-plain = st.tuples(times, st.none(), values, st.just([]))
+plain: st.SearchStrategy[Any] = st.tuples(times, st.none(), values, st.just([]))
 other = st.tuples(times, st.none() | st.binary(max_size=3), st.none() | values, st.sampled_from([[], [("h", b"1")]]))
 
 
@@ -98,7 +98,12 @@ def test_values_stay_in_order_when_another_record_comes(last: tuple[bytes | None
 def test_only_large_values_wait_until_they_are_sent() -> None:
     new = records_factory(transactional=True, batch_size=1000)
     assert isinstance(new(None, bytes(1000), []), ValueBatch)
-    for key, value, headers in ((b"", bytes(1000), []), (None, None, []), (None, bytes(1000), [("h", b"")])):
+    others: list[tuple[bytes | None, bytes | None, list[Header]]] = [
+        (b"", bytes(1000), []),
+        (None, None, []),
+        (None, bytes(1000), [("h", b"")]),
+    ]
+    for key, value, headers in others:
         assert isinstance(new(key, value, headers), LibraryBuilder)
     assert isinstance(new(None, b"small", []), LibraryBuilder)
 

@@ -183,7 +183,15 @@ def batch_header(
 class EncodedBatch:
     """`BatchRecords` that are full from the start."""
 
-    __slots__ = ("_first_timestamp_ms", "_identity", "_max_timestamp_ms", "_records", "_transactional", "record_count")
+    __slots__ = (
+        "_first_timestamp_ms",
+        "_identity",
+        "_max_timestamp_ms",
+        "_records",
+        "_size",
+        "_transactional",
+        "record_count",
+    )
 
     def __init__(
         self,
@@ -196,6 +204,7 @@ class EncodedBatch:
     ) -> None:
         self.record_count = record_count
         self._records = records
+        self._size = HEADER_BYTES + len(records)
         self._first_timestamp_ms = first_timestamp_ms
         self._max_timestamp_ms = max_timestamp_ms
         self._transactional = transactional
@@ -212,7 +221,7 @@ class EncodedBatch:
 
     def size(self) -> int:
         """Return the number of bytes before compression."""
-        return HEADER_BYTES + len(self._records)
+        return self._size
 
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int, /) -> None:
         """Set the producer id, epoch and sequence that `build` writes to the header."""
@@ -228,4 +237,6 @@ class EncodedBatch:
             max_timestamp_ms=self._max_timestamp_ms,
             identity=self._identity,
         )
-        return checksummed(joined((header, self._records)))
+        data = joined((header, self._records))
+        self._records = b""  # futures may keep this batch for long, and its columns are those of others too
+        return checksummed(data)
