@@ -112,13 +112,13 @@ def test_other_databases_get_no_tables(store: Database, shop: Shop) -> None:
     del connections.settings["plain"], connections["plain"]
 
 
-@pytest.mark.parametrize("engine", ["dualwrite.recipes.django.postgresql", "tests.django.engine"])
+@pytest.mark.parametrize("backend", ["dualwrite.recipes.django.postgresql", "tests.django.engine"])
 def test_a_test_database_is_dropped_although_the_pool_has_connections_to_it(
-    postgres_server: PostgresServer, emulator: Emulator, engine: str
+    postgres_server: PostgresServer, emulator: Emulator, backend: str
 ) -> None:
     name = unique("test").replace("-", "_")
     given = {"bootstrap_servers": emulator.bootstrap_servers}
-    add_alias("tested", postgres_server.create_database(name), given, ENGINE=engine)
+    add_alias("tested", postgres_server.create_database(name), given, ENGINE=backend)
     emulator.create_topic("tested")
     with transaction.atomic(using="tested"):
         send("tested", "x", using="tested")
