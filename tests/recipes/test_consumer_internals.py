@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
+from typing import Any
+
+import confluent_kafka
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Emulator
 from dualwrite.producer import TopicPartition
 from dualwrite.recipes.consume.consumer_aiokafka import AiokafkaAdapter
-from dualwrite.recipes.consume.consumers import adapter_of
+from dualwrite.recipes.consume.consumers import ConfluentAdapter, adapter_of
 from dualwrite.recipes.core import blocking
 from tests.support.conditions import until
 from tests.support.consumers import aiokafka_consumer, kafka_python
@@ -40,3 +44,33 @@ def test_aiokafka_shows_its_settings_and_connections(emulator: Emulator) -> None
             assert await adapter.committed([TopicPartition("in", 0)]) == {}
 
     asyncio.run(asyncio.wait_for(use(), 30))
+
+
+class ClosedLate(confluent_kafka.Consumer):
+    """A consumer that hears of its first assignment while it is being closed, and has left its group by then."""
+
+    has_left = False
+
+    def consumer_group_metadata(self) -> Any:
+        if self.has_left:
+            raise RuntimeError("Consumer group metadata not available")
+        return super().consumer_group_metadata()
+
+    def close(self) -> None:
+        self.has_left = True
+        super().close()
+
+
+def test_a_consumer_of_confluent_that_is_assigned_partitions_while_it_is_closed(emulator: Emulator) -> None:
+    emulator.create_topic("in", 1)
+    consumer = ClosedLate({"bootstrap.servers": emulator.bootstrap_servers, "group.id": "movers"})
+    asked: list[Any] = []
+
+    async def start(partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        asked.append(partitions)
+        return {}
+
+    blocking.run(ConfluentAdapter(consumer).subscribe(["in"], start))
+    until(lambda: [group.state for group in emulator.groups()] == ["Stable"])
+    consumer.close()
+    assert asked == []

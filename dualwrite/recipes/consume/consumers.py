@@ -246,6 +246,8 @@ class ConfluentAdapter:
     async def subscribe(self, topics: Collection[str], start: StartPositions) -> None:
         def assigned(consumer: Any, partitions: list[Any]) -> None:
             self._moved.update(TopicPartition(each.topic, each.partition) for each in partitions)
+            if self._is_closing():
+                return
             self._new_partitions = partitions
             blocking.run(self._place())
 
@@ -257,6 +259,14 @@ class ConfluentAdapter:
         # not in the callbacks: calling it there makes librdkafka lose track of its caller and abort the process
         self._cluster_id = self._consumer.list_topics(*list(topics)[:1], timeout=self._TIMEOUT_S).cluster_id
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked)
+
+    def _is_closing(self) -> bool:
+        """Return whether this is called by `close()`, which hears of a last assignment and reads nothing from it."""
+        try:
+            self._membership()
+        except RuntimeError:  # so confluent-kafka says that there is no membership any more
+            return True
+        return False
 
     async def _place(self) -> None:
         """Assign the group's partitions at their positions. After an error the next poll tries again."""
