@@ -253,6 +253,27 @@ def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: 
     scenario.assert_both_sides_agree()
 
 
+def test_a_listener_that_sends_the_first_statement_finds_the_mark(scenario: Scenario) -> None:
+    engine = sa.create_engine(scenario.database.url)
+    if engine.dialect.driver != "psycopg":
+        pytest.skip("only psycopg's BEGIN is marked")
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("SELECT 1"))
+    with (
+        DualWriter(
+            engine,
+            bootstrap_servers=scenario.emulator.bootstrap_servers,
+            transactional_id=scenario.transactional_id,
+        ) as writer,
+        writer.transaction() as tx,
+    ):
+        put(tx, scenario, 1)
+        mark = vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE]
+        assert tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
+    engine.dispose()
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
 def _raw(connection: sa.Connection, text: str) -> None:
     """Past everything that psycopg and SQLAlchemy know."""
     driver: Any = connection.connection.driver_connection

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.event.api import _event_key
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
@@ -139,8 +140,8 @@ def watch(engine: sa.Engine) -> None:
                 event.listen(engine, "savepoint", _begin_before_savepoint)
                 event.listen(engine, "checkout", raise_synchronous)
             if engine.dialect.name == "postgresql" and engine.dialect.driver in DRIVERS_THAT_MARK:
-                # Before other listeners, which may send the first statement.
-                event.listen(engine, "begin", begin_marker(), insert=True)
+                # Before other listeners, which may send the first statement. `event.listen` ignores `insert` here.
+                _event_key(engine, "begin", begin_marker()).base_listen(insert=True)
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
