@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -222,6 +223,106 @@ _SLOW_COMMIT = """
     CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION slow();
 """
+
+
+def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: AsyncpgScenario) -> None:
+    """What the writer asks between blocks must not wait for the connection that the block holds."""
+
+    async def steps() -> None:
+        async with (
+            asyncio.timeout(30),
+            from_a_pool(dsn_of(scenario.database.url)) as pool,
+            scenario.awaited_writer(source=pool) as writer,
+        ):
+            for number in range(2):
+                async with pool.acquire() as connection, writer.transaction(connection) as tx:
+                    await put(tx, scenario, number)
+                scenario.expected.append(str(number))
+            assert (await writer.recover()).outcome is Outcome.NOTHING
+
+    scenario.run(steps())
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("source", [from_a_dsn, from_a_pool, from_a_function])
+def test_a_host_that_disappears_is_noticed_on_connections_of_every_origin(
+    scenario: AsyncpgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
+) -> None:
+    """No statement of ours has a limit of time, so only TCP's keepalive ends a wait for a host that is gone."""
+
+    def is_kept_alive(connection: Any) -> bool:
+        wire = driver.unwrapped(connection)._transport.get_extra_info("socket")
+        return bool(wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+    async def steps() -> None:
+        dsn = dsn_of(scenario.database.engine.url)
+        own = await asyncpg.connect(dsn)
+        async with source(dsn) as database, scenario.awaited_writer(source=database) as writer:
+            for connection in (None, own):
+                async with writer.transaction(connection) as tx:
+                    assert is_kept_alive(tx.connection)
+        await own.close()
+
+    scenario.run(steps())
+
+
+def test_a_reset_without_end_does_not_hold_up_a_block_that_is_committed(
+    scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(driver, "RESET_S", 0.05)
+
+    async def never(connection: Any) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def steps() -> None:
+        async with (
+            asyncpg.create_pool(dsn_of(scenario.database.url), min_size=1, max_size=1, reset=never) as pool,
+            scenario.awaited_writer(source=pool) as writer,
+        ):
+            for number in range(2):
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, number)
+                assert tx.outcome is Outcome.COMMITTED
+                scenario.expected.append(str(number))
+
+    scenario.run(steps())
+    scenario.assert_both_sides_agree()
+    assert "could not reset (TimeoutError)" in caplog.text
+
+
+def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_another(
+    scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset removes the listener that hears of a standby that was given up, before its ROLLBACK is refused."""
+    genuine = driver.execute
+    commits: list[Any] = []
+
+    async def with_a_reset_meanwhile(raw: Any, sql: str) -> str:
+        running = asyncio.create_task(genuine(raw, sql))
+        await asyncio.sleep(0)
+        if "COMMIT" in sql:
+            if not commits:
+                with pytest.raises(TransactionEndedInsideError):
+                    await raw.reset()
+            commits.append(raw)
+        return await running
+
+    async def steps() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+        async with scenario.awaited_writer() as writer:
+            await writer.recover()
+            with monkeypatch.context() as patched:
+                async with writer.transaction() as tx:
+                    block = driver.unwrapped(tx.connection)
+                    await put(tx, scenario, 1)
+                    patched.setattr(driver, "execute", with_a_reset_meanwhile)
+            assert tx.outcome is Outcome.COMMITTED
+        assert commits[0] is block
+        assert any(other is not block for other in commits)
+
+    scenario.run(steps())
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
 
 
 # ---- blocks --------------------------------------------------------------------------------------------------------
@@ -529,6 +630,40 @@ def test_a_swallowed_statement_error_ends_in_an_exception(
             with pytest.raises(asyncpg.PostgresError):
                 async with tx.savepoint():
                     await way(tx.connection, sql)
+            await put(tx, scenario, 2)
+
+    run(steps)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+async def with_the_parse_of_nothing(connection: Any) -> None:
+    await connection.prepare("")
+
+
+async def with_the_parse_of_a_rollback(connection: Any) -> None:
+    await connection.prepare("ROLLBACK TO s")
+
+
+@pytest.mark.parametrize("goes_on", [with_the_parse_of_nothing, with_the_parse_of_a_rollback])
+def test_a_statement_that_a_failed_transaction_accepts_does_not_hide_the_failure(
+    scenario: AsyncpgScenario, run: Run, goes_on: Callable[[Any], Coroutine[Any, Any, None]]
+) -> None:
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        with pytest.raises(TransactionDoomedError, match="DivisionByZeroError"):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await tx.connection.execute("SAVEPOINT s")
+                with suppress(asyncpg.PostgresError):
+                    await tx.connection.execute("SELECT 1/0")
+                await goes_on(tx.connection)
+        assert tx.outcome is Outcome.ROLLED_BACK
+        async with writer.transaction(connection) as tx:
+            await tx.connection.execute("SAVEPOINT s")
+            with suppress(asyncpg.PostgresError):
+                await tx.connection.execute("SELECT 1/0")
+            await goes_on(tx.connection)
+            await tx.connection.execute("ROLLBACK TO s")
             await put(tx, scenario, 2)
 
     run(steps)

@@ -170,6 +170,20 @@ def test_so_are_those_of_a_pool(scenario: PsycopgScenario) -> None:
     scenario.assert_both_sides_agree()
 
 
+def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: PsycopgScenario) -> None:
+    """What the writer asks between blocks must not wait for the connection that the block holds."""
+    with (
+        ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=2) as pool,
+        writer_on(pool, scenario) as writer,
+    ):
+        for number in range(2):
+            with pool.connection() as connection, writer.transaction(connection) as tx:
+                put(tx, scenario, number)
+            scenario.expected.append(str(number))
+        assert writer.recover().outcome is Outcome.NOTHING
+    scenario.assert_both_sides_agree()
+
+
 def test_the_callers_own_connection(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:

@@ -5,13 +5,14 @@ A failure says that asyncpg has changed: read what replaced the member, and adap
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from typing import Any
 
 import asyncpg
 import pytest
 from asyncpg import cursor, prepared_stmt, transaction
-from asyncpg.connection import Connection
+from asyncpg.connection import Connection, _Callback
 from asyncpg.pool import Pool, PoolConnectionProxy
 from asyncpg.protocol import Protocol
 
@@ -24,7 +25,9 @@ def source(function: Any) -> str:
 
 
 def test_a_connection_keeps_what_we_replace_and_read_in_slots() -> None:
-    assert {"_protocol", "_top_xact", "_addr", "_transport", "__weakref__"} <= set(Connection.__slots__)
+    assert {"_protocol", "_top_xact", "_addr", "_transport", "_log_listeners", "__weakref__"} <= set(
+        Connection.__slots__
+    )
     assert "_con" in PoolConnectionProxy.__slots__
     assert issubclass(PoolConnectionProxy, asyncpg.Connection) or driver.is_connection(
         object.__new__(PoolConnectionProxy)
@@ -69,6 +72,31 @@ def test_interface_errors_are_raised_before_anything_is_sent() -> None:
     assert not issubclass(asyncpg.InterfaceError, asyncpg.PostgresError)
     assert issubclass(asyncpg.ConnectionDoesNotExistError, asyncpg.PostgresError)
     assert not issubclass(asyncpg.ConnectionDoesNotExistError, asyncpg.InterfaceError)
+
+
+def test_listeners_are_kept_with_the_function_that_was_given() -> None:
+    """`_is_listening` looks for it."""
+    assert "self._log_listeners.add(_Callback.from_callable(callback))" in source(Connection.add_log_listener)
+    assert _Callback.from_callable(print).cb is print
+
+
+def test_a_rollback_is_limited_where_asyncpg_waits_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncpg before 0.32 waits for an earlier statement's cancellation before its own limit begins."""
+
+    class Protocol:
+        async def query(self, text: str, _: float) -> str:
+            await asyncio.get_running_loop().create_future()
+            return text
+
+    class Raw:
+        _protocol = Protocol()
+
+        def is_closed(self) -> bool:
+            return False
+
+    monkeypatch.setattr(driver, "_ROLLBACK_S", 0.01)
+    with pytest.raises(TimeoutError):
+        asyncio.run(driver.roll_back(Raw()))
 
 
 def test_terminate_sends_no_cancel_request() -> None:

@@ -104,12 +104,8 @@ class Watch(StatementWatch):
         is_unclear = control.may_be_half_done or not (by_the_server or was_not_sent)
         if control.steps and is_unclear:
             self._refused_ending = error
-        if by_the_server and not isinstance(error, asyncpg.InFailedSQLTransactionError):
-            self._statement_failure = error
-
-    def succeeded(self) -> None:
-        """Note that the server has executed a statement, which it does not in a transaction that has failed."""
-        self._statement_failure = None
+        if by_the_server and self._statement_failure is None:
+            self._statement_failure = error  # later ones follow from it
 
     def after(self, control: TransactionControl) -> None:
         super().after(control)
@@ -120,6 +116,8 @@ class Watch(StatementWatch):
                 case Effect.RELEASE:
                     self._forget_from(name, also=True)
                 case _:
+                    # Only this ends a failure. The server also accepts the Parse of ROLLBACK TO, or of nothing.
+                    self._statement_failure = None
                     # The `connection.transaction()` is over, although its savepoint remains set.
                     self._forget_from(name, also=_is_of_a_block(name))
 
@@ -188,7 +186,6 @@ class WatchedProtocol(driver.Substitute):
             raise
         finally:
             watch.running -= 1
-        watch.succeeded()
         if control.steps:
             watch.after(control)
         return answer

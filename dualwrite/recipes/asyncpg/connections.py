@@ -39,15 +39,20 @@ class PooledConnections:
     def attempts(self) -> int:
         return int(self._pool.get_max_size()) + 1
 
+    @property
+    def are_limited(self) -> bool:
+        return True
+
     async def acquire(self) -> Any:
         return await self._pool.acquire()
 
     async def release(self, connection: Any) -> None:
         """Give the connection back. Its pool drops it if that fails, which is no failure of the block that ended."""
         try:
-            await self._pool.release(connection)
+            await self._pool.release(connection, timeout=driver.RESET_S)
         except driver.ERRORS as error:
-            _log.warning("an asyncpg.Pool has dropped a connection that it could not reset (%s)", first_line(error))
+            why = first_line(error) or type(error).__name__
+            _log.warning("an asyncpg.Pool has dropped a connection that it could not reset (%s)", why)
 
     def keep(self, connection: Any) -> bool:
         return False
@@ -58,7 +63,7 @@ class PooledConnections:
 
 async def _connected(dsn: str) -> Any:
     # Without names for prepared statements, which PgBouncer may mistake for those of other clients (`driver.fetch`).
-    return driver.keep_alive(await asyncpg.connect(dsn, statement_cache_size=0))
+    return await asyncpg.connect(dsn, statement_cache_size=0)
 
 
 def connections_from(source: Any, *, most_kept: int) -> Connections:

@@ -8,9 +8,10 @@ asyncpg changes what this module relies on.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -38,6 +39,9 @@ _NO_LIMIT_S: Final = 10.0 * 365 * 24 * 3600
 
 _ROLLBACK_S: Final = 5.0
 """How long ROLLBACK, and a cancel request before it, may take until the connection is dropped instead."""
+
+RESET_S: Final = 5.0
+"""How long a pool may take to reset a connection that is given back, until it drops the connection instead."""
 
 _MOST_PREPARED: Final = 64
 
@@ -76,12 +80,11 @@ def host_of(raw: Any) -> str:
     return str(address[0] if isinstance(address, tuple) else address)
 
 
-def keep_alive(raw: Any) -> Any:
-    """Let the operating system notice that the server's host is gone, as libpq does. Return the connection."""
-    wire = raw._transport.get_extra_info("socket")  # noqa: SLF001
+def keep_alive(raw: Any) -> None:
+    """Let the operating system notice that the server's host is gone, as libpq does, which asyncpg does not."""
+    wire = None if raw.is_closed() else raw._transport.get_extra_info("socket")  # noqa: SLF001
     if wire is not None and wire.family != getattr(socket, "AF_UNIX", None):
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return raw
 
 
 async def connected_as_by(pool: Any) -> Any:
@@ -159,14 +162,16 @@ def substitute_of(raw: Any) -> Substitute | None:
 # ---- our own statements --------------------------------------------------------------------------------------------
 
 
-async def execute(raw: Any, sql: str, *, within_s: float = _NO_LIMIT_S) -> str:
+async def execute(raw: Any, sql: str) -> str:
     """Execute statements without parameters, in one message. Return the status of the last one."""
-    status: str = await protocol_of(raw).query(sql, within_s)
+    status: str = await protocol_of(raw).query(sql, _NO_LIMIT_S)
     return status
 
 
 async def roll_back(raw: Any) -> None:
-    await execute(raw, "ROLLBACK", within_s=_ROLLBACK_S)
+    """Send ROLLBACK. Raises TimeoutError if it takes too long; the connection must be dropped then."""
+    async with asyncio.timeout(_ROLLBACK_S):  # asyncpg before 0.32 waits for a cancel request outside of its own limit
+        await execute(raw, "ROLLBACK")
 
 
 # asyncpg describes a statement before it executes it, in a round trip of its own, and keeps that description under a
@@ -247,6 +252,8 @@ class CommitMessage:
         try:
             raw.add_log_listener(self._on_message)
             assert_committed(await execute(raw, self._sql))
+            if not _is_listening(raw, self._on_message):
+                self.was_given_up = True  # another task called reset(), which removes listeners: it may have been
         except asyncpg.PostgresError as error:
             refusal = refusal_in(error, self._token, self._refusals)
             if refusal is None:
@@ -267,3 +274,7 @@ class CommitMessage:
     def _drop(self) -> bool:
         self._raw.terminate()
         return True
+
+
+def _is_listening(raw: Any, listener: Callable[..., None]) -> bool:
+    return any(found.cb == listener for found in raw._log_listeners)  # noqa: SLF001

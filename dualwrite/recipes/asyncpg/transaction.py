@@ -36,6 +36,7 @@ class AsyncpgTransaction(PostgresTransaction):
     ) -> None:
         self._raw = driver.unwrapped(connection)
         assert_can_begin(self._raw)
+        driver.keep_alive(self._raw)
         super().__init__(connection, Watch(self._raw, records), of, pin, must_be_in)
 
     async def _begin(self) -> object:

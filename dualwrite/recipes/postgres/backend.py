@@ -114,7 +114,10 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
 
 
 class PostgresOneIdBackend(PostgresBackend[ConnectionT, TxT]):
-    """For a writer under one id: between blocks, its connection also reads and writes the state row."""
+    """For a writer under one id: between blocks, the same connections also read and write the state row.
+
+    With a connection pool of the caller, what happens between blocks has connections of its own.
+    """
 
     def __init__(
         self,
@@ -130,7 +133,11 @@ class PostgresOneIdBackend(PostgresBackend[ConnectionT, TxT]):
             source, driver=driver, handle=handle, waiting=waiting, create_table=create_table, schema=schema
         )
         beside = driver.connections_beside(source, most_kept=0)
-        self.database = self._new_database(self.connections, beside=beside)
+        if self.connections.are_limited:
+            # The caller's blocks may hold all of the pool, while they wait for a statement of ours between them.
+            self.database = self._new_database(beside, of_blocks=self.connections)
+        else:
+            self.database = self._new_database(self.connections, beside=beside)
 
 
 class PostgresPoolBackend(PostgresBackend[ConnectionT, TxT]):

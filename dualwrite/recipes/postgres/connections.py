@@ -32,6 +32,10 @@ class Connections(Protocol):
     def attempts(self) -> int:
         """How many to acquire until one is certainly newer than the database's last restart."""
 
+    @property
+    def are_limited(self) -> bool:
+        """Whether `acquire` may have to wait until others release one."""
+
     async def acquire(self) -> Any: ...
 
     async def release(self, connection: Any) -> None:
@@ -68,6 +72,10 @@ class KeptConnections:
         self.attempts: Final = most + 1
         self._kept: list[Any] = []
         self._process_id = os.getpid()
+
+    @property
+    def are_limited(self) -> bool:
+        return False
 
     async def acquire(self) -> Any:
         kept = self._take()
@@ -114,6 +122,10 @@ class MadeConnections:
     @property
     def attempts(self) -> int:
         return 1
+
+    @property
+    def are_limited(self) -> bool:
+        return False
 
     async def acquire(self) -> Any:
         return await settled(self._make())

@@ -37,6 +37,10 @@ class PooledConnections:
     def attempts(self) -> int:
         return int(self._pool.max_size) + 1
 
+    @property
+    def are_limited(self) -> bool:
+        return True
+
     async def acquire(self) -> AnyConnection:
         connection: AnyConnection = await settled(self._pool.getconn())
         return connection
