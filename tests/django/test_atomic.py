@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import django
@@ -216,6 +216,78 @@ def test_a_refused_record_in_an_inner_block_that_fails_is_forgiven(shop: Shop) -
         with pytest.raises(InvalidRecordError), shop.atomic():
             send("", "x", using=shop.alias)
     assert shop.written() == ["1"]
+
+
+@contextmanager
+def without_settings(shop: Shop) -> Iterator[None]:
+    from django.conf import settings
+
+    held = settings.DUALWRITE.pop(shop.alias)
+    yield
+    settings.DUALWRITE[shop.alias] = held
+
+
+@contextmanager
+def with_a_database_that_refuses_the_pool(shop: Shop) -> Iterator[None]:
+    """Django's own connection is there already; those of the pool are refused."""
+    from dualwrite.recipes.django.pools import close_pools
+
+    connections[shop.alias].ensure_connection()
+    close_pools(shop.alias)
+    held = connections[shop.alias].settings_dict["NAME"]
+    connections[shop.alias].settings_dict["NAME"] = "no_such_database"
+    yield
+    connections[shop.alias].settings_dict["NAME"] = held
+
+
+Trouble = Callable[[Shop], AbstractContextManager[None]]
+TROUBLES = [without_settings, with_a_database_that_refuses_the_pool]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_dual_write_that_cannot_begin_dooms_the_block(shop: Shop, trouble: Trouble) -> None:
+    callbacks: list[str] = []
+    with pytest.raises(TransactionDoomedError) as raised, shop.atomic():
+        shop.insert(1)
+        shop.on_commit(lambda: callbacks.append("ran"))
+        with trouble(shop), pytest.raises((ConfigError, OperationalError)) as swallowed:
+            send(shop.topic, "1", using=shop.alias)
+        with pytest.raises(GivenUpError), shop.atomic():
+            raise GivenUpError
+        shop.put(2)
+    assert raised.value.__cause__ is swallowed.value
+    with shop.atomic():
+        shop.put(3)
+    assert callbacks == []
+    assert shop.written() == ["3"]
+
+
+def test_a_dual_write_that_cannot_begin_in_an_inner_block_that_fails_is_forgiven(shop: Shop) -> None:
+    with shop.atomic():
+        with without_settings(shop), pytest.raises(ConfigError), shop.atomic():
+            shop.insert(2)
+            with shop.atomic():
+                send(shop.topic, "2", using=shop.alias)
+        shop.put(3)
+    assert shop.written() == ["3"]
+
+
+def test_with_autocommit_off_a_dual_write_that_cannot_begin_dooms_the_transaction(shop: Shop) -> None:
+    transaction.set_autocommit(False, using=shop.alias)
+    for end in (
+        lambda: transaction.commit(using=shop.alias),
+        lambda: transaction.set_autocommit(True, using=shop.alias),
+    ):
+        shop.insert(1)
+        with without_settings(shop), pytest.raises(ConfigError):
+            send(shop.topic, "1", using=shop.alias)
+        with pytest.raises(TransactionDoomedError):
+            end()
+        transaction.rollback(using=shop.alias)
+    shop.put(2)
+    transaction.commit(using=shop.alias)
+    transaction.set_autocommit(True, using=shop.alias)
+    assert shop.written() == ["2"]
 
 
 def test_needs_rollback_is_djangos(shop: Shop) -> None:

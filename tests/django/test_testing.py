@@ -119,3 +119,13 @@ def test_a_database_without_dual_writes(shop: Shop) -> None:
     with pytest.raises(ConfigError, match="without dual writes"), captured_records("plain"):
         pass
     del connections.settings["plain"], connections["plain"]
+
+
+def test_in_a_test_case_a_dual_write_that_cannot_begin_and_is_swallowed_is_an_error(shop: Shop) -> None:
+    from django.conf import settings
+
+    held = settings.DUALWRITE.pop(shop.alias)
+    with a_test_case(shop), pytest.raises(TransactionDoomedError), captured_records(shop.alias):
+        with pytest.raises(ConfigError):
+            send(shop.topic, "1", using=shop.alias)
+    settings.DUALWRITE[shop.alias] = held

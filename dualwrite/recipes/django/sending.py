@@ -33,8 +33,8 @@ def send(
 
     `using` is the database's alias, as everywhere in Django.
 
-    Raises InvalidRecordError or TransactionTooLargeError, which doom the transaction (or the savepoint) even if they
-    are swallowed, and what `current_dual_write` raises.
+    Raises InvalidRecordError, TransactionTooLargeError, and what `current_dual_write` raises. Each dooms the transaction
+    (or the savepoint) even if it is swallowed.
     """
     return current_dual_write(using).send(topic, value, key, headers, partition, timestamp_ms)
 
@@ -47,6 +47,8 @@ def current_dual_write(using: str | None = None) -> DualWrite:
 
     Raises IllegalStateError outside of a transaction, ConfigError if the alias is not set up for dual writes, Django's
     TransactionManagementError in a transaction that must be rolled back, and Django's database errors.
+
+    If it could not begin, the transaction (or the savepoint) is doomed, even if the error is swallowed.
     """
     return _connection(using).current_dual_write()
 

@@ -28,7 +28,7 @@ def captured_records(using: str = DEFAULT_DB_ALIAS) -> Iterator[list[BufferedRec
     """Collect the records of the transactions inside the block, of all threads, instead of publishing them.
 
     The list is complete when the block has ended. Raises TransactionDoomedError at the end of the block if, in a
-    TestCase, the transaction could not have been committed: a record was refused, and the error was swallowed.
+    TestCase, the transaction could not have been committed: a `send` failed, and the error was swallowed.
     """
     connection = connections[using]
     if not isinstance(connection, DualWriteWrapper):
@@ -42,6 +42,7 @@ def captured_records(using: str = DEFAULT_DB_ALIAS) -> Iterator[list[BufferedRec
         yield records
     finally:
         of_alias[:] = [each for each in of_alias if each is not records]
+    connection.assert_begun()
     around = connection.open_dual_write
     if around is not None:
         around.assert_intact()

@@ -8,16 +8,18 @@ of `transaction.atomic()` behaves as Django documents it. What depends on the dr
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import debug_transaction
+from django.db.utils import Error
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.django.capturing import capture_of
 from dualwrite.recipes.django.creation import ClosesPools
+from dualwrite.recipes.django.failed_begin import FailedBegin
 from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
 from dualwrite.recipes.django.transaction import Begun, CapturedWrite, DjangoDualWrite, Pool, PublishedWrite
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
         def _set_autocommit(self, autocommit: bool) -> None: ...
         def _commit(self) -> None: ...
         def _rollback(self) -> None: ...
+        def _savepoint(self, sid: str) -> None: ...
+        def _savepoint_rollback(self, sid: str) -> None: ...
         def _close(self) -> None: ...
         def set_autocommit(
             self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = ...
@@ -50,6 +54,8 @@ class DualWriteWrapper(_Wrapper):
     """What all ENGINEs with dual writes share; those of one driver are mixins for its `DatabaseWrapper`."""
 
     _dual_write: DjangoDualWrite | None = None
+    _failed_begin: FailedBegin | None = None
+    """Why the current transaction may only be rolled back, although it has no dual write."""
     has_just_decided = False
     """Whether the last thing that was sent is the COMMIT of a dual write."""
     _is_manual = False
@@ -107,12 +113,15 @@ class DualWriteWrapper(_Wrapper):
     def connect(self) -> None:
         """Connect; after a loss in COMMIT, an application that has turned autocommit off finds it so."""
         stays_manual, self._stays_manual = self._stays_manual, False
+        self._failed_begin = None
         super().connect()
         if stays_manual:
             self.set_autocommit(False)
 
     def set_autocommit(self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = False) -> None:
         """Turn autocommit on or off; `atomic()` does so with the second argument, which is for SQLite."""
+        if autocommit:
+            self.assert_begun()  # MySQL would commit
         super().set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)
         self._is_manual = not (autocommit or force_begin_transaction_with_broken_autocommit)
 
@@ -150,7 +159,11 @@ class DualWriteWrapper(_Wrapper):
         self.validate_no_broken_transaction()
         write = self.open_dual_write
         if write is None:
-            write = self._dual_write = self._begin_dual_write()
+            try:
+                write = self._dual_write = self._begin_dual_write()
+            except BaseException as error:
+                self._failed_begin = self._failed_begin or FailedBegin(error)
+                raise
         if write.belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         return write
@@ -165,6 +178,21 @@ class DualWriteWrapper(_Wrapper):
             if capture is not None:
                 return CapturedWrite(begun, records, capture.keep)
             return PublishedWrite(begun, records, pool)
+
+    def assert_begun(self) -> None:
+        """Raise TransactionDoomedError if a dual write could not begin in the current transaction."""
+        if self._failed_begin is not None:
+            raise self._failed_begin.doomed()
+
+    def _savepoint(self, sid: str) -> None:
+        super()._savepoint(sid)
+        if self._failed_begin is not None:
+            self._failed_begin.savepoint(sid)
+
+    def _savepoint_rollback(self, sid: str) -> None:
+        super()._savepoint_rollback(sid)
+        if self._failed_begin is not None and self._failed_begin.is_undone_by(sid):
+            self._failed_begin = None
 
     @property
     def open_dual_write(self) -> DjangoDualWrite | None:
@@ -181,6 +209,8 @@ class DualWriteWrapper(_Wrapper):
                 self._leave_connection()
 
     def _commit(self) -> None:
+        if self._failed_begin is not None:
+            self._refuse_commit(self._failed_begin)
         write = self.open_dual_write
         if write is None:
             super()._commit()
@@ -191,6 +221,14 @@ class DualWriteWrapper(_Wrapper):
                 write.decide()
         finally:
             self._after_commit(write)
+
+    def _refuse_commit(self, failed: FailedBegin) -> NoReturn:
+        self.run_on_commit = []
+        try:
+            self._rollback()
+        except Error:
+            self.close()  # and the database rolls back
+        raise failed.doomed()
 
     def _after_commit(self, write: DjangoDualWrite) -> None:
         """Run `on_commit` callbacks if, and only if, the dual write is decided, even if an error is on its way."""
@@ -215,6 +253,7 @@ class DualWriteWrapper(_Wrapper):
         self.run_on_commit = hooks
 
     def _rollback(self) -> None:
+        self._failed_begin = None
         self._drop_dual_write()
         try:
             super()._rollback()
