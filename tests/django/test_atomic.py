@@ -498,6 +498,49 @@ def test_a_deadlock_undoes_both(mysql_shop: Shop, sends_first: bool) -> None:
         assert connection.scalars(sa.text("SELECT event_key FROM events")).all() == [kept, kept]
 
 
+@pytest.fixture(scope="module")
+def server_that_rolls_back_on_timeout() -> Iterator[MariaDbServer]:
+    with MariaDbServer.start("--innodb-rollback-on-timeout=ON") as server:
+        server.spare_the_disk()
+        yield server
+
+
+def time_out_in(shop: Shop) -> None:
+    """Wait in vain for a row that another transaction holds, and swallow the error."""
+    with shop.database.aside.begin() as other:
+        other.exec_driver_sql("UPDATE events SET event_key = 'held' WHERE id = 1")
+        execute(shop, "SET SESSION innodb_lock_wait_timeout = 1")
+        with pytest.raises(OperationalError, match="1205"):
+            execute(shop, "UPDATE events SET event_key = 'late' WHERE id = 1")
+
+
+def test_a_lock_timeout_that_rolls_the_transaction_back_dooms_it(
+    server_that_rolls_back_on_timeout: MariaDbServer, emulator: Emulator
+) -> None:
+    database = MariaDbDatabase(server_that_rolls_back_on_timeout)
+    with shop_on(database, emulator) as shop:
+        with shop.atomic():
+            shop.put(1)
+        with pytest.raises(TransactionDoomedError), shop.atomic():
+            shop.insert(2)
+            time_out_in(shop)
+            send(shop.topic, "2", using=shop.alias)
+        with shop.atomic():
+            shop.put(3)
+        assert shop.written() == ["1", "3"]
+    database.close()
+
+
+def test_a_lock_timeout_that_undoes_its_statement_only_is_the_applications_to_swallow(mysql_shop: Shop) -> None:
+    with mysql_shop.atomic():
+        mysql_shop.put(1)
+    with mysql_shop.atomic():
+        mysql_shop.insert(2)
+        time_out_in(mysql_shop)
+        send(mysql_shop.topic, "2", using=mysql_shop.alias)
+    assert mysql_shop.written() == ["1", "2"]
+
+
 @pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable", None])
 def test_isolation_levels(mariadb_server: MariaDbServer, emulator: Emulator, level: str | None) -> None:
     database = MariaDbDatabase(mariadb_server)

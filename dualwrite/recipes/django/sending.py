@@ -33,8 +33,8 @@ def send(
 
     `using` is the database's alias, as everywhere in Django.
 
-    Raises InvalidRecordError, TransactionTooLargeError, and what `current_dual_write` raises. Each dooms the transaction
-    (or the savepoint) even if it is swallowed.
+    Raises InvalidRecordError, TransactionTooLargeError, and what `current_dual_write` raises. Each dooms the
+    transaction (or the savepoint) even if it is swallowed.
     """
     return current_dual_write(using).send(topic, value, key, headers, partition, timestamp_ms)
 

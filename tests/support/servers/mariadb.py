@@ -13,7 +13,7 @@ import subprocess
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -40,13 +40,16 @@ class MariaDbServer:
         self._resources = resources
 
     @classmethod
-    def start(cls) -> Self:
-        """Start the first server that works. Raises ServerUnavailableError with every reason if none does."""
+    def start(cls, *options: str) -> Self:
+        """Start the first server that works. Raises ServerUnavailableError with every reason if none does.
+
+        With `options`, for what cannot be changed later, one that is running already is not used.
+        """
         reasons = []
         for name, starter in _STARTERS.items():
             with ExitStack() as resources:
                 try:
-                    url = starter(resources)
+                    url = starter(resources, options)
                 except Exception as error:
                     reasons.append(f"{name}: {type(error).__name__}: {error}")
                     continue
@@ -93,16 +96,16 @@ def global_setting(engine: sa.Engine, name: str, value: int) -> Iterator[None]:
             connection.exec_driver_sql(f"SET GLOBAL {name} = {before}")
 
 
-def _by_url(resources: ExitStack) -> sa.URL:
+def _by_url(resources: ExitStack, options: Sequence[str]) -> sa.URL:
     url = os.environ.get(URL_VARIABLE)
-    if not url:
-        raise ServerUnavailableError(f"{URL_VARIABLE} is not set")
+    if not url or options:
+        raise ServerUnavailableError(f"{URL_VARIABLE} is not set, or its server may have other options")
     return sa.make_url(url)
 
 
-def _from_maven(resources: ExitStack) -> sa.URL:
+def _from_maven(resources: ExitStack, options: Sequence[str]) -> sa.URL:
     home = fetch_mariadb()
-    return _run(resources, home / "bin" / "mariadbd", home / "share")
+    return _run(resources, home / "bin" / "mariadbd", home / "share", options)
 
 
 def fetch_mariadb() -> Path:
@@ -124,21 +127,21 @@ def _unpacked(jars: Path) -> Path:
     return home / inside
 
 
-def _from_system(resources: ExitStack) -> sa.URL:
+def _from_system(resources: ExitStack, options: Sequence[str]) -> sa.URL:
     program = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
     if program is None:
         raise ServerUnavailableError("there is no `mariadbd` on the PATH")
-    return _run(resources, Path(program), Path("/usr/share/mysql"))
+    return _run(resources, Path(program), Path("/usr/share/mysql"), options)
 
 
-_STARTERS: Final[dict[str, Callable[[ExitStack], sa.URL]]] = {
+_STARTERS: Final[dict[str, Callable[[ExitStack, Sequence[str]], sa.URL]]] = {
     URL_VARIABLE: _by_url,
     "Maven Central": _from_maven,
     "system installation": _from_system,
 }
 
 
-def _run(resources: ExitStack, program: Path, share: Path) -> sa.URL:
+def _run(resources: ExitStack, program: Path, share: Path, options: Sequence[str]) -> sa.URL:
     root = Path(tempfile.mkdtemp(prefix="dualwrite-mariadb-"))
     resources.callback(shutil.rmtree, root, ignore_errors=True)
     data = root / "data"
@@ -149,7 +152,7 @@ def _run(resources: ExitStack, program: Path, share: Path) -> sa.URL:
         *(str(program), "--no-defaults", f"--basedir={share.parent}", f"--lc-messages-dir={share}"),
         # of its own: a server that starts deletes the temporary tables of all others in a directory that they share
         f"--tmpdir={temporary}",
-        *(f"--datadir={data}", *_SMALL, *(["--user=root"] if os.geteuid() == 0 else [])),
+        *(f"--datadir={data}", *_SMALL, *options, *(["--user=root"] if os.geteuid() == 0 else [])),
     ]
     _initialise(command, share)
     socket, log = root / "socket", root / "log"

@@ -2,8 +2,8 @@
 
 The connection makes cursors that report each statement, by its text without the parameters, to the guard that follows,
 and its own methods that would end the transaction are refused. What goes past both is found by a mark: a savepoint,
-which ends with its transaction, however that ends. A deadlock from before the first record has left no mark; the
-cursors remember it.
+which ends with its transaction, however that ends. An error from before the first record with which the server rolled
+the transaction back has left no mark; the cursors remember it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError, Transact
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.sql.transaction_control import MYSQL, Effect, TransactionControl, control_of
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import LOCK_WAIT_TIMEOUT
 
 MARK: Final = "dualwrite_block"
 """The savepoint that is there if, and only if, the transaction is still the one that was followed."""
@@ -193,8 +194,24 @@ def _watched(cursor_class: Any) -> Any:
 
 def _keep_conflict(cursor: Any, error: Exception) -> None:
     """Remember an error with which the database rolls a whole transaction back: what follows is in a new one."""
-    if is_conflict(error) and not cursor.connection.get_autocommit():
+    if not cursor.connection.get_autocommit() and (is_conflict(error) or _is_timeout_that_rolls_back(cursor, error)):
         setattr(cursor.connection, _CONFLICT, error)
+
+
+def _is_timeout_that_rolls_back(cursor: Any, error: Exception) -> bool:
+    """Return whether a lock was not free in time, where the server's setting makes that undo more than its statement.
+
+    The server is asked, because error responses say nothing of the transaction, and mysqlclient shows no status flags.
+    """
+    if not error.args or error.args[0] != LOCK_WAIT_TIMEOUT:
+        return False
+    try:
+        asking = cursor.unwatched(cursor.connection)
+        asking.execute("SELECT @@innodb_rollback_on_timeout AS is_set")
+        (row,) = asking.fetchall()
+    except Exception:
+        return True  # unknown, so what is certain is done
+    return bool(row["is_set"] if isinstance(row, dict) else row[0])
 
 
 def _guard_of(cursor: Any) -> Guard | None:
