@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from asgiref.sync import sync_to_async
+from django.core.asgi import get_asgi_application
 from django.db import connections
 
 from dualwrite.broker_emulator.emulator import Emulator
@@ -28,25 +29,93 @@ async def refuse(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError("Django's application knows nothing of lifespans")
 
 
-def test_the_ids_are_given_back_when_the_server_ends(shop: Shop) -> None:
+def live(application: Any) -> list[str]:
+    """Start and end a server of the application. Return what that is told."""
+    told: list[str] = []
+    messages = iter(["lifespan.startup", "lifespan.shutdown"])
+
+    async def receive() -> Any:
+        return {"type": next(messages)}
+
+    async def send(message: Any) -> None:
+        told.append(message["type"])
+
+    asyncio.run(with_lifespan(application)({"type": "lifespan"}, receive, send))  # type: ignore[arg-type]
+    return told
+
+
+async def djangos(scope: Any, receive: Any, send: Any) -> None:
+    await get_asgi_application()(scope, receive, send)
+
+
+async def return_at_once(scope: Any, receive: Any, send: Any) -> None:
+    """As an application that ignores what it does not know."""
+
+
+async def leave_after_the_start(scope: Any, receive: Any, send: Any) -> None:
+    await receive()
+    await send({"type": "lifespan.startup.complete"})
+
+
+async def leave_without_an_answer(scope: Any, receive: Any, send: Any) -> None:
+    await leave_after_the_start(scope, receive, send)
+    await receive()
+
+
+@pytest.mark.parametrize(
+    "application", [djangos, refuse, return_at_once, leave_after_the_start, leave_without_an_answer]
+)
+def test_the_ids_are_given_back_when_the_server_ends(shop: Shop, application: Any) -> None:
     with shop.atomic():
         shop.put(1)
     assert leases(shop) != [None]
-    told: list[str] = []
+    assert live(application) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert leases(shop) == [None]
 
-    async def live() -> None:
-        messages = iter(["lifespan.startup", "lifespan.shutdown"])
 
-        async def receive() -> Any:
-            return {"type": next(messages)}
+def test_the_lifespan_of_the_application_is_passed_on(shop: Shop) -> None:
+    """What it writes when it ends is published, and the ids are given back after that."""
+    seen: list[str] = []
 
-        async def send(message: Any) -> None:
-            told.append(message["type"])
+    def place(number: int) -> None:
+        with shop.atomic():
+            shop.put(number)
+        connections[shop.alias].close()
 
-        await with_lifespan(refuse)({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        for number in range(2):
+            event = await receive()
+            seen.append(event["type"])
+            await sync_to_async(place)(number)
+            assert leases(shop) != [None]
+            await send({"type": f"{event['type']}.complete"})
 
-    asyncio.run(live())
-    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert live(application) == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert seen == ["lifespan.startup", "lifespan.shutdown"]
+    assert leases(shop) == [None]
+    assert shop.written() == ["0", "1"]
+
+
+def test_a_start_that_fails_is_told_to_the_server(shop: Shop) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "lifespan.startup.failed"})
+
+    with shop.atomic():
+        shop.put(1)
+    assert live(application) == ["lifespan.startup.failed"]
+    assert leases(shop) == [None]
+
+
+def test_an_error_of_the_applications_lifespan_is_raised(shop: Shop) -> None:
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        raise OSError("no cache")
+
+    with shop.atomic():
+        shop.put(1)
+    with pytest.raises(OSError, match="no cache"):
+        live(application)
     assert leases(shop) == [None]
 
 
