@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from dualwrite.recipes.django import send
 from dualwrite.recipes.django.pools import close_pools
 from dualwrite.testing.postgres import PostgresServer
 from tests.django.project import Shop, add_alias, drop_alias, shop_on
-from tests.support.databases import Database, unique
+from tests.support.databases import Database, MariaDbDatabase, unique
+from tests.support.servers.mariadb import MariaDbServer
 
 
-def messages() -> dict[str, str]:
-    return {str(message.id): message.msg for message in run_checks(tags=["dualwrite"])}
+def messages(databases: list[str] | None = None) -> dict[str, str]:
+    return {str(message.id): message.msg for message in run_checks(tags=["dualwrite"], databases=databases)}
 
 
 def test_settings_that_are_right(shop: Shop) -> None:
@@ -73,6 +75,40 @@ def test_a_mistake_is_a_sentence(shop: Shop, mistake: Callable[[Shop], object], 
         settings.DUALWRITE.update(held)
         connections.settings[shop.alias]["ENGINE"] = engine
         del connections[shop.alias]
+
+
+def leave_the_isolation_level_to(server: MariaDbServer, emulator: Emulator) -> AbstractContextManager[Shop]:
+    return shop_on(MariaDbDatabase(server), emulator, OPTIONS={"isolation_level": None})
+
+
+def test_the_servers_isolation_level_may_keep_a_snapshot(mariadb_server: MariaDbServer, emulator: Emulator) -> None:
+    with leave_the_isolation_level_to(mariadb_server, emulator) as shop:
+        assert "whose default is REPEATABLE READ" in messages()["dualwrite.W002"]
+        assert "runs its transactions under REPEATABLE READ" in messages([shop.alias])["dualwrite.W002"]
+        connections[shop.alias].close()
+        connections.settings[shop.alias]["OPTIONS"]["init_command"] = "SET SESSION tx_isolation = 'READ-COMMITTED'"
+        del connections[shop.alias]
+        assert messages([shop.alias]) == {}
+        shop.database.close()
+
+
+def test_a_server_that_cannot_be_asked_for_its_isolation_level(
+    mariadb_server: MariaDbServer, emulator: Emulator
+) -> None:
+    with leave_the_isolation_level_to(mariadb_server, emulator) as shop:
+        connections[shop.alias].settings_dict["NAME"] = "no_such_database"
+        assert "whose default is REPEATABLE READ" in messages([shop.alias])["dualwrite.W002"]
+        shop.database.close()
+
+
+def test_postgresql_is_asked_for_its_isolation_level(postgres_shop: Shop) -> None:
+    assert messages([postgres_shop.alias]) == {}
+    options = connections.settings[postgres_shop.alias]["OPTIONS"]
+    options["options"] = "-c default_transaction_isolation=serializable"
+    connections[postgres_shop.alias].close()
+    del connections[postgres_shop.alias]
+    assert messages() == {}
+    assert "runs its transactions under SERIALIZABLE" in messages([postgres_shop.alias])["dualwrite.W002"]
 
 
 def test_a_setting_that_is_no_dict(shop: Shop) -> None:

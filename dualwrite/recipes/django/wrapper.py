@@ -53,6 +53,8 @@ else:
 class DualWriteWrapper(_Wrapper):
     """What all ENGINEs with dual writes share; those of one driver are mixins for its `DatabaseWrapper`."""
 
+    default_isolation_level = "READ COMMITTED"
+    """What a server has, unless it was configured otherwise."""
     _dual_write: DjangoDualWrite | None = None
     _failed_begin: FailedBegin | None = None
     """Why the current transaction may only be rolled back, although it has no dual write."""
@@ -95,8 +97,19 @@ class DualWriteWrapper(_Wrapper):
 
     @property
     def isolation_level_name(self) -> str | None:
-        """The isolation level that is set in OPTIONS; None for the default."""
+        """The isolation level that this ENGINE sets; None if it leaves that to the server."""
         raise NotImplementedError
+
+    def ask_for_isolation_level(self) -> str:
+        """Return the isolation level that the server uses. Raises Django's database errors."""
+        raise NotImplementedError
+
+    def one_value(self, sql: str) -> str:
+        """Return what a query of one value returns."""
+        with self.cursor() as cursor:
+            cursor.execute(sql)
+            (value,) = cursor.fetchone()
+        return str(value)
 
     def driver_errors(self) -> AbstractContextManager[None]:
         """Raise the errors of the driver, of which Django makes its own, instead of those of what is above it."""
@@ -139,11 +152,6 @@ class DualWriteWrapper(_Wrapper):
         """Give up the connection in a forked child; a dual write is kept, and refuses what the child does in it."""
         if self._dual_write is None and self.connection is not None:
             self._leave_connection()
-
-    def create_cursor(self, name: Any = None) -> Any:
-        """Create a cursor of the driver."""
-        self.has_just_decided = False
-        return super().create_cursor(name)
 
     def ensure_connection(self) -> None:
         """Connect if that is necessary. Raises IllegalStateError inside a dual write of the process that forked."""

@@ -39,6 +39,8 @@ class MySqlDualWrites(DualWriteWrapper):
 
     Database: Any
     """The module of the driver."""
+    mysql_is_mariadb: bool
+    default_isolation_level = "REPEATABLE READ"
     _engine: tuple[Any, sa.Engine] | None = None
     """The engine on the connection of the driver, for which it was made."""
 
@@ -47,6 +49,11 @@ class MySqlDualWrites(DualWriteWrapper):
         connection = super().get_new_connection(conn_params)
         watch(connection)
         return connection
+
+    def create_cursor(self, name: Any = None) -> Any:
+        """Create a cursor of the driver."""
+        self.has_just_decided = False
+        return super().create_cursor(name)
 
     def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
         return _PoolWithEngine(self._new_engine(), **settings)
@@ -90,8 +97,12 @@ class MySqlDualWrites(DualWriteWrapper):
 
     @property
     def isolation_level_name(self) -> str | None:
-        level: str | None = self.settings_dict["OPTIONS"].get("isolation_level")
-        return None if level is None else level.upper()
+        level: str | None = self.settings_dict["OPTIONS"].get("isolation_level", "read committed")  # Django's default
+        return level.upper() if level else None
+
+    def ask_for_isolation_level(self) -> str:
+        name = "tx_isolation" if self.mysql_is_mariadb else "transaction_isolation"
+        return self.one_value(f"SELECT @@SESSION.{name}").replace("-", " ")
 
     @contextmanager
     def driver_errors(self) -> Iterator[None]:

@@ -76,6 +76,9 @@ class PostgresDualWrites(DualWriteWrapper):
         name: str | None = getattr(self.settings_dict["OPTIONS"].get("isolation_level"), "name", None)
         return None if name is None else name.replace("_", " ")
 
+    def ask_for_isolation_level(self) -> str:
+        return self.one_value("SHOW default_transaction_isolation").upper()
+
     def _connections(self) -> Callable[[], psycopg.Connection[Any]]:
         """Return a function that connects as this does, with psycopg's own cursors and types, outside of any pool."""
         like: Any = self.copy()
