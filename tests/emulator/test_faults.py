@@ -88,7 +88,7 @@ def test_a_delay(emulator: Emulator, client: RawClient) -> None:
     emulator.faults.add(Fault(api="Produce", action=Delay(30)))
     started_s = time.monotonic()
     assert client.produce("t", plain_batch(b"1")).error_code == 0
-    assert time.monotonic() - started_s >= 0.03
+    assert time.monotonic() - started_s >= 0.028  # the loop counts whole milliseconds, from the beginning of its turn
 
 
 @pytest.mark.parametrize(

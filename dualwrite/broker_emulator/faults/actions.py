@@ -29,7 +29,7 @@ class PartitionError:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait, in real time, then serve the request as usual.
+    """Wait, in real time to about a millisecond, then serve the request as usual.
 
     A virtual clock of the broker has no influence on the delay.
     """
