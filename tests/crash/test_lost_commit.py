@@ -15,7 +15,7 @@ pytestmark = pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg
 
 
 def impatient_writer(scenario: Scenario, pause: AtPoint) -> DualWriter:
-    return scenario.writer(pause, resolve_timeout_ms=200)
+    return scenario.writer(pause, resolve_timeout_ms=1_000)
 
 
 @pytest.mark.parametrize("applied", [True, False])

@@ -61,7 +61,7 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
         scenario.database.refuse_new_connections()
 
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
-    writer = scenario.writer(lose, resolve_timeout_ms=200)
+    writer = scenario.writer(lose, resolve_timeout_ms=1_000)
     seen = scenario.write(writer, 1)
     assert isinstance(seen.error, OutcomeUnknown)
     assert seen.outcome is None

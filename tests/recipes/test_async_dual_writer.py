@@ -379,7 +379,7 @@ def test_a_commit_without_an_answer_is_resolved_once_the_database_is_back(
         awaited.database.refuse_new_connections()
 
     hook = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
-    with awaited.writer(hook, resolve_timeout_ms=200) as writer:
+    with awaited.writer(hook, resolve_timeout_ms=1_000) as writer:
         seen = awaited.write(writer, 1)
         assert isinstance(seen.error, OutcomeUnknown)
         assert writer.state is SlotState.UNRESOLVED

@@ -258,7 +258,7 @@ def test_nothing_is_tried_again_after_an_outcome_that_nobody_knows(scenario: Sce
         scenario.database.refuse_new_connections()
 
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
-    with scenario.writer(lose, resolve_timeout_ms=200) as writer:
+    with scenario.writer(lose, resolve_timeout_ms=1_000) as writer:
 
         @writer.transactional(retries=5)
         def place(tx: DualTransaction) -> None:

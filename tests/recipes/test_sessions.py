@@ -434,7 +434,7 @@ def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back
 
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     sessions = sessionmaker(scenario.database.engine)
-    older = scenario.writer(lose, resolve_timeout_ms=200)
+    older = scenario.writer(lose, resolve_timeout_ms=1_000)
     dual_write_sessions(sessions, older)
     with sessions() as session:
         put(session, scenario, 1)
