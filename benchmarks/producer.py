@@ -118,7 +118,8 @@ BARS = (
     Bar(ONE_PRODUCER, "AsyncProducer", times=2),
     Bar(MANY_PRODUCERS, "Producer", times=1),
     Bar(MANY_PRODUCERS, "AsyncProducer", times=1),
-    *(Bar(bulk, client, times=0.5) for bulk in (BULK_SMALL, BULK_LARGE) for client in ("Producer", "AsyncProducer")),
+    *(Bar(bulk, "Producer", times=0.7) for bulk in (BULK_SMALL, BULK_LARGE)),
+    *(Bar(bulk, "AsyncProducer", times=0.5) for bulk in (BULK_SMALL, BULK_LARGE)),
     *(
         Bar(bulk, f"{face}, {what}", times=1)
         for bulk in (BULK_SMALL, BULK_LARGE)
