@@ -22,8 +22,8 @@ from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.accumulator import Batch
 from dualwrite.client.records.batches import HEADER_BYTES, EncodedBatch
 from dualwrite.client.records.key_columns import OF_ALL_KEYS
-from dualwrite.client.records.value_batch import varint
 from dualwrite.client.transactions.operations import Operation
+from dualwrite.client.varints import varint
 from dualwrite.errors import InvalidRecordError
 
 Ints = npt.NDArray[np.int64]

@@ -25,6 +25,7 @@ from dualwrite.client.records.batches import (
     batch_header,
     checksummed,
 )
+from dualwrite.client.varints import varint
 
 _NO_HEADERS: Final = b"\0"
 _NO_ATTRIBUTES: Final = b"\0"
@@ -39,17 +40,6 @@ _MOST_RUNS: Final = 32
 """With more timestamps than this in a batch, the library's builder takes less time."""
 _OFFSET_STEPS: Final = (2**6, 2**13, 2**20, 2**27, 2**31)
 """The offset deltas from which on a varint takes one byte more."""
-
-
-def varint(number: int) -> bytes:
-    """Return a number as a zigzag varint."""
-    rest = (number << 1) ^ (number >> 63)
-    written = bytearray()
-    while rest > 0x7F:
-        written.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    written.append(rest)
-    return bytes(written)
 
 
 class _Kept(dict[int, Any]):

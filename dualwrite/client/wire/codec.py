@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from dualwrite.client import messages as m
 from dualwrite.client.records.record import TopicPartition
+from dualwrite.client.varints import unsigned_varint
 from dualwrite.client.wire import compiled
 from dualwrite.client.wire.kafka_python import (
     AddOffsetsToTxnRequest,
@@ -269,13 +270,7 @@ class ProduceEncoder:
 
 def _compact_length(length: int) -> bytes:
     """Return a length as flexible versions write it (KIP-482): one more, so that 0 is null, as an unsigned varint."""
-    rest = length + 1
-    written = bytearray()
-    while rest > 0x7F:
-        written.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    written.append(rest)
-    return bytes(written)
+    return unsigned_varint(length + 1)
 
 
 def _compact_string(text: str | None) -> bytes:
