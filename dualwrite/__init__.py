@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         OffsetsInTransaction as OffsetsInTransaction,
     )
     from dualwrite.recipes.pool.group_settings import GroupCommit as GroupCommit
+    from dualwrite.recipes.pool.outbox_settings import Outbox as Outbox
     from dualwrite.recipes.sqlalchemy.writer import DualWriterPool as DualWriterPool
     from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool as AsyncDualWriterPool
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriter as PsycopgDualWriter
@@ -133,6 +134,7 @@ _MODULES: Final = {
     "OffsetsInDatabase": "dualwrite.recipes.consume.consumed_offsets",
     "OffsetsInTransaction": "dualwrite.recipes.consume.consumed_offsets",
     "GroupCommit": "dualwrite.recipes.pool.group_settings",
+    "Outbox": "dualwrite.recipes.pool.outbox_settings",
     "DualWriterPool": "dualwrite.recipes.sqlalchemy.writer",
     "AsyncDualWriterPool": "dualwrite.recipes.sqlalchemy.writer_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg.writer",

@@ -1,8 +1,9 @@
 """What does not compose with which database, and why: one table, which errors and tests quote.
 
 Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
-`@transactional`, the integration with Sessions, group commit, and storing while Kafka is away. On SQLAlchemy, group
-commit needs PostgreSQL with psycopg (`assert_groups` of its backend). asyncpg has no face for threads.
+`@transactional`, the integration with Sessions, group commit, an outbox, and storing while Kafka is away. On
+SQLAlchemy, group commit needs PostgreSQL with psycopg (`assert_groups` of its backend), and an outbox PostgreSQL
+(`outbox` of its backend). asyncpg has no face for threads.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Feature(StrEnum):
     SAVEPOINTS = 'savepoints, such as those of @transactional(inside="savepoint")'
     SESSIONS = "dual_write_sessions"
     GROUP_COMMIT = "group commit"
+    OUTBOX = "an outbox"
     STORE = 'redo="database" and when_kafka_is_away="store"'
 
 

@@ -28,7 +28,7 @@ from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
-from dualwrite.recipes.core.leases import Leases
+from dualwrite.recipes.core.leases import Leases, outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
@@ -42,14 +42,15 @@ from dualwrite.recipes.core.settings import (
     store_policy,
 )
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.store import Database, OutboxDatabase
 from dualwrite.recipes.core.task_turns import TaskTurns
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.coordinator import BeginsAnewInChildren, PoolCoordinator
 from dualwrite.recipes.pool.groups import Groups, GroupTransaction
+from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime, TaskRuntime, ThreadRuntime
 from dualwrite.recipes.pool.settings import PoolSettings
-from dualwrite.recipes.pool.status import PoolStatus
+from dualwrite.recipes.pool.status import Counts, PoolStatus
 from dualwrite.recipes.transactional import AsyncTransactional, Transactional
 
 BindT_contra = TypeVar("BindT_contra", contravariant=True)
@@ -134,8 +135,12 @@ class PoolBackend(Backend[BindT_contra, TxT], Protocol):
     def begin_life(self) -> None:
         """Create `database` for this process."""
 
-    def leases(self, settings: PoolSettings) -> Leases:
-        """Return the leases of a new owner, on connections of this process."""
+    @property
+    def outbox(self) -> OutboxDatabase:
+        """`database`, with its outbox. Raises ConfigError if it cannot have one."""
+
+    def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
+        """Return the leases of a prefix for a new owner, on connections of this process."""
 
     @property
     def leases_inside_blocks(self) -> bool:
@@ -593,7 +598,8 @@ class _PooledWriter(_Writer[BindT, TxT]):
         """Return a new coordinator for this process, with its own slots, leases, background task and groups."""
         backend, settings, runtime = self.backend, self.settings, self._new_runtime()
         backend.begin_life()
-        availability, leases = settings.new_availability(backend.waiting), backend.leases(settings)
+        availability = settings.new_availability(backend.waiting)
+        leases = backend.leases(settings.prefix, owner=settings.new_owner(), lease_ms=settings.lease_ms)
         coordinator = self.slots = PoolCoordinator(
             settings,
             leases=leases,
@@ -602,6 +608,7 @@ class _PooledWriter(_Writer[BindT, TxT]):
             runtime=runtime,
             leases_inside_blocks=backend.leases_inside_blocks,
             connect_first=backend.connect_first,
+            new_outbox=None if settings.outbox is None else partial(self._new_outbox, availability, runtime),
         )
         if settings.group_commit is not None:
             groups = self.groups = Groups(
@@ -615,6 +622,12 @@ class _PooledWriter(_Writer[BindT, TxT]):
             alive = weakref.ref(groups)  # so that the pool and its groups do not keep each other alive
             coordinator.waiting_for_group = lambda: 0 if (found := alive()) is None else found.waiting
         return coordinator
+
+    def _new_outbox(self, availability: Availability, runtime: Runtime, counts: Counts) -> OutboxPublisher:
+        backend, settings = self.backend, self.settings
+        prefix = outbox_prefix_of(settings.prefix)
+        leases = backend.leases(prefix, owner=settings.new_owner(), lease_ms=settings.lease_ms)
+        return settings.new_outbox(backend.outbox, backend.waiting, availability, leases, runtime, counts)
 
     def _current_block(self) -> TxT | None:
         """Return the block that the caller is in."""

@@ -415,6 +415,13 @@ class DualWriteCoordinator:
         """
         return await self._publishing.recover(examine)
 
+    async def publish_stored(self) -> None:
+        """Publish what is stored, until nothing is; the id must be acquired, and have been recovered by this process.
+
+        Raises as `recover` does, which is to be called next then.
+        """
+        await self._publishing.publish_stored()
+
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def close(self, *, waits: bool = True) -> None:

@@ -14,7 +14,7 @@ from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.store import DatabaseTransaction, StoredBlock
+from dualwrite.recipes.core.store import Added, DatabaseTransaction, StoredBlock
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 NOTHING_PREPARED: Final = PreparedTxnState()
@@ -36,6 +36,7 @@ class DualWriteProgress:
     """How far a dual write has come; written by the coordinators, read by the handle."""
 
     __slots__ = (
+        "added",
         "bounded_ms",
         "database",
         "locked_row",
@@ -59,6 +60,8 @@ class DualWriteProgress:
         self.sends_since_s = 0.0
         self.stored: StoredBlock | None = None
         """The block as which the database stores the records, because Kafka was away."""
+        self.added: Added | None = None
+        """The place in the outbox that the records were given."""
         self.bounded_ms: int | None = None
         """How long after its first record Kafka aborts the prepared transaction; None if it never does."""
         self.outcome: Outcome | None = None
@@ -90,7 +93,8 @@ class DualWrite:
     def outcome(self) -> Outcome | None:
         """COMMITTED, STORED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
 
-        STORED: the database has committed, and its records wait there until Kafka is back (when_kafka_is_away="store").
+        STORED: the database has committed, and its records wait there to be published: in the outbox of a pool, or
+        until Kafka is back (when_kafka_is_away="store").
 
         It is also set when this process resolves a lost commit later, for example at the next dual write under the id.
         """
@@ -138,6 +142,11 @@ class DualWrite:
             return f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed anyway."
         if progress.outcome is Outcome.STORED:
             return f"The dual write of {progress.transactional_id!r} is committed anyway; its records wait for Kafka."
+        if progress.added is not None:
+            return (
+                f"The database commit that adds the dual write to the outbox {progress.transactional_id!r} was sent "
+                "and got no response: the pool queries its outcome in the background."
+            )
         if progress.stored is not None:
             return (
                 f"The database commit that stores the dual write of {progress.transactional_id!r} was sent and got no "

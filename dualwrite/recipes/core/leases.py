@@ -67,6 +67,10 @@ class Leases(Protocol):
         """Create expired leases for slots that have a state row and no lease, because the table was emptied."""
 
 
+_OUTBOX: Final = "-outbox"
+_OUTBOX_ID: Final = f"{_OUTBOX}-0"
+
+
 class LeaseLostError(FencedError):
     """Another process has the lease of a transactional id, or has recovered the id and given it back."""
 
@@ -96,6 +100,21 @@ class HeldLease:
 def transactional_id_of(prefix: str, slot: int) -> str:
     """Return the transactional id of a slot."""
     return f"{prefix}-{slot}"
+
+
+def outbox_prefix_of(prefix: str) -> str:
+    """Return the prefix under which the only slot of a pool's outbox is leased, to the process that publishes."""
+    return f"{prefix}{_OUTBOX}"
+
+
+def outbox_id_of(prefix: str) -> str:
+    """Return the transactional id under which the outbox of a pool is published."""
+    return transactional_id_of(outbox_prefix_of(prefix), 0)
+
+
+def is_outbox(transactional_id: str) -> bool:
+    """Return whether what is stored under an id is in the outbox of a pool."""
+    return transactional_id.endswith(_OUTBOX_ID)
 
 
 def slot_of(prefix: str, transactional_id: str) -> int | None:

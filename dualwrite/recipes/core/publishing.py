@@ -96,6 +96,18 @@ class Publishing:
                 first_line(error),
             )
 
+    async def publish_stored(self) -> None:
+        """Publish what is stored, until nothing is, under an id that this process has taken over.
+
+        Raises as `recover` does, which is to be called next then, and which settles the row.
+        """
+        try:
+            await self._publish_next()
+            while self._owned.has_stored:
+                await self._publish_next()
+        except KafkaUnreachableError as error:
+            raise self._owned.availability.note(error) from error
+
     def wait_a_moment(self) -> None:
         """Let blocks be stored for a moment, instead of having each of them try to publish what is stored."""
         self._wait(_SECONDS_TO_NEXT_ATTEMPT)
@@ -211,6 +223,7 @@ class Publishing:
             row = await self._steps.lock_row(database)
             if self._slot.state is SlotState.READY and row != owned.row:
                 await leave_to_successor(owned, row)
+                await owned.assert_leased(database)  # a take-over would fence the owner of the lease
             if self._slot.state is not SlotState.READY:
                 row = (await take_over(owned, database))[0]
             waiting = await self._blocks.oldest(database)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from dualwrite.client.records import traces
@@ -50,6 +50,8 @@ class StorePolicy:
 
     keeps_copy: bool = False
     """Whether the records of the last transaction are kept in the database."""
+    keeps_copy_if_bounded: bool = False
+    """The same on brokers that abort prepared transactions after a time (tiers 3 and 4), and not on others."""
     stores_blocks: bool = False
     """Whether blocks are stored while Kafka is away."""
     max_bytes: int = DEFAULT_MAX_STORED_BYTES
@@ -59,7 +61,15 @@ class StorePolicy:
 
     @property
     def needs_table(self) -> bool:
-        return self.keeps_copy or self.stores_blocks
+        return self.keeps_copy or self.keeps_copy_if_bounded or self.stores_blocks
+
+    @property
+    def of_outbox(self) -> StorePolicy:
+        """The policy of the id under which an outbox is published.
+
+        What a broker aborts against the decision was deleted from the outbox by it, so a copy is kept where brokers do.
+        """
+        return replace(self, keeps_copy_if_bounded=True, stores_blocks=True)
 
 
 STORES_NOTHING: Final = StorePolicy()

@@ -27,9 +27,17 @@ class Stored(NamedTuple):
     newest_seq: int
     """The number of the newest block; 0 if none is stored."""
     size_bytes: int
+    """NOT_COUNTED if that would take too long."""
     since_ms: int
     """When the oldest block was stored, in milliseconds since 1970."""
 
+    @property
+    def size(self) -> str:
+        """How much is stored, for a message."""
+        return "not counted" if self.size_bytes == NOT_COUNTED else f"{self.size_bytes} bytes"
+
+
+NOT_COUNTED: Final = -1
 
 NOTHING_STORED: Final = Stored(newest_seq=0, size_bytes=0, since_ms=0)
 
@@ -40,6 +48,18 @@ class StoredBlock(NamedTuple):
     seq: int
     stored_at_ms: int
     content: bytes
+
+
+class Added(NamedTuple):
+    """A block that was added to an outbox, and what tells later whether its database transaction was committed."""
+
+    seq: int
+    transaction: str
+    """The id of the transaction, as text."""
+    timeline: str
+    """The server's timeline: after a failover another one, on which the id may be another transaction's."""
+    content: bytes
+    """The records, as they were added."""
 
 
 class StoredBlocks(Protocol):
@@ -217,6 +237,44 @@ class Database(Protocol):
 
         Raises NotDurableError if that does not succeed within `timeout_ms`, and the database's own errors.
         """
+
+
+class OutboxDatabase(Database, Protocol):
+    """A database with an outbox, to which blocks add their records in their own transactions, without a lock."""
+
+    async def prepare_outbox(self) -> None:
+        """Make the outbox's table, in a separate transaction. Costs nothing when repeated.
+
+        Raises StateRowError if it is missing and may not be created here.
+        """
+
+    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+        """Add a block's records in its transaction, as the last statement before `commit`, which is durable then.
+
+        Raises TransactionEndedInsideError, then or in `commit`, if this is not the transaction in which the block began
+        any more.
+        """
+
+    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+        """Return whether the transaction that has added a block was committed; None while it is in progress.
+
+        Raises StateRowError if the database cannot tell any more, because it was failed over or has forgotten it.
+        """
+
+    async def has_waiting(self, transactional_id: str) -> bool:
+        """Return whether any blocks wait in the outbox, without a lock."""
+
+    async def backlog(self, transactional_id: str) -> Backlog:
+        """Return what waits in the outbox, without a lock. It reads all of it."""
+
+
+class Backlog(NamedTuple):
+    """What waits in an outbox."""
+
+    blocks: int
+    size_bytes: int
+    since_ms: int
+    """When the oldest block was added, in milliseconds since 1970; 0 if there is none."""
 
 
 # ---- the state row --------------------------------------------------------------------------------------------------

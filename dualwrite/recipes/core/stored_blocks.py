@@ -29,6 +29,7 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
 from dualwrite.recipes.core.refused import UNKNOWN_TOPIC, RefusedBlock
@@ -71,6 +72,16 @@ def _cause(why: DualWriteError) -> str:
     return why.problem if isinstance(why, KafkaUnreachableError) else str(why)
 
 
+def assert_publishable(records: Sequence[BufferedRecord], limit: int | None) -> None:
+    """Raise InvalidRecordError for a record that the producer would refuse, and so all that is stored behind it."""
+    for record in records:
+        if limit is not None and record.size_bytes > limit:
+            raise InvalidRecordError(
+                f"a record for {record.topic!r} takes up to {record.size_bytes} bytes, more than "
+                f"max.request.size={limit}; it was not stored, and neither side was changed"
+            )
+
+
 class BlockStore:
     """The stored blocks of one transactional id."""
 
@@ -103,7 +114,7 @@ class BlockStore:
         if owned.has_stored:
             raise StoredBlocksError(
                 f"the database stores blocks of transactional id {owned.transactional_id!r} that could not reach Kafka "
-                f"({stored.size_bytes} bytes), which have to be published before any later one; neither side was "
+                f"({stored.size}), which have to be published before any later one; neither side was "
                 "changed: repeat the block, which publishes them first, or call recover()"
             ) from (None if self._refusal is None else self._refusal.error)
 
@@ -111,8 +122,7 @@ class BlockStore:
         """Store the records of a block, whose row is locked. Raises StoreFullError, and InvalidRecordError."""
         owned, policy = self._owned, self._owned.policy
         records = write.records.records
-        for record in records:
-            self._assert_publishable(record)
+        assert_publishable(records, policy.max_record_bytes)
         before = await write.database.stored_blocks.stored(owned.transactional_id)
         content = encode(records)
         now_ms = int(time.time() * 1000)
@@ -125,15 +135,6 @@ class BlockStore:
         write.stored = await write.database.stored_blocks.append(
             owned.transactional_id, content, before=before, now_ms=now_ms
         )
-
-    def _assert_publishable(self, record: BufferedRecord) -> None:
-        """Raise InvalidRecordError for a record that the producer would refuse, and so all that is stored behind it."""
-        limit = self._owned.policy.max_record_bytes
-        if limit is not None and record.size_bytes > limit:
-            raise InvalidRecordError(
-                f"a record for {record.topic!r} takes up to {record.size_bytes} bytes, more than "
-                f"max.request.size={limit}; it was not stored, and neither side was changed"
-            )
 
     def _full(self, what: str, before: Stored, why: DualWriteError, age_ms: int | None = None) -> StoreFullError:
         since = "" if age_ms is None else f", the oldest for {age_ms} ms"
@@ -227,7 +228,7 @@ class BlockStore:
         return StoredBlockRefusedError(
             f"Kafka refuses a record for {topic!r} of block {block.seq} that the database stores for transactional id "
             f"{transactional_id!r}: {why}. Neither side was changed; this block and those behind it "
-            f"({stored.size_bytes} bytes) stay stored, in their order: correct the cause, and they are published; or "
+            f"({stored.size}) stay stored, in their order: correct the cause, and they are published; or "
             f"take the block out with `dualwrite recover --take-out {transactional_id}:{block.seq} --apply`",
             transactional_id=transactional_id,
             seq=block.seq,
@@ -254,7 +255,8 @@ class BlockStore:
             self._most_blocks = None
         owned.has_stored = waiting.is_part
         owned.telemetry.published(len(waiting.records), is_all=not waiting.is_part)
-        _log.info(
+        _log.log(
+            logging.DEBUG if is_outbox(owned.transactional_id) else logging.INFO,  # there it is the usual way
             "transactional id %s: %d stored blocks with %d records are published%s",
             owned.transactional_id,
             len(waiting.blocks),

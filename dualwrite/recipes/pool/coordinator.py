@@ -31,6 +31,7 @@ from dualwrite.recipes.core.dual_write import (
 from dualwrite.recipes.core.leases import LeaseLostError, Leases
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, note_no_wait, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
+from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator, PoolSettings
 from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
@@ -96,11 +97,7 @@ class PooledBlock:
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
         try:
-            if not self._pool.is_of_this_process:
-                raise IllegalStateError(
-                    "this dual write belongs to the process that forked; nothing was written here: leave its block in "
-                    "the parent, and begin new blocks in the child"
-                )
+            self._pool.assert_of_this_process()
             carries_records = await flush_block(write)
             if carries_records:
                 if self._pool.availability.away is not None:
@@ -151,14 +148,49 @@ class PooledBlock:
         self.slot = await self._pool.replace(lost, why)
 
 
+class OutboxBlock(PooledBlock):
+    """One block of a pool with an outbox, which needs no slot."""
+
+    __slots__ = ("_outbox",)
+
+    needs_slot_early = False
+
+    def __init__(self, pool: PoolCoordinator, outbox: OutboxPublisher) -> None:
+        super().__init__(pool)
+        self._outbox = outbox
+
+    async def get_ready(self) -> None:
+        """Do what must come before the block's transaction. Raises StoreFullError."""
+        await self._pool.connect()
+        await self._outbox.writes.get_ready()
+        self._pool.start()
+
+    async def take_slot(self) -> None:
+        """Do nothing: the block asks nothing of Kafka."""
+
+    async def commit(self, write: DualWriteProgress) -> None:
+        """Commit the database with the records in it, or roll back and raise the reason."""
+        writes = self._outbox.writes
+        try:
+            self._pool.assert_of_this_process()
+            carries_records = await flush_block(write)
+            if carries_records:
+                await writes.add(write)
+        except BaseException:
+            await roll_back_database(write)
+            raise
+        if carries_records:
+            await writes.decide(write)
+        else:
+            await commit_database_alone(write)
+
+
 def _no_groups() -> int:
     return 0
 
 
 class PoolCoordinator:
     """Carries out dual writes under the slots of one prefix, at most `max_writers` at a time."""
-
-    leases_at_commit = True
 
     def __init__(
         self,
@@ -170,8 +202,9 @@ class PoolCoordinator:
         availability: Availability,
         leases_inside_blocks: bool = True,
         connect_first: Callable[[], Awaitable[None]] | None = None,
+        new_outbox: Callable[[Counts], OutboxPublisher] | None = None,
     ) -> None:
-        """Start with no slots; they are leased when blocks need them.
+        """Start with no slots; they are leased when blocks need them, which those of an outbox never do.
 
         `leases_inside_blocks`: whether a lease can be taken while a block of this process has written something.
         `connect_first` is awaited before the first lease.
@@ -203,6 +236,8 @@ class PoolCoordinator:
             runtime=runtime,
             availability=availability,
         )
+        self.outbox: Final = None if new_outbox is None else new_outbox(self._counts)
+        self.leases_at_commit: Final = self.outbox is None
         availability.on_change = self._on_kafka_change
         observe_pool(self)
 
@@ -215,6 +250,7 @@ class PoolCoordinator:
             self._tally,
             self.availability.away,
             self.maintenance.refused_of_dead,
+            self.outbox,
         )
 
     # ---- blocks ---------------------------------------------------------------------------------------------
@@ -222,7 +258,21 @@ class PoolCoordinator:
     def enter(self) -> PooledBlock:
         """Begin a block; the caller must call its `leave`. Raises IllegalStateError after `close`."""
         self.registry.enter()
-        return PooledBlock(self)
+        return PooledBlock(self) if self.outbox is None else OutboxBlock(self, self.outbox)
+
+    def start(self) -> None:
+        """Start the background; harmless when repeated."""
+        self.maintenance.start()
+        if self.outbox is not None:
+            self.outbox.start()
+
+    def assert_of_this_process(self) -> None:
+        """Raise IllegalStateError in a forked child, for a block that the parent has begun."""
+        if not self.is_of_this_process:
+            raise IllegalStateError(
+                "this dual write belongs to the process that forked; nothing was written here: leave its block in "
+                "the parent, and begin new blocks in the child"
+            )
 
     def end_block(self) -> None:
         """Unregister a block; `close` may be waiting for the last one."""
@@ -233,15 +283,16 @@ class PoolCoordinator:
         """Commit the dual write of a Session, which has no block of the pool."""
         block = self.enter()
         try:
-            self.maintenance.start()
+            self.start()
             await block.commit(write)
         finally:
             block.leave()
 
     async def get_ready_for_sessions(self) -> None:
         """Connect while no transaction of a Session has begun. Costs nothing when repeated."""
-        if self.connect_first is not None:
-            await self.connect()
+        await self.connect()
+        if self.outbox is not None:
+            await self.outbox.writes.get_ready()
 
     async def connect(self) -> None:
         """Await `connect_first`, once."""
@@ -270,6 +321,8 @@ class PoolCoordinator:
             if self.availability.is_away:
                 self.registry.wake_waiting()
             self.maintenance.wake()
+            if self.outbox is not None:
+                self.outbox.wake()
 
     # ---- a slot ---------------------------------------------------------------------------------------------
 
@@ -379,6 +432,8 @@ class PoolCoordinator:
         self.registry.enter()
         try:
             found = await self.maintenance.recover()
+            if self.outbox is not None:
+                found += await self.outbox.recover()
         finally:
             self.maintenance.start(swept=True)
             self.end_block()
@@ -388,6 +443,8 @@ class PoolCoordinator:
         """Stop the background of a pool that was garbage-collected without `close`; its leases are left to expire."""
         if self.is_of_this_process:
             self.maintenance.begin_no_more()
+            if self.outbox is not None:
+                self.outbox.begin_no_more()
 
     async def close(self, timeout_s: float) -> None:
         """Accept no new blocks, wait for running ones, and release all ids."""
@@ -402,6 +459,8 @@ class PoolCoordinator:
                 self.prefix,
                 self.registry.blocks,
             )
+        if self.outbox is not None:
+            await self.outbox.stop()
         self.availability.close()
         await self.maintenance.stop()
         await self.maintenance.give_up_all()

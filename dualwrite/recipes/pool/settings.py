@@ -12,7 +12,7 @@ from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
-from dualwrite.recipes.core.leases import HeldLease, Leases, checked_prefix, transactional_id_of
+from dualwrite.recipes.core.leases import HeldLease, Leases, checked_prefix, outbox_id_of, transactional_id_of
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
@@ -21,14 +21,21 @@ from dualwrite.recipes.core.settings import (
     Confirm,
     KafkaSettings,
     Redo,
+    StorePolicy,
     WhenKafkaIsAway,
+    checked_transactional_id,
     follows_later,
     store_policy,
 )
-from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.store import Database, OutboxDatabase
 from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.recipes.pool.outbox import OutboxWrites
+from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.pool.runtime import Runtime
+from dualwrite.recipes.pool.status import Counts
 
 _LEAST_LEASE_MS: Final = 100
 
@@ -67,6 +74,7 @@ class PoolSettings:
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         group_commit: GroupCommit | None = None,
+        outbox: Outbox | None = None,
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
     ) -> None:
@@ -77,6 +85,7 @@ class PoolSettings:
         self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", acquire_timeout_ms)
         self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", lease_ms)
         self.group_commit: Final = _group_commit(group_commit)
+        self.outbox: Final = _outbox(outbox, self.prefix, group_commit)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
@@ -113,28 +122,92 @@ class PoolSettings:
         self, database: Database, waiting: Waiting, availability: Availability, leases: Leases
     ) -> NewCoordinator:
         """Return the function that creates the coordinator of a slot."""
+        new = partial(self._new_coordinator, database, waiting, availability)
 
         def new_coordinator(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
-            transactional_id = transactional_id_of(self.prefix, slot)
-            made = DualWriteCoordinator(
-                transactional_id,
-                database=database,
-                kafka=waiting.new_kafka(self._kafka(transactional_id).producer),
-                sleep=waiting.sleep,
+            return new(
+                transactional_id_of(self.prefix, slot),
+                HeldLease(leases, slot),
+                self.policy,
+                self.repairability,
                 lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self._lock_timeout_ms,
-                resolve_timeout_ms=self._resolve_timeout_ms,
-                pause=self._pause,
-                uninterrupted=waiting.uninterrupted,
-                kafka_follows_later=self._kafka_follows_later,
-                policy=self.policy,
-                repairability=self.repairability,
-                availability=availability,
-                lease=HeldLease(leases, slot),
             )
-            made.owned.tally = self.tally
-            return made
 
         return new_coordinator
+
+    def new_outbox(
+        self,
+        database: OutboxDatabase,
+        waiting: Waiting,
+        availability: Availability,
+        leases: Leases,
+        runtime: Runtime,
+        counts: Counts,
+    ) -> OutboxPublisher:
+        """Return what publishes the outbox; `leases` are of its own prefix."""
+        assert self.outbox is not None, "this pool has one"
+        policy = self.policy.of_outbox
+        writes = OutboxWrites(
+            self.prefix,
+            database=database,
+            policy=policy,
+            resolve_timeout_ms=self._resolve_timeout_ms,
+            sleep=waiting.sleep,
+            pause=self._pause,
+        )
+        new = partial(self._new_coordinator, database, waiting, availability, writes.transactional_id)
+        repairability = Repairability(keeps_copy=True)
+        return OutboxPublisher(
+            self.outbox,
+            writes=writes,
+            leases=leases,
+            lease_ms=self.lease_ms,
+            new_coordinator=lambda lease: new(lease, policy, repairability, lock_timeout_ms=self._lock_timeout_ms),
+            runtime=runtime,
+            availability=availability,
+            counts=counts,
+        )
+
+    def _new_coordinator(
+        self,
+        database: Database,
+        waiting: Waiting,
+        availability: Availability,
+        transactional_id: str,
+        lease: HeldLease,
+        policy: StorePolicy,
+        repairability: Repairability,
+        *,
+        lock_timeout_ms: int | None,
+    ) -> DualWriteCoordinator:
+        made = DualWriteCoordinator(
+            transactional_id,
+            database=database,
+            kafka=waiting.new_kafka(self._kafka(transactional_id).producer),
+            sleep=waiting.sleep,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=self._resolve_timeout_ms,
+            pause=self._pause,
+            uninterrupted=waiting.uninterrupted,
+            kafka_follows_later=self._kafka_follows_later,
+            policy=policy,
+            repairability=repairability,
+            availability=availability,
+            lease=lease,
+        )
+        made.owned.tally = self.tally
+        return made
+
+
+def _outbox(value: Any, prefix: str, group_commit: GroupCommit | None) -> Outbox | None:
+    if value is None:
+        return None
+    if not isinstance(value, Outbox):
+        raise ConfigError(f"outbox takes Outbox(...) or None, not {value!r}")
+    if group_commit is not None:
+        raise ConfigError("group_commit cannot be set with outbox, whose blocks commit the database alone")
+    checked_transactional_id(outbox_id_of(prefix))
+    return value
 
 
 def _group_commit(value: Any) -> GroupCommit | None:

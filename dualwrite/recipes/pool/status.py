@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from dualwrite.recipes.core.availability import Away
 from dualwrite.recipes.core.refused import RefusedBlock
+from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.pool.slots import Places
 
@@ -49,6 +51,26 @@ class PoolStatus:
     """Dual writes that went on without a manifest, so that the log cannot tell how they ended."""
     unproven_total: int = 0
     """Transactions of which nothing can tell any more how they ended: an ERROR in the log names each."""
+    publishes_outbox: bool = False
+    """Whether this process publishes the outbox of the prefix."""
+    outbox_blocks: int = 0
+    """Blocks that wait in the outbox, as last queried: while it cannot be published, or another process does that."""
+
+
+class _Writes(Protocol):
+    @property
+    def backlog(self) -> Backlog | None: ...
+
+
+class OutboxNow(Protocol):
+    """What an outbox tells about itself."""
+
+    @property
+    def publishes(self) -> bool: ...
+    @property
+    def refused(self) -> RefusedBlock | None: ...
+    @property
+    def writes(self) -> _Writes: ...
 
 
 @dataclass(slots=True)
@@ -73,7 +95,10 @@ class Counts:
         tally: Tally,
         away: Away | None,
         refused_of_dead: tuple[RefusedBlock, ...],
+        outbox: OutboxNow | None,
     ) -> PoolStatus:
+        refused = None if outbox is None else outbox.refused
+        backlog = None if outbox is None else outbox.writes.backlog
         return PoolStatus(
             max_writers=max_writers,
             in_use=places.in_use,
@@ -88,9 +113,11 @@ class Counts:
             background_failures_total=self.background_failures,
             last_background_error=self.last_background_error,
             stored=places.stored,
-            refused=places.refused + refused_of_dead,
+            refused=places.refused + refused_of_dead + (() if refused is None else (refused,)),
             kafka_away_since_s=None if away is None else away.since_s,
             kafka_problem=None if away is None else away.problem,
             no_manifest_total=tally.no_manifest,
             unproven_total=tally.unproven,
+            publishes_outbox=outbox is not None and outbox.publishes,
+            outbox_blocks=0 if backlog is None else backlog.blocks,
         )

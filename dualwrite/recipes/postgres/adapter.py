@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from dualwrite.errors import IllegalStateError
@@ -11,12 +11,13 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETTINGS_QUERY, answer_for, of_postgres
-from dualwrite.recipes.core.store import not_durable
+from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, not_durable
 from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, TableFile
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
 from dualwrite.recipes.sql.isolation import sees_now
+from dualwrite.recipes.sql.outbox_statements import HAS_WAITING, OUTBOX_TABLE, SELECT_BACKLOG, was_committed
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
     PinnedTables,
@@ -87,6 +88,35 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         await self._pin_tables()
         await self._in_transaction_that_creates(steps)
         self._pin.has_redo_table = True
+
+    async def prepare_outbox(self) -> None:
+        if self._pin.has_outbox_table:
+            return
+        table = TableFile(OUTBOX_TABLE, "outbox_schema.sql", create=self._create_table, option=" --outbox")
+        await self._pin_tables()
+        await self._in_transaction_that_creates(lambda transaction: transaction.need(table, self._pin.tables))
+        self._pin.has_outbox_table = True
+
+    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+        assert isinstance(block, PostgresTransaction), "this database has begun the block"
+        return await block.add_to_outbox(transactional_id, content, now_ms=now_ms)
+
+    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+        assert self._pin.tables is not None, "the outbox was prepared before the block began"
+        steps = was_committed(self._pin.tables, transactional_id, added)
+        return await self.in_transaction(lambda transaction: transaction.query(steps))
+
+    async def has_waiting(self, transactional_id: str) -> bool:
+        (found,) = await self._query_outbox(HAS_WAITING, transactional_id)
+        return bool(found)
+
+    async def backlog(self, transactional_id: str) -> Backlog:
+        return Backlog(*await self._query_outbox(SELECT_BACKLOG, transactional_id))
+
+    async def _query_outbox(self, sql: str, transactional_id: str) -> Sequence[Any]:
+        values = {"id": transactional_id}
+        (row,) = await self.in_transaction(lambda transaction: transaction.rows(self._pin.sql(sql), values))
+        return row
 
     async def _examine(self, transaction: TransactionT) -> None:
         """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError if a writer cannot use it."""

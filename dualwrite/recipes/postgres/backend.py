@@ -14,7 +14,6 @@ from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting
-from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.grouped import PostgresGroup
@@ -163,14 +162,15 @@ class PostgresPoolBackend(PostgresBackend[ConnectionT, TxT]):
         self.background = self._driver.connections_beside(self._source, most_kept=_KEPT_BESIDE)
         self.database = self._new_database(self.background, of_blocks=self.connections)
 
-    def leases(self, settings: PoolSettings) -> Leases:
-        """Return the leases of a new owner."""
+    @property
+    def outbox(self) -> PostgresDatabase[Any]:
+        """The database, with its outbox."""
+        return self.database
+
+    def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
+        """Return the leases of a prefix for a new owner."""
         return PostgresLeases(
-            self.database,
-            prefix=settings.prefix,
-            owner=settings.new_owner(),
-            lease_ms=settings.lease_ms,
-            create_table=self._create_table,
+            self.database, prefix=prefix, owner=owner, lease_ms=lease_ms, create_table=self._create_table
         )
 
     async def close(self) -> None:

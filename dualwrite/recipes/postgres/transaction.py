@@ -21,6 +21,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import sqlstate_of, warn_of_drop
 from dualwrite.recipes.core.store import (
+    Added,
     StoredBlocks,
     manifest_in,
     missing_manifest,
@@ -45,6 +46,13 @@ from dualwrite.recipes.sql.database_identity import (
     identity_is_missing,
     new_suffix,
     present_place,
+)
+from dualwrite.recipes.sql.outbox_statements import (
+    ADD,
+    OUTBOX_TABLE,
+    BlocksOfAnyId,
+    OutboxTable,
+    commit_added,
 )
 from dualwrite.recipes.sql.pinned_tables import (
     ADD_MANIFEST,
@@ -104,12 +112,14 @@ class TableFile:
 class Pin:
     """The location of our tables, once queried; shared by all transactions of one writer or pool."""
 
-    __slots__ = ("has_redo_table", "tables")
+    __slots__ = ("has_outbox_table", "has_redo_table", "tables")
 
     def __init__(self) -> None:
         self.tables: PinnedTables | None = None
         self.has_redo_table = False
         """Whether `kafka_transaction_redo` was found."""
+        self.has_outbox_table = False
+        """Whether `kafka_transaction_outbox` was found."""
 
     def sql(self, text: str) -> str:
         """Return a statement with the full names of our tables."""
@@ -353,9 +363,31 @@ class PostgresTransaction(ABC):
         }
         self._deciding = self._new_message(sql, refusals)
 
+    async def add_to_outbox(self, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+        """Add records to the outbox, and let `commit` be durable, and fail unless they are still there.
+
+        Raises TransactionEndedInsideError, and IllegalStateError if this is another database than the one required.
+        """
+        assert self._pin.tables is not None, "the outbox was prepared before the block began"
+        self._transactional_id = transactional_id
+        mark = self._mark
+        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": mark}
+        found = await self.rows(self._pin.sql(ADD), values)
+        if not found:
+            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+        seq, transaction, timeline, location = found[0]
+        if self._must_be_in is not None and location != self._must_be_in.location:
+            await self._must_be_in.assert_holds(self)
+        added = Added(seq, transaction, timeline, content)
+        sql = commit_added(self._pin.tables, transactional_id, added, mark=mark, token=mark)
+        refusals = {ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION)}
+        self._deciding = self._new_message(sql, refusals)
+        return added
+
     @property
     def stored_blocks(self) -> StoredBlocks:
-        return RedoTable(_Statements(self, self._pin))
+        statements = _Statements(self, self._pin)
+        return BlocksOfAnyId(RedoTable(statements), OutboxTable(statements))
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without locking it; once this transaction is committed, what was read is durable."""
@@ -540,6 +572,11 @@ class _Statements:
         if not self._pin.has_redo_table:
             self._pin.has_redo_table = await self._transaction.has_table(self._pin.sql(REDO_TABLE))
         return self._pin.has_redo_table
+
+    async def has_outbox_table(self) -> bool:
+        if not self._pin.has_outbox_table:
+            self._pin.has_outbox_table = await self._transaction.has_table(self._pin.sql(OUTBOX_TABLE))
+        return self._pin.has_outbox_table
 
 
 @cache

@@ -37,6 +37,7 @@ from dualwrite.recipes.core.settings import (
 )
 from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.postgres.backend import PostgresOneIdBackend, PostgresPoolBackend
@@ -174,6 +175,7 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
         group_commit: GroupCommit | None = None,
+        outbox: Outbox | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Unpack[WriterSettings],
     ) -> None:
@@ -191,6 +193,7 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
             group_commit=group_commit,
+            outbox=outbox,
             pause=pause,
             producer_settings=producer_settings,
         )

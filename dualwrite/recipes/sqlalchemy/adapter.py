@@ -15,11 +15,11 @@ from dualwrite.recipes.capabilities import BackendName, Feature
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
-from dualwrite.recipes.core.store import StoredBlocks
+from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting, interrupted_by
-from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.isolation import keeps_a_snapshot
+from dualwrite.recipes.sql.outbox_statements import BlocksOfAnyId
 from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
@@ -28,6 +28,7 @@ from dualwrite.recipes.sqlalchemy.engines import (
 )
 from dualwrite.recipes.sqlalchemy.engines import keeps_a_snapshot as keeps_a_snapshot_now
 from dualwrite.recipes.sqlalchemy.grouped import GroupedTransaction
+from dualwrite.recipes.sqlalchemy.outbox_table import SqlAlchemyOutbox
 from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
@@ -45,16 +46,28 @@ class SqlAlchemyPort:
     """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
 
     def __init__(
-        self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, redo: SqlAlchemyRedo, carry: Carry
+        self,
+        transaction: SqlAlchemyTransaction,
+        store: SqlAlchemyStateStore,
+        redo: SqlAlchemyRedo,
+        outbox: SqlAlchemyOutbox,
+        carry: Carry,
     ) -> None:
         self._transaction = transaction
         self._store = store
         self._redo = redo
+        self._outbox = outbox
         self._carry = carry
 
     @property
     def stored_blocks(self) -> StoredBlocks:
-        return self._redo.blocks_on(self._transaction.connection, self._store.pinned, self._carry)
+        where = (self._transaction.connection, self._store.pinned, self._carry)
+        return BlocksOfAnyId(self._redo.blocks_on(*where), self._outbox.blocks_on(*where))
+
+    async def add_to_outbox(self, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+        """Add records to the outbox, and let `commit` be durable, and fail unless they are still there."""
+        add = partial(self._outbox.add, now_ms=now_ms, raise_durability=self._store.raise_durability)
+        return await self._carry(lambda: add(self._transaction, self._store.pinned, transactional_id, content))
 
     @property
     def commit_was_sent(self) -> bool:
@@ -136,26 +149,52 @@ class SqlAlchemyDatabase:
         self._create_table = create_table
         self._only_recovers = only_recovers
         self._carry = carry
-        self._may_create_redo = create_table
+        self._may_create_redo = self._may_create_outbox = create_table
         self._store = SqlAlchemyStateStore(self._engine, schema)
         self._redo = SqlAlchemyRedo(self._engine)
+        self._outbox = SqlAlchemyOutbox(self._engine)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         return await self._carry(lambda: self._ensure_row(transactional_id))
 
     def _ensure_row(self, transactional_id: str) -> DatabaseIdentity:
+        self._create_missing_tables()
+        return self._store.ensure_row(transactional_id)
+
+    def _create_missing_tables(self) -> None:
         if not self._only_recovers:
             self._store.examine()
         if self._create_table:
             self._store.create_tables()
             self._create_table = False
-        return self._store.ensure_row(transactional_id)
 
     async def prepare_to_store(self, transactional_id: str) -> None:
         await self._carry(
             lambda: self._redo.prepare(self._store.pinned, transactional_id, create_table=self._may_create_redo)
         )
         self._may_create_redo = False
+
+    async def prepare_outbox(self) -> None:
+        await self._carry(self._prepare_outbox)
+
+    def _prepare_outbox(self) -> None:
+        self._create_missing_tables()
+        self._outbox.prepare(self._store.pinned, create_table=self._may_create_outbox)
+        self._may_create_outbox = False
+
+    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+        assert isinstance(block, SqlAlchemyPort), "this database has begun the block"
+        return await block.add_to_outbox(transactional_id, content, now_ms=now_ms)
+
+    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+        pinned = self._store.pinned
+        return await self._carry(lambda: self._outbox.was_committed(pinned, transactional_id, added))
+
+    async def has_waiting(self, transactional_id: str) -> bool:
+        return await self._carry(lambda: self._outbox.has_waiting(self._store.pinned, transactional_id))
+
+    async def backlog(self, transactional_id: str) -> Backlog:
+        return await self._carry(lambda: self._outbox.backlog(self._store.pinned, transactional_id))
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
@@ -168,7 +207,7 @@ class SqlAlchemyDatabase:
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
         """Wrap a transaction that was begun elsewhere for the steps of a dual write."""
-        return SqlAlchemyPort(transaction, self._store, self._redo, self._carry)
+        return SqlAlchemyPort(transaction, self._store, self._redo, self._outbox, self._carry)
 
 
 def _end(transaction: SqlAlchemyTransaction) -> None:
@@ -261,13 +300,24 @@ class SqlAlchemyBackend:
             engine, create_table=self._create_table, schema=self._schema, carry=self._carry
         )
 
-    def leases(self, settings: PoolSettings) -> Leases:
-        """Return the leases of a new owner."""
+    @property
+    def outbox(self) -> SqlAlchemyDatabase:
+        """The database, with its outbox. Raises ConfigError unless this is PostgreSQL."""
+        dialect = self.engine.dialect
+        if dialect.name != "postgresql":
+            raise ConfigError(
+                f"{self.name} cannot carry {Feature.OUTBOX} on {dialect.name}: it is made for PostgreSQL; leave outbox "
+                "out"
+            )
+        return self.database
+
+    def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
+        """Return the leases of a prefix for a new owner."""
         return SqlAlchemyLeases(
             self.background_engine,
-            prefix=settings.prefix,
-            owner=settings.new_owner(),
-            lease_ms=settings.lease_ms,
+            prefix=prefix,
+            owner=owner,
+            lease_ms=lease_ms,
             create_table=self._create_table,
             schema=self._schema,
             carry=self._carry,

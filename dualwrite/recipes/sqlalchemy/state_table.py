@@ -492,7 +492,7 @@ class SqlAlchemyStateStore:
         written = transaction.execute(self._write, values, execution_options=AS_NAMED).rowcount == 1
         if not written or not self._row_lock.was_held_at_write(transaction):
             if self._row_lock.is_another(transaction):
-                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+                raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
 
     def write_with_commit(
@@ -521,7 +521,7 @@ class SqlAlchemyStateStore:
         )
         refusals = {
             NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="SQLAlchemy"),
-            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION),
+            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY),
         }
         return commit_message(driver, sql, token, refusals)
 
@@ -551,7 +551,7 @@ class SqlAlchemyStateStore:
             raise not_durable(transactional_id, row, "the wait for the standby was cancelled once more")
 
 
-_ANOTHER_TRANSACTION = (
+ENDED_PAST_SQLALCHEMY = (
     "the transaction in which this block began was ended past SQLAlchemy; Kafka was not changed, and the database "
     "keeps only what a COMMIT made permanent: let the dual write end the transaction"
 )

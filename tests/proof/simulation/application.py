@@ -75,8 +75,12 @@ class SimulatedBackend:
         self.assert_groups()
         raise AssertionError
 
-    def leases(self, settings: PoolSettings) -> SimulatedLeases:
-        return SimulatedLeases(self.database, settings.new_owner(), settings.lease_ms)
+    @property
+    def outbox(self) -> NoReturn:
+        raise ConfigError("the simulated database has no outbox")
+
+    def leases(self, prefix: str, *, owner: str, lease_ms: int) -> SimulatedLeases:
+        return SimulatedLeases(self.database, owner, lease_ms)
 
     async def begin(self, bind: None, records: RecordBuffer, use: Use) -> Handle:
         return Handle(await self.database.begin(), records)

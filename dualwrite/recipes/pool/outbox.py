@@ -1,0 +1,212 @@
+"""The blocks of a pool with an outbox: their records go into the database with their changes, by the same commit.
+
+So a block asks nothing of Kafka and takes no lock of ours, and several commit at once, as they would without dualwrite.
+What the outbox holds is published by `outbox_publisher.py`, by dual writes of its own that delete it.
+
+A commit whose response is lost is resolved by the id of its database transaction, which was read before COMMIT was sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from dualwrite.errors import IllegalStateError, OutcomeUnknown, RecipeError, StateRowError, StoreFullError
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
+from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.core.record_block import encode
+from dualwrite.recipes.core.settings import StorePolicy
+from dualwrite.recipes.core.store import Backlog, OutboxDatabase
+from dualwrite.recipes.core.stored_blocks import assert_publishable
+from dualwrite.recipes.core.telemetry import telemetry_of
+
+_log = logging.getLogger(__name__)
+
+_RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class OutboxWrites:
+    """Adds the records of blocks to the outbox of one prefix, and finds out how lost commits have ended."""
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        database: OutboxDatabase,
+        policy: StorePolicy,
+        resolve_timeout_ms: int,
+        sleep: Callable[[float], Awaitable[None]],
+        pause: PauseHook | None,
+    ) -> None:
+        self.transactional_id: Final = outbox_id_of(prefix)
+        self.database: Final = database
+        self._policy = policy
+        self._resolve_timeout_ms = resolve_timeout_ms
+        self._sleep = sleep
+        self._telemetry = telemetry_of(self.transactional_id, pause)
+        self._is_prepared = False
+        self.backlog: Backlog | None = None
+        """What waited when it was last queried; None once it was all published."""
+        self.on_added: Callable[[], None] = _nothing
+        """Called when a block is committed, from any thread."""
+        self.unresolved: list[DualWriteProgress] = []
+        """Blocks whose commit got no response, to be resolved in the background."""
+
+    async def get_ready(self) -> None:
+        """Make the tables, once, before a block begins. Raises StoreFullError if too much waits to be published."""
+        if self.backlog is not None:
+            self._assert_not_full(self.backlog)
+        if not self._is_prepared:
+            await self.prepare()
+
+    async def prepare(self) -> None:
+        """Make the tables and the state row. Costs nothing when repeated."""
+        if not self._is_prepared:
+            await self.database.ensure_row(self.transactional_id)
+            await self.database.prepare_outbox()
+            self._is_prepared = True
+
+    def _assert_not_full(self, backlog: Backlog) -> None:
+        age_ms = int(time.time() * 1000) - backlog.since_ms if backlog.blocks else 0
+        if backlog.size_bytes > self._policy.max_bytes:
+            limit = f"more than max_stored_bytes={self._policy.max_bytes}"
+        elif age_ms > self._policy.max_age_ms:
+            limit = f"longer than max_stored_age_ms={self._policy.max_age_ms}"
+        else:
+            return
+        raise StoreFullError(
+            f"the outbox {self.transactional_id!r} holds {backlog.blocks} blocks ({backlog.size_bytes} bytes, the "
+            f"oldest for {age_ms} ms) that are not published: {limit}; neither side was changed: repeat the block when "
+            "they are (pool.status and the log say what keeps them), or raise the limit"
+        )
+
+    async def add(self, write: DualWriteProgress) -> None:
+        """Add the records of a block, as its last statement before COMMIT."""
+        if write.records.has_offsets:
+            raise IllegalStateError(
+                "consumed offsets cannot go into an outbox, because their group could go on without the records; neither "
+                "side was changed: keep the offsets in the database (OffsetsInDatabase), or use a writer without outbox"
+            )
+        records = write.records.records
+        assert_publishable(records, self._policy.max_record_bytes)
+        now_ms = int(time.time() * 1000)
+        content = encode(records)
+        write.transactional_id = self.transactional_id
+        added = await self.database.add(write.database, self.transactional_id, content, now_ms=now_ms)
+        write.added = added
+        self._telemetry.stored(now_ms)
+        self._telemetry.reach(PausePoint.AFTER_STATE_WRITE)
+        self._telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    async def decide(self, write: DualWriteProgress) -> None:
+        """Commit the database, which decides."""
+        try:
+            await write.database.commit()
+        except BaseException as error:
+            await self._after_failed_commit(write, error)
+        else:
+            write.outcome = Outcome.STORED
+            self._telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)
+        self.on_added()
+
+    # ---- commits without a response -------------------------------------------------------------------------
+
+    async def _after_failed_commit(self, write: DualWriteProgress, error: BaseException) -> None:
+        """Roll back if COMMIT was not sent; after that, only the database shows the outcome."""
+        if not write.database.commit_was_sent:
+            await roll_back_database(write)
+            raise error
+        await write.uninterrupted(write.database.rollback())
+        if not isinstance(error, Exception):
+            self.unresolved.append(write)  # interrupted: querying the database may take long
+            self.on_added()
+            raise error
+        try:
+            await self._resolve_in_time(write)
+        except OutcomeUnknown as unknown:
+            raise unknown from error
+        if write.outcome is Outcome.ROLLED_BACK:
+            raise error
+        _log.warning(
+            "outbox %s: a block is committed, although its commit raised", self.transactional_id, exc_info=error
+        )
+
+    async def _resolve_in_time(self, write: DualWriteProgress) -> None:
+        """Find out the outcome. Raises OutcomeUnknown if that takes too long, and leaves it to the background."""
+        deadline_s = time.monotonic() + self._resolve_timeout_ms / 1000
+        expected: tuple[type[Exception], ...] = (*self.database.errors, RecipeError)
+        attempt = 0
+        while True:
+            try:
+                await self.resolve(write)
+            except StateRowError as error:
+                raise self._outcome_unknown(str(error)) from error
+            except expected as error:
+                why = first_line(error)
+            else:
+                if write.outcome is not None:
+                    return
+                why = "its database transaction has not ended"
+            backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
+            attempt += 1
+            if time.monotonic() + backoff_s >= deadline_s:
+                self.unresolved.append(write)
+                self.on_added()
+                raise self._outcome_unknown(why)
+            self._telemetry.retried()
+            await self._sleep(backoff_s)
+
+    async def resolve(self, write: DualWriteProgress) -> None:
+        """Query once how the commit of a block has ended, and note it in `write`, unless it is still in progress.
+
+        Raises the database's errors, NotDurableError, and StateRowError if the database cannot tell any more.
+        """
+        assert write.added is not None, "it was added before COMMIT was sent"
+        committed = await self.database.was_committed(self.transactional_id, write.added)
+        if committed is None:
+            return
+        if committed:
+            await self._make_durable()
+        write.outcome = Outcome.STORED if committed else Outcome.ROLLED_BACK
+        self._telemetry.recovered(write.outcome)
+        _log.info("outbox %s: the lost commit of a block was %s", self.transactional_id, write.outcome)
+
+    async def _make_durable(self) -> None:
+        """Make everything durable that is visible now; under the lock of the row, which would change otherwise."""
+        database = await self.database.begin()
+        try:
+            row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
+            await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
+        finally:
+            await database.rollback()
+            await database.close()
+
+    async def resolve_lost(self) -> None:
+        """Resolve what was left to the background, as far as that is possible now. Raises as `resolve` does."""
+        for write in list(self.unresolved):
+            try:
+                await self.resolve(write)
+            except StateRowError as error:
+                _log.error("outbox %s: %s", self.transactional_id, error)
+            else:
+                if write.outcome is None:
+                    continue
+            self.unresolved.remove(write)
+
+    def _outcome_unknown(self, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"the database commit of a dual write that adds its records to the outbox {self.transactional_id!r} was sent "
+            f"and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the dual write "
+            "before its `outcome` is set, which the pool does in the background",
+            transactional_id=self.transactional_id,
+            prepared_state="",
+        )
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,206 @@
+"""The outbox of a pool in the table `kafka_transaction_outbox`, as SQL for PostgreSQL that a backend executes.
+
+A block adds its records as one row, in its own transaction and without a lock of ours: `seq` is given by the server at
+that moment, so a transaction that had to wait for a row lock of an earlier one has a higher number, and whoever sees
+its row sees the earlier one too. What is read in the order of `seq` is therefore in the order of such commits, although
+a row with a lower number may still be committed later by a transaction that conflicts with none of these.
+
+Rows are read and deleted only by a transaction that has locked the state row of the outbox's id. A block that a person
+has taken out keeps its row, under a negative number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from dualwrite.errors import StateRowError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.leases import is_outbox
+from dualwrite.recipes.core.store import NOT_COUNTED, NOTHING_STORED, Added, Stored, StoredBlock, StoredBlocks
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, Query
+from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, IS_MARKED, LOCATION, RAISE, with_literals
+
+OUTBOX_TABLE: Final = "kafka_transaction_outbox"
+
+_MOST_BLOCKS: Final = 1_000
+"""The most blocks that are published at a time."""
+
+_OF_ID: Final = "transactional_id = :id"
+_WAITING: Final = f"{_OF_ID} AND seq > 0"
+
+TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+"""The timeline on which the server writes: another one after a failover, on which ids of transactions begin anew."""
+
+ADD: Final = (
+    f"INSERT INTO {OUTBOX_TABLE} (transactional_id, stored_at_ms, records)"
+    f" SELECT CAST(:id AS varchar), CAST(:now AS bigint), CAST(:content AS bytea) WHERE {IS_MARKED}"
+    f" RETURNING seq, CAST(pg_current_xact_id() AS text), {TIMELINE}, {LOCATION}"
+)
+"""Adds a block, unless this is not the transaction of `:mark` (empty: any). Returns what `Added` has, and `LOCATION`."""
+
+_STILL_ADDED: Final = f"EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint))"
+STILL_ADDED: Final = f"SELECT {_STILL_ADDED}"
+_COMMIT: Final = (
+    f"SELECT CAST(CASE WHEN {IS_MARKED} AND {_STILL_ADDED} THEN '1' ELSE '{ANOTHER_TRANSACTION} ' || :token END"
+    f" AS integer), {RAISE}; COMMIT"
+)
+_SELECT_STATUS: Final = (
+    f"SELECT CASE WHEN {TIMELINE} = :timeline THEN pg_xact_status(CAST(CAST(:transaction AS text) AS xid8)) END,"
+    f" (SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint))"
+)
+_SELECT_EDGES: Final = (
+    f"SELECT (SELECT seq FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq DESC LIMIT 1),"
+    f" (SELECT stored_at_ms FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq LIMIT 1)"
+)
+_SELECT_OLDEST: Final = (
+    "SELECT seq, stored_at_ms, records FROM (SELECT seq, stored_at_ms, records,"
+    " sum(octet_length(records)) OVER (ORDER BY seq) - octet_length(records) AS bytes_before"
+    f" FROM (SELECT seq, stored_at_ms, records FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq"
+    f" LIMIT {_MOST_BLOCKS}) AS oldest) AS summed WHERE bytes_before = 0 OR"
+    " bytes_before + octet_length(records) <= CAST(:most AS bigint) ORDER BY seq"
+)
+_SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)"
+_SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
+_TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)"
+_DELETE: Final = f"DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN "
+HAS_WAITING: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_WAITING})"
+SELECT_BACKLOG: Final = (
+    "SELECT count(*), CAST(coalesce(sum(octet_length(records)), 0) AS bigint), coalesce(min(stored_at_ms), 0)"
+    f" FROM {OUTBOX_TABLE} WHERE {_WAITING}"
+)
+SELECT_OUTBOXES: Final = (
+    f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE seq > 0 GROUP BY transactional_id"
+)
+
+
+def commit_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> str:
+    """Return a message that makes COMMIT durable, and commits, if the block is still there in the marked transaction.
+
+    Otherwise it fails before COMMIT, by the cast of a text that ends with `token`.
+    """
+    return with_literals(pinned.sql(_COMMIT), id=transactional_id, seq=str(added.seq), mark=mark, token=token)
+
+
+def was_committed(pinned: PinnedTables, transactional_id: str, added: Added) -> Query[bool | None]:
+    """Query whether the transaction that has added a block was committed; None while it is in progress.
+
+    Raises StateRowError if the server cannot tell: the block is not there, and may have been published, and the server
+    has forgotten the transaction or counts them anew. What a transaction has written is visible as soon as it counts as
+    committed, and the other way round: the two are read by one statement.
+    """
+    values = {"id": transactional_id, "seq": added.seq, "transaction": added.transaction, "timeline": added.timeline}
+    ((status, found),) = yield pinned.sql(_SELECT_STATUS), values
+    if status == "in progress":
+        return None
+    if found is not None and bytes(found) == added.content:
+        return True
+    if status is None:
+        raise StateRowError(
+            f"block {added.seq} is not in {OUTBOX_TABLE}, and this server does not know any more how transaction "
+            f"{added.transaction} of timeline {added.timeline} has ended, which had added it: it was failed over, or "
+            "has forgotten it; whether the block was committed and published is not known: look for its row in the "
+            "tables of the application"
+        )
+    return bool(status == "committed")
+
+
+class Statements(Protocol):
+    """Executes statements in one transaction; parameters are written `:name`."""
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Execute a SELECT and return its rows."""
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Execute a statement and return how many rows it changed."""
+
+    async def has_outbox_table(self) -> bool:
+        """Return whether the table exists; once it was found, without asking again."""
+
+
+class OutboxTable:
+    """`StoredBlocks` in the outbox, for the process that publishes. It does not count the bytes, which would be slow."""
+
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
+
+    async def stored(self, transactional_id: str) -> Stored:
+        if not await self._statements.has_outbox_table():
+            return NOTHING_STORED
+        ((newest, since_ms),) = await self._statements.rows(_SELECT_EDGES, {"id": transactional_id})
+        return NOTHING_STORED if newest is None else Stored(newest, NOT_COUNTED, since_ms)
+
+    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
+        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": ""}
+        ((seq, *_),) = await self._statements.rows(ADD, values)
+        return StoredBlock(seq, now_ms, content)
+
+    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
+        found = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "most": max_bytes})
+        return [StoredBlock(seq, stored_at_ms, bytes(content)) for seq, stored_at_ms, content in found]
+
+    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
+        found = await self._statements.rows(_SELECT_CONTENT, {"id": transactional_id, "seq": seq})
+        return bytes(found[0][0]) if found else None
+
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+        if await self._statements.changed(_TAKE_OUT, {"id": transactional_id, "seq": block.seq}) != 1:
+            raise _gone(transactional_id, "nothing was changed")
+        return await self.stored(transactional_id)
+
+    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
+        values = {"id": transactional_id, "content": content}
+        return bool(await self._statements.rows(_SELECT_TAKEN_OUT, values))
+
+    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
+        numbers = ", ".join(str(block.seq) for block in blocks)
+        deleted = await self._statements.changed(f"{_DELETE}({numbers})", {"id": transactional_id})
+        if deleted != len(blocks):
+            raise _gone(transactional_id, "nothing was published")
+        left = blocks[-1].seq < before.newest_seq
+        return Stored(before.newest_seq, NOT_COUNTED, before.since_ms) if left else NOTHING_STORED
+
+
+def _gone(transactional_id: str, what: str) -> StateRowError:
+    return StateRowError(
+        f"a block of {transactional_id!r} is not in {OUTBOX_TABLE} any more, although the state row of the id is "
+        f"locked; {what}: something else writes to this table"
+    )
+
+
+class BlocksOfAnyId:
+    """`StoredBlocks` of all ids: those of outboxes are in a table of their own; `redo` has all others, and copies."""
+
+    def __init__(self, redo: StoredBlocks, outbox: OutboxTable) -> None:
+        self._redo = redo
+        self._outbox = outbox
+
+    def _of(self, transactional_id: str) -> StoredBlocks | OutboxTable:
+        return self._outbox if is_outbox(transactional_id) else self._redo
+
+    async def stored(self, transactional_id: str) -> Stored:
+        return await self._of(transactional_id).stored(transactional_id)
+
+    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
+        return await self._of(transactional_id).append(transactional_id, content, before=before, now_ms=now_ms)
+
+    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
+        return await self._of(transactional_id).oldest(transactional_id, max_bytes=max_bytes)
+
+    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
+        return await self._of(transactional_id).content_of(transactional_id, seq)
+
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+        return await self._of(transactional_id).take_out(transactional_id, block, before=before)
+
+    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
+        return await self._of(transactional_id).was_taken_out(transactional_id, content)
+
+    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
+        return await self._of(transactional_id).delete(transactional_id, blocks, before=before)
+
+    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
+        await self._redo.keep_copy(transactional_id, state, content)
+
+    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
+        return await self._redo.copy_of(transactional_id, state)

@@ -1,0 +1,148 @@
+"""The table `kafka_transaction_outbox` on PostgreSQL with SQLAlchemy; `sql/outbox_statements.py` says what it is.
+
+The file `outbox_schema.sql` creates the same table by hand.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from dualwrite.errors import TransactionEndedInsideError
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, Added, Backlog, missing_table
+from dualwrite.recipes.sql.outbox_statements import (
+    ADD,
+    HAS_WAITING,
+    OUTBOX_TABLE,
+    SELECT_BACKLOG,
+    STILL_ADDED,
+    OutboxTable,
+    commit_added,
+    was_committed,
+)
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, execute_query
+from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, MARK_ATTRIBUTE
+from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, commit_message, driver_connection
+from dualwrite.recipes.sqlalchemy.state_table import ENDED_PAST_SQLALCHEMY
+from dualwrite.recipes.sqlalchemy.tables import create_missing, pinned_tables, schema_for
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
+
+kafka_transaction_outbox = sa.Table(
+    OUTBOX_TABLE,
+    sa.MetaData(),
+    sa.Column("transactional_id", sa.String(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
+    sa.Column("seq", sa.BigInteger, sa.Identity(always=False), primary_key=True),
+    sa.Column("stored_at_ms", sa.BigInteger, nullable=False),
+    sa.Column("records", sa.LargeBinary, nullable=False),
+)
+
+
+def create_outbox_table(engine: sa.Engine, schema: str | None = None) -> None:
+    """Create `kafka_transaction_outbox` if it is missing, beside the state table. Safe in several processes at once."""
+    schema = schema_for(engine, schema)
+    with engine.connect() as connection:
+        pinned = pinned_tables(connection, schema)
+    create_missing(engine, kafka_transaction_outbox, schema if pinned is None else pinned.schema)
+
+
+class SqlAlchemyOutbox:
+    """The table of one database, in the schema of its state table; knows whether it exists."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+        self._exists = False
+
+    def prepare(self, pinned: PinnedTables, *, create_table: bool) -> None:
+        """Create the table if it is missing. Raises StateRowError if that is not allowed."""
+        if self._exists:
+            return
+        if create_table:
+            create_missing(self._engine, kafka_transaction_outbox, pinned.schema)
+        with self._engine.connect() as connection:
+            if not self.exists(connection, pinned):
+                raise missing_table(OUTBOX_TABLE, otherwise="create_outbox_table(engine)", option=" --outbox")
+
+    def exists(self, connection: sa.Connection, pinned: PinnedTables) -> bool:
+        """Return whether the table exists; once it was found, without asking again."""
+        if not self._exists:
+            is_possible = connection.dialect.name == "postgresql"
+            self._exists = is_possible and sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema)
+        return self._exists
+
+    def blocks_on(self, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> OutboxTable:
+        """Return what waits, as seen in the transaction of `connection`."""
+        return OutboxTable(_Statements(self, connection, pinned, carry))
+
+    def add(
+        self,
+        transaction: SqlAlchemyTransaction,
+        pinned: PinnedTables,
+        transactional_id: str,
+        content: bytes,
+        *,
+        now_ms: int,
+        raise_durability: str | None,
+    ) -> Added:
+        """Add a block's records, and let its COMMIT be durable, and fail unless they are still there."""
+        transaction.transactional_id = transactional_id
+        connection = transaction.connection
+        is_marked = connection.dialect.driver in DRIVERS_THAT_MARK
+        mark: str = getattr(driver_connection(connection), MARK_ATTRIBUTE, "") if is_marked else ""
+        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": mark}
+        found = connection.execute(sa.text(pinned.sql(ADD)), values).first()
+        if found is None:
+            raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)
+        seq, number, timeline, _ = found
+        added = Added(seq, number, timeline, content)
+        if is_marked:
+            token = mark or secrets.token_hex(8)
+            sql = commit_added(pinned, transactional_id, added, mark=mark, token=token)
+            refusals = {ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)}
+            transaction.decides_by(commit_message(driver_connection(connection), sql, token, refusals))
+        else:
+            still = sa.text(pinned.sql(STILL_ADDED))
+            where = {"id": transactional_id, "seq": added.seq}
+            transaction.decides(raise_durability, lambda: bool(connection.scalar(still, where)))
+        return added
+
+    def was_committed(self, pinned: PinnedTables, transactional_id: str, added: Added) -> bool | None:
+        """Return whether the transaction that has added a block was committed; None while it is in progress."""
+        with self._engine.connect() as connection:
+            return execute_query(
+                was_committed(pinned, transactional_id, added),
+                lambda sql, values: connection.execute(sa.text(sql), values).all(),
+            )
+
+    def has_waiting(self, pinned: PinnedTables, transactional_id: str) -> bool:
+        """Return whether blocks wait, without a lock."""
+        return bool(self._row(pinned, HAS_WAITING, transactional_id)[0])
+
+    def backlog(self, pinned: PinnedTables, transactional_id: str) -> Backlog:
+        """Return what waits, without a lock."""
+        return Backlog(*self._row(pinned, SELECT_BACKLOG, transactional_id))
+
+    def _row(self, pinned: PinnedTables, sql: str, transactional_id: str) -> Sequence[Any]:
+        with self._engine.connect() as connection:
+            return connection.execute(sa.text(pinned.sql(sql)), {"id": transactional_id}).one()
+
+
+class _Statements:
+    """`Statements` on a Connection."""
+
+    def __init__(self, outbox: SqlAlchemyOutbox, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> None:
+        self._outbox = outbox
+        self._connection = connection
+        self._pinned = pinned
+        self._carry = carry
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._carry(lambda: self._connection.execute(sa.text(self._pinned.sql(sql)), values).all())
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._carry(lambda: self._connection.execute(sa.text(self._pinned.sql(sql)), values).rowcount)
+
+    async def has_outbox_table(self) -> bool:
+        return await self._carry(lambda: self._outbox.exists(self._connection, self._pinned))
