@@ -3,7 +3,7 @@
 So a block asks nothing of Kafka and takes no lock of ours, and several commit at once, as they would without dualwrite.
 What the outbox holds is published by `outbox_publisher.py`, by dual writes of its own that delete it.
 
-A commit whose response is lost is resolved by the id of its database transaction, which was read before COMMIT was sent.
+A commit whose response is lost is resolved by the id of its database transaction, read before COMMIT was sent.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class OutboxWrites:
         """Add the records of a block, as its last statement before COMMIT."""
         if write.records.has_offsets:
             raise IllegalStateError(
-                "consumed offsets cannot go into an outbox, because their group could go on without the records; neither "
-                "side was changed: keep the offsets in the database (OffsetsInDatabase), or use a writer without outbox"
+                "consumed offsets cannot go into an outbox, because their group could go on without the records; "
+                "neither side was changed: keep the offsets in the database (OffsetsInDatabase), or use a writer without outbox"
             )
         records = write.records.records
         assert_publishable(records, self._policy.max_record_bytes)
@@ -200,9 +200,9 @@ class OutboxWrites:
 
     def _outcome_unknown(self, why: str) -> OutcomeUnknown:
         return OutcomeUnknown(
-            f"the database commit of a dual write that adds its records to the outbox {self.transactional_id!r} was sent "
-            f"and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the dual write "
-            "before its `outcome` is set, which the pool does in the background",
+            f"the database commit of a dual write that adds its records to the outbox {self.transactional_id!r} was "
+            f"sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the dual "
+            "write before its `outcome` is set, which the pool does in the background",
             transactional_id=self.transactional_id,
             prepared_state="",
         )

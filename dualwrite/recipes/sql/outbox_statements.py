@@ -37,7 +37,10 @@ ADD: Final = (
     f" SELECT CAST(:id AS varchar), CAST(:now AS bigint), CAST(:content AS bytea) WHERE {IS_MARKED}"
     f" RETURNING seq, CAST(pg_current_xact_id() AS text), {TIMELINE}, {LOCATION}"
 )
-"""Adds a block, unless this is not the transaction of `:mark` (empty: any). Returns what `Added` has, and `LOCATION`."""
+"""Adds a block, unless this is not the transaction of `:mark` (empty: any).
+
+Returns the first three fields of `Added`, and `LOCATION`.
+"""
 
 _STILL_ADDED: Final = f"EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint))"
 STILL_ADDED: Final = f"SELECT {_STILL_ADDED}"
@@ -119,7 +122,7 @@ class Statements(Protocol):
 
 
 class OutboxTable:
-    """`StoredBlocks` in the outbox, for the process that publishes. It does not count the bytes, which would be slow."""
+    """`StoredBlocks` in the outbox, for the process that publishes. Does not count the bytes, which would be slow."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
