@@ -1,8 +1,8 @@
 """The background of a pool with an outbox: publishes what blocks have added to it, in one process at a time.
 
 The process that has the lease of the outbox's only slot publishes, by dual writes under the slot's transactional id:
-each deletes the oldest blocks and writes Kafka's prepared state in one commit. So whoever publishes, and whatever happens to
-it, each block is published once, as any dual write. The lease only keeps the others from trying: two that publish at
+each deletes the oldest blocks and writes Kafka's prepared state in one commit. So whoever publishes, and whatever
+happens to it, each block is published once, as any dual write. The lease only keeps the others from trying: two that publish at
 once wait for each other's row lock, and fence each other.
 
 There is one publisher for the order of the records: of two, each might publish the later block of a key first.
