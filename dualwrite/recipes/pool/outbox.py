@@ -90,8 +90,8 @@ class OutboxWrites:
         if write.records.has_offsets:
             raise IllegalStateError(
                 "consumed offsets cannot go into an outbox, because their group could go on without the records; "
-                "neither side was changed: keep the offsets in the database (OffsetsInDatabase), or use a writer without "
-                "outbox"
+                "neither side was changed: keep the offsets in the database (OffsetsInDatabase), or use a writer "
+                "without outbox"
             )
         records = write.records.records
         assert_publishable(records, self._policy.max_record_bytes)

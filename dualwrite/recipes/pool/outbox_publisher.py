@@ -2,8 +2,8 @@
 
 The process that has the lease of the outbox's only slot publishes, by dual writes under the slot's transactional id:
 each deletes the oldest blocks and writes Kafka's prepared state in one commit. So whoever publishes, and whatever
-happens to it, each block is published once, as any dual write. The lease only keeps the others from trying: two that publish at
-once wait for each other's row lock, and fence each other.
+happens to it, each block is published once, as any dual write. The lease only keeps the others from trying: two that
+publish at once wait for each other's row lock, and fence each other.
 
 There is one publisher for the order of the records: of two, each might publish the later block of a key first.
 """
