@@ -52,7 +52,6 @@ from dualwrite.recipes.sql.outbox_statements import (
     OUTBOX_TABLE,
     BlocksOfAnyId,
     OutboxTable,
-    commit_added,
 )
 from dualwrite.recipes.sql.pinned_tables import (
     ADD_MANIFEST,
@@ -364,25 +363,21 @@ class PostgresTransaction(ABC):
         self._deciding = self._new_message(sql, refusals)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
-        """Add records to the outbox, and let `commit` be durable, and fail unless they are still there.
+        """Add records to the outbox, and let `commit`, which must be the next call, be durable.
 
         Raises TransactionEndedInsideError, and IllegalStateError if this is another database than the one required.
         """
         assert self._pin.tables is not None, "the outbox was prepared before the block began"
         self._transactional_id = transactional_id
-        mark = self._mark
-        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": mark}
+        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": self._mark}
         found = await self.rows(self._pin.sql(ADD), values)
         if not found:
             raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
-        seq, transaction, timeline, location = found[0]
+        seq, transaction, timeline, location, _ = found[0]
         if self._must_be_in is not None and location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
-        added = Added(seq, transaction, timeline, content)
-        sql = commit_added(self._pin.tables, transactional_id, added, mark=mark, token=mark)
-        refusals = {ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION)}
-        self._deciding = self._new_message(sql, refusals)
-        return added
+        self._deciding = self._new_message("COMMIT", {})
+        return Added(seq, transaction, timeline, content)
 
     @property
     def stored_blocks(self) -> StoredBlocks:

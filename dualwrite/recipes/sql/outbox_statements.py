@@ -19,7 +19,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import NOT_COUNTED, NOTHING_STORED, Added, Stored, StoredBlock, StoredBlocks
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, Query
-from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, IS_MARKED, LOCATION, RAISE, with_literals
+from dualwrite.recipes.sql.postgres import IS_MARKED, LOCATION, RAISE
 
 OUTBOX_TABLE: Final = "kafka_transaction_outbox"
 
@@ -35,18 +35,15 @@ TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 ADD: Final = (
     f"INSERT INTO {OUTBOX_TABLE} (transactional_id, stored_at_ms, records)"
     f" SELECT CAST(:id AS varchar), CAST(:now AS bigint), CAST(:content AS bytea) WHERE {IS_MARKED}"
-    f" RETURNING seq, CAST(pg_current_xact_id() AS text), {TIMELINE}, {LOCATION}"
+    f" RETURNING seq, CAST(pg_current_xact_id() AS text), {TIMELINE}, {LOCATION}, {RAISE}"
 )
-"""Adds a block, unless this is not the transaction of `:mark` (empty: any).
+"""Adds a block, unless this is not the transaction of `:mark` (empty: any), and makes its COMMIT durable.
 
 Returns the first three fields of `Added`, and `LOCATION`.
 """
 
-_STILL_ADDED: Final = f"EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint))"
-STILL_ADDED: Final = f"SELECT {_STILL_ADDED}"
-_COMMIT: Final = (
-    f"SELECT CAST(CASE WHEN {IS_MARKED} AND {_STILL_ADDED} THEN '1' ELSE '{ANOTHER_TRANSACTION} ' || :token END"
-    f" AS integer), {RAISE}; COMMIT"
+STILL_ADDED: Final = (
+    f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)) AND {IS_MARKED}"
 )
 _SELECT_STATUS: Final = (
     f"SELECT CASE WHEN {TIMELINE} = :timeline THEN pg_xact_status(CAST(CAST(:transaction AS text) AS xid8)) END,"
@@ -75,14 +72,6 @@ SELECT_BACKLOG: Final = (
 SELECT_OUTBOXES: Final = (
     f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE seq > 0 GROUP BY transactional_id"
 )
-
-
-def commit_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> str:
-    """Return a message that makes COMMIT durable, and commits, if the block is still there in the marked transaction.
-
-    Otherwise it fails before COMMIT, by the cast of a text that ends with `token`.
-    """
-    return with_literals(pinned.sql(_COMMIT), id=transactional_id, seq=str(added.seq), mark=mark, token=token)
 
 
 def was_committed(pinned: PinnedTables, transactional_id: str, added: Added) -> Query[bool | None]:

@@ -5,7 +5,6 @@ The file `outbox_schema.sql` creates the same table by hand.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,12 +19,11 @@ from dualwrite.recipes.sql.outbox_statements import (
     SELECT_BACKLOG,
     STILL_ADDED,
     OutboxTable,
-    commit_added,
     was_committed,
 )
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, execute_query
-from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, MARK_ATTRIBUTE
-from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, commit_message, driver_connection
+from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
+from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, driver_connection
 from dualwrite.recipes.sqlalchemy.state_table import ENDED_PAST_SQLALCHEMY
 from dualwrite.recipes.sqlalchemy.tables import create_missing, pinned_tables, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
@@ -95,18 +93,11 @@ class SqlAlchemyOutbox:
         found = connection.execute(sa.text(pinned.sql(ADD)), values).first()
         if found is None:
             raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)
-        seq, number, timeline, _ = found
-        added = Added(seq, number, timeline, content)
-        if is_marked:
-            token = mark or secrets.token_hex(8)
-            sql = commit_added(pinned, transactional_id, added, mark=mark, token=token)
-            refusals = {ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)}
-            transaction.decides_by(commit_message(driver_connection(connection), sql, token, refusals))
-        else:
-            still = sa.text(pinned.sql(STILL_ADDED))
-            where = {"id": transactional_id, "seq": added.seq}
-            transaction.decides(raise_durability, lambda: bool(connection.scalar(still, where)))
-        return added
+        seq, number, timeline, *_ = found
+        still = sa.text(pinned.sql(STILL_ADDED))
+        where = {"id": transactional_id, "seq": seq, "mark": mark}
+        transaction.decides(raise_durability, lambda: bool(connection.scalar(still, where)))
+        return Added(seq, number, timeline, content)
 
     def was_committed(self, pinned: PinnedTables, transactional_id: str, added: Added) -> bool | None:
         """Return whether the transaction that has added a block was committed; None while it is in progress."""
