@@ -52,6 +52,7 @@ from dualwrite.recipes.sql.outbox_statements import (
     OUTBOX_TABLE,
     BlocksOfAnyId,
     OutboxTable,
+    place_of,
 )
 from dualwrite.recipes.sql.pinned_tables import (
     ADD_MANIFEST,
@@ -373,11 +374,11 @@ class PostgresTransaction(ABC):
         found = await self.rows(self._pin.sql(ADD), values)
         if not found:
             raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
-        seq, transaction, timeline, location, _ = found[0]
+        added, location = place_of(found[0][0], content)
         if self._must_be_in is not None and location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
         self._deciding = self._new_message("COMMIT", {})
-        return Added(seq, transaction, timeline, content)
+        return added
 
     @property
     def stored_blocks(self) -> StoredBlocks:

@@ -35,11 +35,11 @@ TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
 ADD: Final = (
     f"INSERT INTO {OUTBOX_TABLE} (transactional_id, stored_at_ms, records)"
     f" SELECT CAST(:id AS varchar), CAST(:now AS bigint), CAST(:content AS bytea) WHERE {IS_MARKED}"
-    f" RETURNING seq, CAST(pg_current_xact_id() AS text), {TIMELINE}, {LOCATION}, {RAISE}"
+    f" RETURNING concat_ws(' ', seq, pg_current_xact_id(), {TIMELINE}, {RAISE}, {LOCATION})"
 )
 """Adds a block, unless this is not the transaction of `:mark` (empty: any), and makes its COMMIT durable.
 
-Returns the first three fields of `Added`, and `LOCATION`.
+Returns one text, because each column costs a driver a few microseconds; `place_of` reads it.
 """
 
 STILL_ADDED: Final = (
@@ -72,6 +72,12 @@ SELECT_BACKLOG: Final = (
 SELECT_OUTBOXES: Final = (
     f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE seq > 0 GROUP BY transactional_id"
 )
+
+
+def place_of(text: str, content: bytes) -> tuple[Added, str]:
+    """Return the place that `ADD` has given a block, and the database as `LOCATION` names it."""
+    seq, transaction, timeline, _, location = text.split(" ", 4)
+    return Added(int(seq), transaction, timeline, content), location
 
 
 def was_committed(pinned: PinnedTables, transactional_id: str, added: Added) -> Query[bool | None]:
@@ -124,8 +130,8 @@ class OutboxTable:
 
     async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
         values = {"id": transactional_id, "now": now_ms, "content": content, "mark": ""}
-        ((seq, *_),) = await self._statements.rows(ADD, values)
-        return StoredBlock(seq, now_ms, content)
+        ((text,),) = await self._statements.rows(ADD, values)
+        return StoredBlock(place_of(text, content)[0].seq, now_ms, content)
 
     async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
         found = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "most": max_bytes})
