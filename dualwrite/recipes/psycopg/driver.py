@@ -17,10 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import select
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -28,6 +30,7 @@ import psycopg
 from psycopg import generators, pq, waiting
 from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
+from psycopg.rows import tuple_row
 from psycopg.waiting import READY_R, WAIT_R, wait_async
 
 from dualwrite.errors import TransactionDoomedError
@@ -98,8 +101,28 @@ def is_between_statements(connection: AnyConnection) -> bool:
     return connection.pgconn.transaction_status == _IN_TRANSACTION and not connection._pipeline  # noqa: SLF001
 
 
-def one_value(connection: AnyConnection, sql: str) -> Any:
-    """Return the first value of a statement, as text, or an awaitable of it; None if it returns no row."""
+@cache
+def pyformat(sql: str) -> str:
+    """Return a statement whose parameters are written `:name` in psycopg's notation."""
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
+
+
+def cursor_of(connection: AnyConnection) -> Any:
+    """Return a plain cursor, whatever factories the connection has."""
+    cursor_class: Any = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
+    return cursor_class(connection, row_factory=tuple_row)
+
+
+def one_value(connection: AnyConnection, sql: str, values: Mapping[str, Any] | None = None) -> Any:
+    """Return the first value of a statement, or an awaitable of it; None if it returns no row.
+
+    Without `values` for parameters, written `:name`, it is a text.
+    """
+    if values is not None:
+        cursor = cursor_of(connection)
+        executed = cursor.execute(pyformat(sql), values)
+        is_awaited = isinstance(connection, psycopg.AsyncConnection)
+        return _fetched_in_loop(executed) if is_awaited else _first(executed.fetchone())
     if isinstance(connection, psycopg.AsyncConnection):
         return _one_value_in_loop(connection, sql)
     with connection.lock:
@@ -109,6 +132,14 @@ def one_value(connection: AnyConnection, sql: str) -> Any:
 async def _one_value_in_loop(connection: psycopg.AsyncConnection[Any], sql: str) -> str | None:
     async with connection.lock:
         return _first_text(await connection.wait(answered(connection, sql)))
+
+
+async def _fetched_in_loop(executed: Any) -> Any:
+    return _first(await (await executed).fetchone())
+
+
+def _first(row: Sequence[Any] | None) -> Any:
+    return None if row is None else row[0]
 
 
 def _first_text(answer: PGresult) -> str | None:

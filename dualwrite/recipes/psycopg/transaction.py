@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Coroutine, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import psycopg
 from psycopg.pq.abc import PGresult
-from psycopg.rows import tuple_row
 
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.postgres.commit_message import Refusals
@@ -24,6 +21,8 @@ from dualwrite.recipes.psycopg.driver import (
     assert_not_lost,
     begin_statement,
     closed,
+    cursor_of,
+    pyformat,
 )
 from dualwrite.recipes.sql.postgres import LOCATION
 
@@ -114,10 +113,8 @@ class PsycopgTransaction(PostgresTransaction):
         """Execute a statement with a plain cursor, whatever factories the connection has."""
         self._assert_ours()
         if self._cursor is None:
-            connection: Any = self.connection
-            cursor_class = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
-            self._cursor = cursor_class(connection, row_factory=tuple_row)
-        return await settled(self._cursor.execute(_pyformat(sql) if parameters else sql, parameters or None))
+            self._cursor = cursor_of(self.connection)
+        return await settled(self._cursor.execute(pyformat(sql) if parameters else sql, parameters or None))
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         found: Sequence[Sequence[Any]] = await settled((await self._execute(sql, values)).fetchall())
@@ -152,8 +149,3 @@ class PsycopgTransaction(PostgresTransaction):
     async def roll_back_to_savepoint(self, name: str) -> None:
         self._watch.forget_ahead()
         await super().roll_back_to_savepoint(name)
-
-
-@cache
-def _pyformat(sql: str) -> str:
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)

@@ -63,7 +63,7 @@ _SELECT_OLDEST: Final = (
 _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)"
-_DELETE: Final = f"DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN "
+_DELETE: Final = f"DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(CAST(:numbers AS bigint[]))"
 HAS_WAITING: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_WAITING})"
 SELECT_BACKLOG: Final = (
     "SELECT count(*), CAST(coalesce(sum(octet_length(records)), 0) AS bigint), coalesce(min(stored_at_ms), 0)"
@@ -151,8 +151,8 @@ class OutboxTable:
         return bool(await self._statements.rows(_SELECT_TAKEN_OUT, values))
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        numbers = ", ".join(str(block.seq) for block in blocks)
-        deleted = await self._statements.changed(f"{_DELETE}({numbers})", {"id": transactional_id})
+        values = {"id": transactional_id, "numbers": [block.seq for block in blocks]}
+        deleted = await self._statements.changed(_DELETE, values)
         if deleted != len(blocks):
             raise _gone(transactional_id, "nothing was published")
         left = blocks[-1].seq < before.newest_seq

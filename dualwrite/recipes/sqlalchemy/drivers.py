@@ -330,11 +330,12 @@ def has_failed(connection: sa.Connection) -> bool:
     return driver_connection(connection).pgconn.transaction_status in _PSYCOPG_FAILED
 
 
-def value_past_sqlalchemy(connection: sa.Connection, sql: str) -> str | None:
-    """Return the first value of a statement without parameters, at a quarter of what SQLAlchemy costs.
+def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
+    """Return the first value of a statement, a text, at a quarter of what SQLAlchemy costs.
 
-    None if the statement returns no row, or if it was not sent: by drivers other than psycopg, and by connections that
-    are not in the middle of a transaction. Raises what SQLAlchemy would.
+    Parameters are written `:name`; without any, `values` is None. None if the statement returns no row, or if it was
+    not sent: by drivers other than psycopg, and by connections that are not in the middle of a transaction. Raises what
+    SQLAlchemy would.
     """
     driver = driver_connection(connection)
     if connection.dialect.name != "postgresql" or connection.dialect.driver not in DRIVERS_THAT_MARK:
@@ -344,7 +345,7 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str) -> str | None:
     if not is_between_statements(driver):
         return None
     try:
-        value: Any = one_value(driver, sql)
+        value: Any = one_value(driver, sql, values)
         text: str | None = await_only(value) if connection.dialect.is_async else value
     except BaseException as error:
         connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001 - which raises

@@ -5,8 +5,7 @@ The file `outbox_schema.sql` creates the same table by hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,9 +24,9 @@ from dualwrite.recipes.sql.outbox_statements import (
 )
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, execute_query
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
-from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, driver_connection
+from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, driver_connection, value_past_sqlalchemy
 from dualwrite.recipes.sqlalchemy.state_table import ENDED_PAST_SQLALCHEMY
-from dualwrite.recipes.sqlalchemy.tables import create_missing, pinned_tables, schema_for
+from dualwrite.recipes.sqlalchemy.tables import TextStatements, cached_text, create_missing, pinned_tables, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 kafka_transaction_outbox = sa.Table(
@@ -92,12 +91,16 @@ class SqlAlchemyOutbox:
         is_marked = connection.dialect.driver in DRIVERS_THAT_MARK
         mark: str = getattr(driver_connection(connection), MARK_ATTRIBUTE, "") if is_marked else ""
         values = {"id": transactional_id, "now": now_ms, "content": content, "mark": mark}
-        text = connection.scalar(_adding(pinned), values)
-        if text is None:
+        place = value_past_sqlalchemy(connection, pinned.sql(ADD), values) if is_marked else None
+        if place is None:  # the driver cannot, or no row was added
+            place = connection.scalar(cached_text(pinned.sql(ADD)), values)
+        if place is None:
             raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)
-        added, _ = place_of(text, content)
+        added, _ = place_of(place, content)
         where = {"id": transactional_id, "seq": added.seq, "mark": mark}
-        transaction.decides(raise_durability, lambda: bool(connection.scalar(sa.text(pinned.sql(STILL_ADDED)), where)))
+        transaction.decides(
+            raise_durability, lambda: bool(connection.scalar(cached_text(pinned.sql(STILL_ADDED)), where))
+        )
         return added
 
     def was_committed(self, pinned: PinnedTables, transactional_id: str, added: Added) -> bool | None:
@@ -105,7 +108,7 @@ class SqlAlchemyOutbox:
         with self._engine.connect() as connection:
             return execute_query(
                 was_committed(pinned, transactional_id, added),
-                lambda sql, values: connection.execute(sa.text(sql), values).all(),
+                lambda sql, values: connection.execute(cached_text(sql), values).all(),
             )
 
     def has_waiting(self, pinned: PinnedTables, transactional_id: str) -> bool:
@@ -118,29 +121,15 @@ class SqlAlchemyOutbox:
 
     def _row(self, pinned: PinnedTables, sql: str, transactional_id: str) -> Sequence[Any]:
         with self._engine.connect() as connection:
-            return connection.execute(sa.text(pinned.sql(sql)), {"id": transactional_id}).one()
+            return connection.execute(cached_text(pinned.sql(sql)), {"id": transactional_id}).one()
 
 
-@cache
-def _adding(pinned: PinnedTables) -> sa.TextualSelect:
-    """Return the statement that adds a block. SQLAlchemy takes longer to make it than to execute it."""
-    return sa.text(pinned.sql(ADD)).columns(sa.column("place", sa.Text))
-
-
-class _Statements:
+class _Statements(TextStatements):
     """`Statements` on a Connection."""
 
     def __init__(self, outbox: SqlAlchemyOutbox, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> None:
+        super().__init__(connection, pinned, carry)
         self._outbox = outbox
-        self._connection = connection
-        self._pinned = pinned
-        self._carry = carry
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._carry(lambda: self._connection.execute(sa.text(self._pinned.sql(sql)), values).all())
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._carry(lambda: self._connection.execute(sa.text(self._pinned.sql(sql)), values).rowcount)
 
     async def has_outbox_table(self) -> bool:
         return await self._carry(lambda: self._outbox.exists(self._connection, self._pinned))

@@ -5,9 +5,8 @@ The files `redo_schema.sql` and `redo_schema_mysql.sql` create the same table by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -19,7 +18,7 @@ from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import INSERT_HEAD, REDO_TABLE, SELECT_HEAD, RedoTable
 from dualwrite.recipes.sqlalchemy.drivers import Carry
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_wait_limit
-from dualwrite.recipes.sqlalchemy.tables import create_missing, exact_text, pinned_tables, schema_for
+from dualwrite.recipes.sqlalchemy.tables import TextStatements, create_missing, exact_text, pinned_tables, schema_for
 
 _DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
 
@@ -110,20 +109,12 @@ def _limited_wait(connection: sa.Connection) -> AbstractContextManager[None]:
     return lock_wait_limit(connection) if connection.dialect.name in ("mysql", "mariadb") else nullcontext()
 
 
-class _Statements:
+class _Statements(TextStatements):
     """`Statements` on a Connection."""
 
     def __init__(self, redo: SqlAlchemyRedo, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> None:
+        super().__init__(connection, pinned, carry)
         self._redo = redo
-        self._connection = connection
-        self._pinned = pinned
-        self._carry = carry
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._carry(lambda: self._connection.execute(sa.text(self._pinned.sql(sql)), values).all())
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._carry(lambda: self._connection.execute(sa.text(self._pinned.sql(sql)), values).rowcount)
 
     async def has_redo_table(self) -> bool:
         return await self._carry(lambda: self._redo.exists(self._connection, self._pinned))

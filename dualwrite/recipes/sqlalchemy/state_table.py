@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import secrets
-from functools import cache
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
@@ -74,6 +73,7 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_row as lock_mysql_row
 from dualwrite.recipes.sqlalchemy.tables import (
     AS_NAMED,
+    cached_text,
     create_missing,
     ensure_identity,
     exact_text,
@@ -214,9 +214,6 @@ class _UpdateRowLock:
         )
 
 
-_text = cache(sa.text)
-
-
 class _PostgresRowLock(_UpdateRowLock):
     """PostgreSQL: the statements of `sql/postgres.py`."""
 
@@ -252,12 +249,12 @@ class _PostgresRowLock(_UpdateRowLock):
             except StopIteration as locked:
                 text: str | None = locked.value
                 return text
-            answer = connection.scalar(_text(statements.pinned.sql(statement)), parameters)
+            answer = connection.scalar(cached_text(statements.pinned.sql(statement)), parameters)
 
     def read_to_prove_durable(
         self, connection: sa.Connection, statements: Statements, transactional_id: str
     ) -> str | None:
-        text: str | None = connection.scalar(_text(statements.pinned.sql(WITNESS)), {"id": transactional_id})
+        text: str | None = connection.scalar(cached_text(statements.pinned.sql(WITNESS)), {"id": transactional_id})
         return text
 
 
@@ -463,7 +460,7 @@ class SqlAlchemyStateStore:
         try:
             execute_query(
                 assert_no_row(self._known.pinned, transactional_id),
-                lambda sql, values: transaction.execute(_text(sql), values).all(),
+                lambda sql, values: transaction.execute(cached_text(sql), values).all(),
             )
         except DBAPIError as error:
             if sqlstate_of(driver_error(error)) == SERIALIZATION_FAILURE:

@@ -7,7 +7,7 @@ files `schema.sql`, `schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
@@ -215,6 +215,10 @@ def create_lease_table(engine: sa.Engine, schema: str | None = None) -> None:
     create_missing(engine, kafka_transaction_lease, schema_for(engine, schema))
 
 
+cached_text: Final = lru_cache(maxsize=256)(sa.text)
+"""`sqlalchemy.text` for statements that are repeated: making one takes as long as executing it."""
+
+
 def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> None:
     """Create a table in a schema if it is missing. Safe in several processes at once."""
     try:
@@ -223,6 +227,23 @@ def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> No
         # Another process created it at the same moment: then the table exists now.
         if not sa.inspect(engine).has_table(table.name, schema=schema):
             raise
+
+
+class TextStatements:
+    """Executes statements on a Connection, in the pinned schema; for tables whose statements are SQL."""
+
+    def __init__(self, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> None:
+        self._connection = connection
+        self._pinned = pinned
+        self._carry = carry
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Execute a SELECT and return its rows; parameters are written `:name`."""
+        return await self._carry(lambda: self._connection.execute(cached_text(self._pinned.sql(sql)), values).all())
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Execute a statement and return how many rows it changed."""
+        return await self._carry(lambda: self._connection.execute(cached_text(self._pinned.sql(sql)), values).rowcount)
 
 
 class _LeaseTransaction:
