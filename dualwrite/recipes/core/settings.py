@@ -50,14 +50,14 @@ class StorePolicy:
 
     keeps_copy: bool = False
     """Whether the records of the last transaction are kept in the database."""
-    keeps_copy_if_bounded: bool = False
-    """The same on brokers that abort prepared transactions after a time (tiers 3 and 4), and not on others."""
     stores_blocks: bool = False
     """Whether blocks are stored while Kafka is away."""
     max_bytes: int = DEFAULT_MAX_STORED_BYTES
     max_age_ms: int = DEFAULT_MAX_STORED_AGE_MS
     max_record_bytes: int | None = None
     """The size of a record that the producer would refuse, so that its id could never publish it; None: any."""
+    keeps_copy_if_bounded: bool = False
+    """Whether they are on brokers that abort prepared transactions after a time (tiers 3 and 4), and not on others."""
 
     @property
     def needs_table(self) -> bool:
