@@ -147,7 +147,9 @@ class Settings(NamedTuple):
         if not (self.stores_blocks or self.keeps_copy):
             return STORES_NOTHING
         most = {} if self.most_bytes is None else {"max_bytes": self.most_bytes}
-        return StorePolicy(self.keeps_copy, self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2, **most)
+        return StorePolicy(
+            keeps_copy=self.keeps_copy, stores_blocks=self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2, **most
+        )
 
 
 DEFAULTS: Final = Settings()

@@ -44,7 +44,7 @@ DEFAULT_MAX_STORED_BYTES: Final = 268_435_456
 DEFAULT_MAX_STORED_AGE_MS: Final = 86_400_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StorePolicy:
     """What is stored in the database beside the state row. The limits apply to each transactional id."""
 
@@ -87,11 +87,11 @@ def store_policy(
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
     return StorePolicy(
-        redo == "database",
-        when_kafka_is_away == "store",
-        max_stored_bytes,
-        max_stored_age_ms,
-        kafka.config.max_request_size,
+        keeps_copy=redo == "database",
+        stores_blocks=when_kafka_is_away == "store",
+        max_bytes=max_stored_bytes,
+        max_age_ms=max_stored_age_ms,
+        max_record_bytes=kafka.config.max_request_size,
     )
 
 
