@@ -1,4 +1,4 @@
-"""Blocks of a pool that commits in groups, as scripts that threads or tasks carry out, with each library."""
+"""Blocks of a pool, as scripts that threads or tasks carry out, with each library: most of them commit in groups."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Style:
         """A statement that undoes the second block of a group."""
         return f"ROLLBACK TO SAVEPOINT {'sa_savepoint_1' if self.on_sqlalchemy else 'dualwrite_block_1'}"
 
-    def __init__(self, url: sa.URL, topic: str, group_commit: GroupCommit, **settings: Any) -> None:
+    def __init__(self, url: sa.URL, topic: str, group_commit: GroupCommit | None, **settings: Any) -> None:
         self.url = url
         self.topic = topic
         self.settings = {**settings, "group_commit": group_commit}

@@ -1,0 +1,102 @@
+"""Pools with an outbox in the styles of each library, and what must be on both sides once all is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.group_styles import STYLES, Style
+from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.crash.scenario import AnyScenario
+from tests.recipes.pools import prefix_of, written
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase, unique
+from tests.support.topics import read_topic
+
+SHORT_LEASE_MS: Final = 300
+
+Open = Callable[..., Style]
+
+
+def scenario_of(database: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    """Return a scenario whose transactional id is the one under which the outbox is published."""
+    return PsycopgScenario(database, emulator, transactional_id=f"{unique('obox')}-outbox-0")
+
+
+@pytest.fixture
+def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[PsycopgScenario]:
+    database = PostgresDatabase(postgres_server)
+    yield scenario_of(database, emulator)
+    database.close()
+
+
+@pytest.fixture(params=STYLES, ids=lambda style: style.__name__)
+def open_style(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def open_one(outbox: Outbox | None = None, *, url: sa.URL | None = None, **settings: Any) -> Style:
+            style: Style = request.param(
+                url or scenario.database.engine.url, scenario.topic, None, **settings_for(scenario, outbox, **settings)
+            )
+            return stack.enter_context(style)
+
+        yield open_one
+
+
+def pool_prefix(scenario: AnyScenario) -> str:
+    return prefix_of(scenario).removesuffix("-outbox")
+
+
+def settings_for(scenario: AnyScenario, outbox: Outbox | None = None, **settings: Any) -> dict[str, Any]:
+    return {
+        "prefix": pool_prefix(scenario),
+        "bootstrap_servers": scenario.emulator.bootstrap_servers,
+        "outbox": outbox or Outbox(),
+        "lease_ms": SHORT_LEASE_MS,
+        "lock_timeout_ms": 10_000,
+        "max_block_ms": 20_000,
+        **settings,
+    }
+
+
+def outbox_pool(scenario: AnyScenario, outbox: Outbox | None = None, **settings: Any) -> PsycopgDualWriterPool:
+    """Return a pool that no fault of the scenario's database touches."""
+    return PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings_for(scenario, outbox, **settings))
+
+
+def waiting(scenario: AnyScenario) -> int:
+    """Return how many blocks wait in the outbox; those that a person has taken out do not."""
+    with scenario.database.aside.connect() as connection:
+        try:
+            found = connection.scalar(sa.text("SELECT count(*) FROM kafka_transaction_outbox WHERE seq > 0"))
+        except sa.exc.ProgrammingError:  # no pool has begun
+            return 0
+        return int(found or 0)
+
+
+def in_order(scenario: AnyScenario) -> list[str]:
+    """Return what a read_committed consumer sees."""
+    return [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
+
+
+def is_all_published(scenario: AnyScenario) -> bool:
+    if waiting(scenario):
+        return False
+    with suppress(AssertionError):
+        scenario.assert_nothing_open()
+        return True
+    return False
+
+
+def assert_published(scenario: AnyScenario, *expected: object) -> None:
+    """Wait until nothing is left to publish; then table and topic have what is expected, each once."""
+    until(lambda: is_all_published(scenario))
+    assert written(scenario) == {str(each) for each in expected}

@@ -1,0 +1,520 @@
+"""Pools with an outbox, with each library, in threads and in tasks: what a block commits is published once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib.resources
+import os
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy as sa
+from psycopg_pool import ConnectionPool
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import sessionmaker
+
+from dualwrite.errors import (
+    ConfigError,
+    IllegalStateError,
+    InvalidRecordError,
+    StateRowError,
+    TransactionDoomedError,
+    TransactionEndedInsideError,
+)
+from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.sqlalchemy import sessions_async
+from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table, kafka_transaction_outbox
+from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
+from tests.crash.asyncpg_scenario import dsn_of
+from tests.crash.group_styles import INSERT, OrdinaryError
+from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.crash.scenario import AnyScenario, Scenario
+from tests.recipes.outboxes import (
+    Open,
+    assert_published,
+    in_order,
+    open_style,
+    outbox_pool,
+    scenario,
+    settings_for,
+    waiting,
+)
+from tests.recipes.pools import QUIET_LEASE_MS, isolated_source, put, read, write, written
+from tests.support.awaited_databases import awaited_engine
+from tests.support.conditions import until
+from tests.support.event_class import Event
+
+__all__ = ["open_style", "scenario"]  # fixtures
+
+
+# ---- one block ------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_committed_and_then_published_in_their_order(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    for number in range(5):
+        member = style.write(number)
+        assert (member.outcome, member.tx.transactional_id) == (Outcome.STORED, scenario.transactional_id)
+    assert_published(scenario, *range(5))
+    assert in_order(scenario) == [str(number) for number in range(5)]
+
+
+def test_a_process_that_does_not_publish_leaves_it_to_another(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style(Outbox(publishes=False))
+    style.write(1)
+    style.write(2)
+    assert not style.pool.status.publishes_outbox
+    until(lambda: style.pool.status.outbox_blocks == 2)
+    assert in_order(scenario) == []
+    with outbox_pool(scenario) as other:
+        other.recover()
+        assert other.status.publishes_outbox
+        assert_published(scenario, 1, 2)
+        style.write(3)
+        assert_published(scenario, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        ("raise", OrdinaryError),
+        ("bad", (psycopg.Error, asyncpg.PostgresError, sa.exc.DBAPIError)),
+        ("swallow", TransactionDoomedError),
+        ("refused", TransactionDoomedError),
+        ("commit", (TransactionDoomedError, TransactionEndedInsideError)),
+        ("rollback", (TransactionDoomedError, TransactionEndedInsideError)),
+    ],
+)
+def test_a_block_that_fails_publishes_nothing(
+    scenario: PsycopgScenario, open_style: Open, failure: str, error: Any
+) -> None:
+    style = open_style()
+    style.write(1)
+    failed = style.start(2, "put", failure)
+    assert isinstance(failed.error, error), failed.error
+    assert failed.outcome is Outcome.ROLLED_BACK
+    style.write(3)
+    assert_published(scenario, 1, 3)
+
+
+def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(scenario: PsycopgScenario, open_style: Open) -> None:
+    assert open_style().write(1, "put", "part").outcome is Outcome.STORED
+    assert_published(scenario, 1)
+
+
+def test_a_block_without_records_is_an_ordinary_transaction(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    silent = style.write(1, "INSERT INTO events (id, event_key, body) VALUES (1, 'k', '1') RETURNING id")
+    assert silent.outcome is Outcome.COMMITTED
+    assert silent.seen == [[(1,)]]
+    assert waiting(scenario) == 0
+    assert in_order(scenario) == []
+
+
+def test_the_outbox_asks_for_no_lock_of_another_block(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    held = style.start(1, "put", "hold")
+    assert held.holds.wait(30)
+    for number in (2, 3):
+        style.write(number)
+    assert_published(scenario, 2, 3)
+    held.hold.set()
+    assert held.error is None
+    assert_published(scenario, 1, 2, 3)
+    assert in_order(scenario) == ["2", "3", "1"]
+
+
+def test_many_blocks_at_once(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    style.write(0)
+    members = [style.start(number) for number in range(1, 41)]
+    assert {(member.error, member.outcome) for member in members} == {(None, Outcome.STORED)}
+    assert_published(scenario, *range(41))
+
+
+def test_a_hundred_threads_share_ten_connections(scenario: PsycopgScenario) -> None:
+    with (
+        ConnectionPool(conninfo_of(scenario.database.url), max_size=10, open=True) as connections,
+        PsycopgDualWriterPool(connections, **settings_for(scenario)) as pool,
+        ThreadPoolExecutor(100) as threads,
+    ):
+        outcomes = set(threads.map(lambda number: write(pool, scenario, number).outcome, range(500)))
+        assert outcomes == {Outcome.STORED}
+        assert_published(scenario, *range(500))
+
+
+def test_large_records(scenario: PsycopgScenario, open_style: Open) -> None:
+    """More of them than one transaction takes."""
+    style = open_style(max_request_size=4 << 20)
+    text = "x" * (900 << 10)
+
+    def put_large(member: Any) -> None:
+        member.tx.send(scenario.topic, key="large", value=f"{member.number}{text}")
+
+    for number in range(12):
+        member = style.start(number, "put", "hold")
+        assert member.holds.wait(30)
+        put_large(member)
+        member.hold.set()
+        assert member.error is None
+    until(lambda: waiting(scenario) == 0)
+    until(lambda: len(in_order(scenario)) == 24)
+    large = [value for value in in_order(scenario) if value.endswith("x")]
+    assert large == [f"{number}{text}" for number in range(12)]
+
+
+def test_a_record_that_the_producer_would_refuse_is_refused_in_the_block(
+    scenario: PsycopgScenario, open_style: Open
+) -> None:
+    style = open_style(max_request_size=2_000)
+    member = style.start(1, "put", "hold")
+    assert member.holds.wait(30)
+    member.tx.send(scenario.topic, value="x" * 3_000)
+    member.hold.set()
+    assert isinstance(member.error, InvalidRecordError)
+    assert member.outcome is Outcome.ROLLED_BACK
+    style.write(2)
+    assert_published(scenario, 2)
+
+
+def test_consumed_offsets_are_refused(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    member = style.start(1, "put", "hold")
+    assert member.holds.wait(30)
+    member.tx.send_offsets({TopicPartition(scenario.topic, 0): OffsetAndMetadata(1)}, ConsumerGroupMetadata("group"))
+    member.hold.set()
+    with pytest.raises(IllegalStateError, match="consumed offsets cannot go into an outbox"):
+        raise member.error or AssertionError
+    assert member.outcome is Outcome.ROLLED_BACK
+    assert_published(scenario)
+
+
+# ---- transactions that are ended past the library -------------------------------------------------------------------
+
+_ENDINGS = ["ROLLBACK", "COMMIT", "ROLLBACK; BEGIN", "COMMIT; BEGIN", "ROLLBACK AND CHAIN", "COMMIT AND CHAIN"]
+
+
+@pytest.mark.parametrize("ending", _ENDINGS)
+def test_a_transaction_that_was_ended_past_psycopg(scenario: PsycopgScenario, ending: str) -> None:
+    with outbox_pool(scenario) as pool:
+        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
+            tx.send(scenario.topic, key="k", value="1")
+            tx.connection.pgconn.exec_(ending.encode())
+            tx.send(scenario.topic, key="k", value="2")
+        assert tx.outcome is Outcome.ROLLED_BACK
+        write(pool, scenario, 3)
+        assert_published(scenario, 3)
+
+
+@pytest.mark.parametrize("ending", _ENDINGS)
+def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: PsycopgScenario, ending: str) -> None:
+    with DualWriterPool(scenario.database.engine, **settings_for(scenario)) as pool:
+        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
+            read(tx, "SELECT id FROM events")
+            tx.send(scenario.topic, key="k", value="1")
+            psycopg_connection: Any = tx.connection.connection.driver_connection
+            psycopg_connection.pgconn.exec_(ending.encode())
+            tx.send(scenario.topic, key="k", value="2")
+        assert tx.outcome is Outcome.ROLLED_BACK
+        write(pool, scenario, 3)
+        assert_published(scenario, 3)
+
+
+@pytest.mark.parametrize("ending", _ENDINGS)
+def test_a_transaction_that_was_ended_past_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
+    async def run() -> None:
+        async with AsyncpgDualWriterPool(dsn_of(scenario.database.url), **settings_for(scenario)) as pool:
+            with pytest.raises(TransactionEndedInsideError):
+                async with pool.transaction() as tx:
+                    tx.send(scenario.topic, key="k", value="1")
+                    await driver.execute(driver.unwrapped(tx.connection), ending)
+                    tx.send(scenario.topic, key="k", value="2")
+            assert tx.outcome is Outcome.ROLLED_BACK
+            async with pool.transaction() as tx:
+                await tx.connection.execute(INSERT.format(3))
+                tx.send(scenario.topic, key="k", value="3")
+
+    asyncio.run(run())
+    assert_published(scenario, 3)
+
+
+def on_async_engine(
+    scenario: PsycopgScenario, driver: str, use: Callable[[AsyncEngine, AsyncDualWriterPool], Awaitable[None]]
+) -> None:
+    async def run() -> None:
+        engine = awaited_engine(scenario.database.url, driver)
+        async with AsyncDualWriterPool(engine, **settings_for(scenario)) as pool:
+            await use(engine, pool)
+        await engine.dispose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
+def test_a_transaction_that_was_ended_past_sqlalchemy_on_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
+    async def use(engine: AsyncEngine, pool: AsyncDualWriterPool) -> None:
+        with pytest.raises(TransactionEndedInsideError):
+            async with pool.transaction() as tx:
+                await tx.session.execute(sa.text("SELECT id FROM events"))
+                tx.send(scenario.topic, key="k", value="1")
+                connection: Any = await (await tx.session.connection()).get_raw_connection()
+                await connection.driver_connection.execute(ending)
+        assert tx.outcome is Outcome.ROLLED_BACK
+        async with pool.transaction() as tx:
+            await tx.session.execute(sa.text(INSERT.format(3)))
+            tx.send(scenario.topic, key="k", value="3")
+        assert tx.outcome is Outcome.STORED
+
+    on_async_engine(scenario, "asyncpg", use)
+    assert_published(scenario, 3)
+
+
+# ---- Sessions -------------------------------------------------------------------------------------------------------
+
+
+def test_sessions_that_the_application_commits(scenario: PsycopgScenario) -> None:
+    engine = scenario.database.engine
+    with DualWriterPool(engine, **settings_for(scenario)) as pool:
+        sessions = sessionmaker(engine)
+        dual_write_sessions(sessions, pool)
+        with sessions() as session:
+            for number in (1, 2):
+                session.add(Event(number))
+                send(session, scenario.topic, key="k", value=str(number))
+                tx = current_dual_write(session)
+                session.commit()
+                assert tx.outcome is Outcome.STORED
+            session.add(Event(3))
+            send(session, scenario.topic, key="k", value="3")
+            session.rollback()
+            session.add(Event(4))
+            send(session, scenario.topic, key="k", value="4")
+            with pytest.raises(OrdinaryError), session.begin_nested():
+                session.add(Event(5))
+                send(session, scenario.topic, key="k", value="5")
+                raise OrdinaryError
+            session.commit()
+        assert_published(scenario, 1, 2, 4)
+        assert in_order(scenario) == ["1", "2", "4"]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_async_sessions_that_the_application_commits(scenario: PsycopgScenario, driver: str) -> None:
+    async def use(engine: AsyncEngine, pool: AsyncDualWriterPool) -> None:
+        sessions = async_sessionmaker(engine)
+        dual_write_sessions(sessions, pool)
+        async with sessions() as session:
+            for number in (1, 2):
+                session.add(Event(number))
+                await sessions_async.send(session, scenario.topic, key="k", value=str(number))
+                tx = await sessions_async.current_dual_write(session)
+                await session.commit()
+                assert tx.outcome is Outcome.STORED
+            session.add(Event(3))
+            await sessions_async.send(session, scenario.topic, key="k", value="3")
+            await session.rollback()
+
+    on_async_engine(scenario, driver, use)
+    assert_published(scenario, 1, 2)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+def test_async_sessions_of_a_pool(scenario: PsycopgScenario, driver: str) -> None:
+    async def use(engine: AsyncEngine, pool: AsyncDualWriterPool) -> None:
+        for number in (1, 2):
+            async with pool.transaction() as tx:
+                await tx.session.execute(sa.text(INSERT.format(number)))
+                tx.send(scenario.topic, key="k", value=str(number))
+            assert tx.outcome is Outcome.STORED
+        with pytest.raises(OrdinaryError):
+            async with pool.transaction() as tx:
+                await tx.session.execute(sa.text(INSERT.format(3)))
+                tx.send(scenario.topic, key="k", value="3")
+                raise OrdinaryError
+        assert tx.outcome is Outcome.ROLLED_BACK
+
+    on_async_engine(scenario, driver, use)
+    assert_published(scenario, 1, 2)
+
+
+# ---- isolation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize("on_sqlalchemy", [False, True])
+def test_blocks_that_keep_a_snapshot(scenario: PsycopgScenario, level: str, on_sqlalchemy: bool) -> None:
+    """What others publish and delete meanwhile does not matter to them."""
+    shown: AnyScenario = Scenario(scenario.database, scenario.emulator) if on_sqlalchemy else scenario
+    source = isolated_source(shown, level)
+    settings = settings_for(scenario)
+    pool = DualWriterPool(source, **settings) if on_sqlalchemy else PsycopgDualWriterPool(source, **settings)
+    with pool:
+        write(pool, scenario, 1)
+        with pool.transaction() as tx:
+            read(tx, "SELECT id FROM events")
+            for number in (2, 3):
+                with ThreadPoolExecutor(1) as other:
+                    other.submit(write, pool, scenario, number).result()
+            until(lambda: waiting(scenario) == 0)
+            put(tx, scenario, 4)
+        assert tx.outcome is Outcome.STORED
+        assert_published(scenario, 1, 2, 3, 4)
+
+
+# ---- the pool -------------------------------------------------------------------------------------------------------
+
+
+def test_closing_publishes_what_was_added(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style(Outbox(poll_ms=600_000))
+    for number in range(30):
+        style.write(number)
+    style.closing().result(60)
+    assert waiting(scenario) == 0
+    assert written(scenario) == {str(number) for number in range(30)}
+
+
+def test_closing_hands_over_at_once(scenario: PsycopgScenario) -> None:
+    """The lease would last for much longer than this test."""
+    first = outbox_pool(scenario, lease_ms=QUIET_LEASE_MS)
+    write(first, scenario, 1)
+    assert_published(scenario, 1)
+    with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as second:
+        write(second, scenario, 2)
+        assert_published(scenario, 1, 2)
+        assert (first.status.publishes_outbox, second.status.publishes_outbox) == (True, False)
+        first.close()
+        write(second, scenario, 3)
+        assert_published(scenario, 1, 2, 3)
+        assert second.status.publishes_outbox
+
+
+def test_a_closed_pool_takes_no_blocks(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+    style.write(1)
+    style.closing().result(60)
+    assert isinstance(style.start(2).error, IllegalStateError)
+    assert_published(scenario, 1)
+
+
+def test_a_forked_process_has_an_outbox_of_its_own(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        child = os.fork()
+        if child == 0:
+            try:
+                write(pool, scenario, 2)
+                pool.close()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        write(pool, scenario, 3)
+        assert_published(scenario, 1, 2, 3)
+
+
+def test_a_fork_inside_a_block(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        child = 0
+        with suppress(IllegalStateError), pool.transaction() as tx:
+            put(tx, scenario, 2)
+            child = os.fork()
+        if child == 0:
+            os._exit(0 if tx.outcome is Outcome.ROLLED_BACK else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert tx.outcome is Outcome.STORED
+        assert_published(scenario, 1, 2)
+
+
+def test_the_lease_of_a_garbage_collected_pool_expires(scenario: PsycopgScenario) -> None:
+    forgotten = outbox_pool(scenario)
+    write(forgotten, scenario, 1)
+    assert_published(scenario, 1)
+    del forgotten
+    gc.collect()
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 2)
+        assert_published(scenario, 1, 2)
+
+
+# ---- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"outbox": True}, "outbox takes Outbox"),
+        ({"outbox": {"poll_ms": 20}}, "outbox takes Outbox"),
+        ({"group_commit": GroupCommit()}, "group_commit cannot be set with outbox"),
+        ({"prefix": "p" * 247}, "255"),
+    ],
+)
+def test_settings_that_do_not_fit(scenario: PsycopgScenario, settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        PsycopgDualWriterPool(conninfo_of(scenario.database.url), **{**settings_for(scenario), **settings})
+    with pytest.raises(ConfigError, match=says):
+        DualWriterPool(scenario.database.engine, **{**settings_for(scenario), **settings})
+
+
+@pytest.mark.parametrize(
+    "values", [{"publishes": 1}, {"publishes": "yes"}, {"poll_ms": 0}, {"poll_ms": 1.5}, {"poll_ms": True}]
+)
+def test_values_of_an_outbox_that_make_no_sense(values: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        Outbox(**values)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "mysql+pymysql://root@127.0.0.1/none"])
+def test_databases_that_cannot_have_one(url: str) -> None:
+    with pytest.raises(ConfigError, match="it is made for PostgreSQL; leave outbox out"):
+        DualWriterPool(sa.create_engine(url), prefix="p", outbox=Outbox(), bootstrap_servers="127.0.0.1:1")
+
+
+def test_an_async_engine_that_cannot_have_one() -> None:
+    with pytest.raises(ConfigError, match="it is made for PostgreSQL; leave outbox out"):
+        AsyncDualWriterPool(
+            create_async_engine("sqlite+aiosqlite://"), prefix="p", outbox=Outbox(), bootstrap_servers="127.0.0.1:1"
+        )
+
+
+# ---- the table ------------------------------------------------------------------------------------------------------
+
+
+def test_the_sql_file_makes_the_same_table(scenario: PsycopgScenario) -> None:
+    engine = scenario.database.engine
+    text = (importlib.resources.files("dualwrite.recipes.sql") / "outbox_schema.sql").read_text()
+    with engine.begin() as connection:
+        connection.exec_driver_sql(text)
+    by_hand = columns(engine)
+    kafka_transaction_outbox.drop(engine)
+    create_outbox_table(engine)
+    assert columns(engine) == by_hand
+
+
+def columns(engine: sa.Engine) -> dict[str, tuple[str, bool, bool]]:
+    found = sa.inspect(engine).get_columns(kafka_transaction_outbox.name)
+    return {each["name"]: (repr(each["type"]), each["nullable"], "identity" in each) for each in found}
+
+
+def test_a_table_that_is_missing_and_may_not_be_created(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, create_table=False) as pool:
+        with pytest.raises(StateRowError, match="kafka_transaction_outbox"):
+            write(pool, scenario, 1)
+    with DualWriterPool(scenario.database.engine, **settings_for(scenario), create_table=False) as pool_on_sqlalchemy:
+        with pytest.raises(StateRowError, match="kafka_transaction_outbox"):
+            write(pool_on_sqlalchemy, scenario, 1)
+    assert written(scenario) == set()
