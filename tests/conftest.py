@@ -125,10 +125,17 @@ _ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_
 """Where the scenario says by "psycopg" that SQLAlchemy is not used; the database is another Postgres."""
 
 
+_ON_POSTGRES_ALONE = ("cli.test_outbox_tables", "cli.test_outbox_tools", "recovery.test_outbox")
+"""What other databases do not have."""
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Where a test needs a database, it runs on each; on MariaDB where databases differ in what is tested."""
     if "database" in metafunc.fixturenames:
         module = metafunc.module.__name__.removeprefix("tests.")
+        if module in _ON_POSTGRES_ALONE:
+            metafunc.parametrize("database", ["postgres"], indirect=True)
+            return
         more = ["mariadb"] * (module in _ON_MARIADB_TOO) + ["psycopg"] * (module in _ON_PSYCOPG_TOO)
         metafunc.parametrize("database", ["postgres", *more, "sqlite"], indirect=True)
 

@@ -15,6 +15,11 @@ from dualwrite.cli.connection import database, database_option, schema_option
 from dualwrite.cli.groups import Command
 from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafka_consumed_offset
 from dualwrite.recipes.sql.pinned_tables import checked_schema
+from dualwrite.recipes.sqlalchemy.outbox_table import (
+    assert_has_outboxes,
+    create_outbox_table,
+    kafka_transaction_outbox,
+)
 from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table, kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import (
@@ -33,6 +38,9 @@ TABLES: Final = {
 
 OF_REDO: Final = {kafka_transaction_redo: create_redo_table}
 """The table with the records that the database stores, for redo="database" and when_kafka_is_away="store"."""
+
+OF_OUTBOX: Final = OF_REDO | {kafka_transaction_outbox: create_outbox_table}
+"""The table with the records that wait to be published, and that with copies, which the publisher may need."""
 
 OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 """The table with the positions of consumer groups, for `OffsetsInDatabase`."""
@@ -57,15 +65,28 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
     is_flag=True,
     help='Also create the table of redo="database" and when_kafka_is_away="store", with stored records.',
 )
+@click.option(
+    "--outbox",
+    is_flag=True,
+    help="Also create the tables of outbox=Outbox(): that of --redo, and one more. Only on PostgreSQL.",
+)
 def command(
-    *, database_url: str | None, schema: str | None, sql: bool, dialect: str | None, consumed_offsets: bool, redo: bool
+    *,
+    database_url: str | None,
+    schema: str | None,
+    sql: bool,
+    dialect: str | None,
+    consumed_offsets: bool,
+    redo: bool,
+    outbox: bool,
 ) -> None:
     """Create the tables of dual writes that are missing, and add the column that older versions did not have.
 
     For Alembic there is an operation: see docs/cli.md.
     """
 
-    tables = TABLES | (OF_REDO if redo else {}) | (OF_CONSUMERS if consumed_offsets else {})
+    tables = TABLES | (OF_REDO if redo else {}) | (OF_OUTBOX if outbox else {})
+    tables |= OF_CONSUMERS if consumed_offsets else {}
 
     def create(engine: sa.Engine) -> None:
         for create_table in dict.fromkeys(tables.values()):
@@ -116,6 +137,9 @@ def _done(before: list[str], after: list[str]) -> str:
 
 def ddl(tables: Iterable[sa.Table], dialect: Dialect) -> str:
     """Return the statements that create the tables, each with a semicolon at its end."""
+    tables = list(tables)
+    if kafka_transaction_outbox.name in (table.name for table in tables):
+        assert_has_outboxes(dialect)
     statements = [str(CreateTable(table).compile(dialect=dialect)).strip() for table in tables]
     lines = [line.rstrip() for statement in statements for line in f"{statement};".splitlines()]
     return "\n".join(lines).replace("\t", "    ") + "\n"

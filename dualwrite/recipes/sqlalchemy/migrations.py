@@ -24,8 +24,19 @@ For `redo="database"` and `when_kafka_is_away="store"` there is one more table:
     def downgrade() -> None:
         op.drop_dualwrite_redo_table()
 
+For `outbox=Outbox()`, on PostgreSQL, there is that table and another one:
+
+    def upgrade() -> None:
+        op.create_dualwrite_redo_table()
+        op.create_dualwrite_outbox_table()
+
+    def downgrade() -> None:
+        op.drop_dualwrite_outbox_table()
+        op.drop_dualwrite_redo_table()
+
 For `alembic revision --autogenerate`, which drops tables that it does not know, `target_metadata` in env.py is a list
-with yours and ours: `[Base.metadata, *METADATA]`, and there `REDO_METADATA` and `CONSUMED_OFFSETS_METADATA` as needed.
+with yours and ours: `[Base.metadata, *METADATA]`, and there `REDO_METADATA`, `OUTBOX_METADATA` and
+`CONSUMED_OFFSETS_METADATA` as needed.
 """
 
 from __future__ import annotations
@@ -37,6 +48,7 @@ from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes.consume import consumed_offsets
 from dualwrite.recipes.sqlalchemy.manifest_column import lacks_manifest
+from dualwrite.recipes.sqlalchemy.outbox_table import assert_has_outboxes, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import in_schema, kafka_transaction_database, kafka_transaction_lease
@@ -44,11 +56,14 @@ from dualwrite.recipes.sqlalchemy.tables import in_schema, kafka_transaction_dat
 __all__ = [
     "CONSUMED_OFFSETS_METADATA",
     "METADATA",
+    "OUTBOX_METADATA",
     "REDO_METADATA",
     "AddDualwriteManifest",
+    "CreateDualwriteOutboxTable",
     "CreateDualwriteRedoTable",
     "CreateDualwriteTables",
     "DropDualwriteManifest",
+    "DropDualwriteOutboxTable",
     "DropDualwriteRedoTable",
     "DropDualwriteTables",
 ]
@@ -65,6 +80,9 @@ CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 
 REDO_METADATA: Final = kafka_transaction_redo.metadata
 """The same, of the table with stored records."""
+
+OUTBOX_METADATA: Final = kafka_transaction_outbox.metadata
+"""The same, of the table with the records that wait in outboxes."""
 
 _TABLES: Final = (
     kafka_transaction_state,
@@ -185,6 +203,54 @@ class DropDualwriteRedoTable(MigrateOperation):
     def reverse(self) -> CreateDualwriteRedoTable:
         """Return the operation that undoes this one."""
         return CreateDualwriteRedoTable(self.schema)
+
+
+@Operations.register_operation("create_dualwrite_outbox_table")
+class CreateDualwriteOutboxTable(MigrateOperation):
+    """`op.create_dualwrite_outbox_table(schema=None)`: create `kafka_transaction_outbox`.
+
+    Raises ConfigError unless this is PostgreSQL.
+    """
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def create_dualwrite_outbox_table(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.create_dualwrite_outbox_table` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> DropDualwriteOutboxTable:
+        """Return the operation that undoes this one."""
+        return DropDualwriteOutboxTable(self.schema)
+
+
+@Operations.register_operation("drop_dualwrite_outbox_table")
+class DropDualwriteOutboxTable(MigrateOperation):
+    """`op.drop_dualwrite_outbox_table(schema=None)`. What waits in it would never reach Kafka: recover first."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def drop_dualwrite_outbox_table(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry it out; what `op.drop_dualwrite_outbox_table` calls."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> CreateDualwriteOutboxTable:
+        """Return the operation that undoes this one."""
+        return CreateDualwriteOutboxTable(self.schema)
+
+
+@Operations.implementation_for(CreateDualwriteOutboxTable)
+def _create_outbox(operations: Operations, operation: CreateDualwriteOutboxTable) -> None:
+    assert_has_outboxes(operations.get_context().dialect)
+    operations.impl.create_table(kafka_transaction_outbox.to_metadata(sa.MetaData(schema=operation.schema)))
+
+
+@Operations.implementation_for(DropDualwriteOutboxTable)
+def _drop_outbox(operations: Operations, operation: DropDualwriteOutboxTable) -> None:
+    operations.drop_table(kafka_transaction_outbox.name, schema=operation.schema)
 
 
 @Operations.implementation_for(CreateDualwriteRedoTable)

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dualwrite.errors import TransactionEndedInsideError
+from dualwrite.errors import ConfigError, TransactionEndedInsideError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, Added, Backlog, missing_table
 from dualwrite.recipes.sql.outbox_statements import (
     ADD,
@@ -39,8 +39,21 @@ kafka_transaction_outbox = sa.Table(
 )
 
 
+def assert_has_outboxes(dialect: sa.Dialect) -> None:
+    """Raise ConfigError for a database on which the table cannot be used."""
+    if dialect.name != "postgresql":
+        raise ConfigError(
+            f"{OUTBOX_TABLE} is made for PostgreSQL, not for {dialect.name}; nothing was created: leave outbox out of "
+            "the settings of pools there"
+        )
+
+
 def create_outbox_table(engine: sa.Engine, schema: str | None = None) -> None:
-    """Create `kafka_transaction_outbox` if it is missing, beside the state table. Safe in several processes at once."""
+    """Create `kafka_transaction_outbox` if it is missing, beside the state table. Safe in several processes at once.
+
+    Raises ConfigError unless this is PostgreSQL.
+    """
+    assert_has_outboxes(engine.dialect)
     schema = schema_for(engine, schema)
     with engine.connect() as connection:
         pinned = pinned_tables(connection, schema)

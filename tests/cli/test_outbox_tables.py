@@ -1,0 +1,101 @@
+"""The tables of an outbox: by `dualwrite init-db`, by Alembic, and by hand."""
+
+from __future__ import annotations
+
+import importlib.resources
+import io
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import pytest
+import sqlalchemy as sa
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.sqlalchemy.migrations import CreateDualwriteOutboxTable
+from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table, kafka_transaction_outbox
+from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from tests.cli.conftest import Call, assert_one_line
+from tests.cli.test_init_db import SECOND_REVISION
+from tests.cli.test_init_db import migrations as migrations
+from tests.support.databases import Database
+
+OUTBOX = "kafka_transaction_outbox"
+ONLY_POSTGRESQL = "kafka_transaction_outbox is made for PostgreSQL, not for "
+
+
+def url_of(database: Database) -> str:
+    return database.url.render_as_string(hide_password=False)
+
+
+def described(engine: sa.Engine) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
+    """Return what the database says of the table."""
+    inspector = sa.inspect(engine)
+    found = {
+        column["name"]: (repr(column["type"]), column["nullable"], column["default"], column.get("identity"))
+        for column in inspector.get_columns(OUTBOX)
+    }
+    return found, inspector.get_pk_constraint(OUTBOX)["constrained_columns"]
+
+
+def test_the_tables_on_demand(call: Call, database: Database) -> None:
+    assert OUTBOX not in call("init-db", "--database", url_of(database)).out
+    done = call("init-db", "--database", url_of(database), "--outbox")
+    assert done.out.splitlines()[-2:] == ["kafka_transaction_redo: created", f"{OUTBOX}: created"]
+    again = call("init-db", "--database", url_of(database), "--outbox", "--redo", "--consumed-offsets")
+    assert again.out.count("already existed") == 5
+    assert (f"{OUTBOX}: already existed" in again.out, again.out.count("created")) == (True, 1)
+
+
+def test_the_ddl_and_the_file_and_the_table_are_the_same(call: Call, database: Database) -> None:
+    create_state_table(database.engine)
+    create_outbox_table(database.engine)
+    expected = described(database.engine)
+    text = (importlib.resources.files("dualwrite.recipes.sql") / "outbox_schema.sql").read_text()
+    shown = call("init-db", "--sql", "--dialect", "postgresql", "--outbox").out.split(";")
+    (ddl,) = [statement for statement in shown if OUTBOX in statement]
+    for statement in (text.rstrip().rstrip(";"), ddl):
+        kafka_transaction_outbox.drop(database.engine)
+        with database.engine.begin() as connection:
+            connection.exec_driver_sql(statement)
+        assert described(database.engine) == expected
+    assert expected[1] == ["transactional_id", "seq"]
+
+
+def test_it_is_beside_the_state_table(call: Call, database: Database) -> None:
+    with database.engine.begin() as connection:
+        connection.exec_driver_sql("CREATE SCHEMA ours")
+    call("init-db", "--database", url_of(database), "--schema", "ours", "--outbox")
+    assert sa.inspect(database.engine).has_table(OUTBOX, schema="ours")
+    assert not sa.inspect(database.engine).has_table(OUTBOX)
+
+
+def test_another_database_has_none(call: Call, database: Database, tmp_path: Path) -> None:
+    elsewhere = f"sqlite:///{tmp_path / 'db'}"
+    for arguments in (("--database", elsewhere), ("--sql", "--dialect", "mysql")):
+        assert_one_line(call("init-db", *arguments, "--outbox"), 2, ONLY_POSTGRESQL)
+    engine = sa.create_engine(elsewhere)
+    with pytest.raises(ConfigError, match=f"^{ONLY_POSTGRESQL}sqlite"):
+        create_outbox_table(engine)
+    with engine.connect() as connection, pytest.raises(ConfigError, match=f"^{ONLY_POSTGRESQL}sqlite"):
+        Operations(MigrationContext.configure(connection)).invoke(CreateDualwriteOutboxTable())
+    assert not sa.inspect(engine).has_table(OUTBOX)
+
+
+def test_a_migration_up_and_down(migrations: Config, database: Database) -> None:
+    versions = Path(str(migrations.get_main_option("script_location"))) / "versions"
+    made, dropped = "op.create_dualwrite_outbox_table()", "op.drop_dualwrite_outbox_table()"
+    revision = SECOND_REVISION.replace("op.add_dualwrite_manifest()", made)
+    (versions / "two.py").write_text(revision.replace("op.drop_dualwrite_manifest()", dropped))
+    alembic.command.upgrade(migrations, "head")
+    found = described(database.engine)
+    alembic.command.downgrade(migrations, "1")
+    assert not sa.inspect(database.engine).has_table(OUTBOX)
+    create_outbox_table(database.engine)
+    assert described(database.engine) == found
+    assert isinstance(migrations.output_buffer, io.StringIO)
+    alembic.command.upgrade(migrations, "1:2", sql=True)
+    assert f"CREATE TABLE {OUTBOX}" in migrations.output_buffer.getvalue()
