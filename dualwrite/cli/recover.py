@@ -26,14 +26,17 @@ from dualwrite.recipes.recovery.taking_out import TakenOut
 
 _EXPLAINED: Final = {
     Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round checks again",
-    Action.IN_USE: "a database transaction holds its row: a dual write is running",
+    Action.IN_USE: (
+        "a database transaction holds its row: a dual write is running; or a living process has the lease of this "
+        "outbox, and its log says what keeps it from publishing"
+    ),
     Action.ENDING: "decided; the coordinator is writing the markers",
     Action.NO_ROW: (
         "this database has no row for the id, so it decides nothing: use the database of its dual writes, or, if no "
         "other database decides it, abort it with --force-terminate ID --apply"
     ),
     Action.REPAIR: "the database has committed, and Kafka has aborted: its records are published again from the log",
-    Action.PUBLISH: "the database stores blocks that could not reach Kafka: they are published",
+    Action.PUBLISH: "the database stores blocks that wait for Kafka: they are published",
     Action.LOST: (
         "the database has committed, Kafka has aborted, and the records cannot be published again (the column Error "
         "says why): send them again, then stop this report with --acknowledge-lost ID --apply"

@@ -84,8 +84,8 @@ def command(
 
     With a database, each transaction has the state of its row: "committed" is in doubt, Kafka's commit is still
     missing; "undecided" is running, or will be aborted; "no row" does not belong to this database. Ids with nothing
-    open are shown where the database stores blocks that could not reach Kafka ("stored"), and where Kafka has aborted
-    what the database decided ("owed"). Changes nothing and takes no locks.
+    open are shown where the database stores blocks that wait for Kafka, an outbox's too ("stored"), and where Kafka has
+    aborted what the database decided ("owed"). Changes nothing and takes no locks.
     """
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
@@ -228,9 +228,11 @@ def _with_database(line: Line, ours: IdInDatabase | None, owed: Owed | None, now
     )
 
 
-def _row_state(line: Line, text: str) -> str:
+def _row_state(line: Line, text: str | None) -> str:
     if line.state not in _OPEN:
         return "stored"
+    if text is None:
+        return "no row"
     return "committed" if text == line.pair else "undecided"
 
 

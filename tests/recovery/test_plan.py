@@ -20,8 +20,12 @@ PAIRS = [
 ]
 STORED_STATES = [PreparedTxnState(), STORED, PreparedTxnState(f"7:{MAX_PRODUCER_EPOCH - 1}")]
 AGES_MS = [None, 0, MIN_AGE_MS - 1, MIN_AGE_MS, 10**9]
-BESIDE_THE_ROW = [(False, None), (True, None), (False, MIN_AGE_MS - 1), (False, MIN_AGE_MS)]
-"""Whether there is a copy of the records, and the age of the oldest stored block."""
+BESIDE_THE_ROW = [
+    (False, None, False),
+    (True, None, False),
+    *((False, age_ms, has_publisher) for age_ms in (MIN_AGE_MS - 1, MIN_AGE_MS) for has_publisher in (False, True)),
+]
+"""Whether there is a copy of the records, the age of the oldest stored block, and whether a process publishes it."""
 VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
 ENDS = [None, (), *itertools.combinations_with_replacement(PartitionEnd, 2)]
 """By the log: not read; of a transaction without records; of one in two partitions."""
@@ -35,15 +39,18 @@ def end_of(ends: tuple[PartitionEnd, ...] | None) -> TransactionEnd | None:
 
 EVERYTHING = [
     Facts(
-        row, stored, Described(state, pair, -1), age_ms, version, end_of(ends), is_repairable, has_copy, stored_age_ms
+        *(row, stored, Described(state, pair, -1), age_ms, version, end_of(ends), is_repairable),
+        *(has_copy, stored_age_ms),
+        has_publisher=has_publisher,
     )
-    for row, stored, state, pair, age_ms, version, ends, is_repairable, (has_copy, stored_age_ms) in itertools.product(
+    for row, stored, state, pair, age_ms, version, ends, is_repairable, beside in itertools.product(
         Row, STORED_STATES, DescribedState, PAIRS, AGES_MS, VERSIONS, ENDS, (True, False), BESIDE_THE_ROW
     )
     if (row in (Row.FREE, Row.HELD) or stored.is_empty) and (ends is not None or is_repairable)
     if ends is None or not (stored.is_empty or state is DescribedState.ONGOING)
-    if (has_copy, stored_age_ms) == BESIDE_THE_ROW[0]
-    or (version == 2 and row in (Row.FREE, Row.HELD))
+    for has_copy, stored_age_ms, has_publisher in [beside]
+    if beside == BESIDE_THE_ROW[0]
+    or (version == 2 and (row in (Row.FREE, Row.HELD) or stored_age_ms is not None))
     or (version == 1 and has_copy and row is Row.FREE)
 ]
 
@@ -88,7 +95,9 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
         return Action.NOTHING
     if facts.row is Row.HELD:
         return Action.IN_USE
-    return Action.PUBLISH if facts.stored_age_ms >= MIN_AGE_MS else Action.YOUNG
+    if facts.stored_age_ms < MIN_AGE_MS:
+        return Action.NOTHING if facts.has_publisher else Action.YOUNG
+    return Action.IN_USE if facts.has_publisher else Action.PUBLISH
 
 
 def commits_more(facts: Facts) -> bool:

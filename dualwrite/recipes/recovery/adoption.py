@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
@@ -25,7 +26,7 @@ Adoption = Literal["moved", "copied"]
 _FORGET: Final = (
     f"UPDATE {STATE_TABLE} SET prepared_transaction_state = '', manifest = NULL WHERE prepared_transaction_state <> ''"
 )
-_FORGET_RECORDS: Final = f"DELETE FROM {REDO_TABLE}"
+_WITH_RECORDS: Final = (REDO_TABLE, OUTBOX_TABLE)
 _DELETE: Final = f"DELETE FROM {IDENTITY_TABLE}"
 
 
@@ -72,8 +73,9 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
     if how == "moved":
         note_place(connection, pinned)
         return Adopted(made_in, found_in, suffix, str(suffix), 0)
-    if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
-        connection.execute(sa.text(pinned.sql(_FORGET_RECORDS)))  # the original publishes them
+    for table in _WITH_RECORDS:
+        if sa.inspect(connection).has_table(table, schema=pinned.schema):
+            connection.execute(sa.text(pinned.sql(f"DELETE FROM {table}")))  # the original publishes them
     emptied = connection.execute(sa.text(pinned.sql(_FORGET))).rowcount
     connection.execute(sa.text(pinned.sql(_DELETE)))
     new = insert_identity(connection, pinned)

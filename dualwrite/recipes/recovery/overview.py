@@ -11,7 +11,7 @@ from dualwrite.client.admin.results import TransactionDescription
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.repair import manifest_of, settled_text
-from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, stored_rows
+from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, outboxes_with_blocks, stored_rows
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_COUNTS
 
@@ -41,9 +41,10 @@ def ids_in_database(
 
 def _stored_counts(engine: sa.Engine, pinned: PinnedTables) -> Mapping[str, int]:
     with engine.connect() as connection:
-        if not sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
-            return {}
-        return {row[0]: row[1] for row in connection.execute(sa.text(pinned.sql(SELECT_COUNTS)))}
+        counts = {name: outbox.blocks for name, outbox in outboxes_with_blocks(connection, pinned).items()}
+        if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
+            counts |= {row[0]: row[1] for row in connection.execute(sa.text(pinned.sql(SELECT_COUNTS)))}
+        return counts
 
 
 class Owed(NamedTuple):

@@ -47,7 +47,7 @@ class Action(StrEnum):
     REPAIR = "repair"
     """The database committed and Kafka has aborted: the records, which are still in the log, are published again."""
     PUBLISH = "publish"
-    """The database stores blocks of the id that could not reach Kafka: they are published."""
+    """The database stores blocks of the id that wait for Kafka, or an outbox does: they are published."""
     ACKNOWLEDGE = "acknowledge-lost"
     """The caller acknowledged the loss: the id may be used again."""
     NOTHING = "nothing"
@@ -120,7 +120,9 @@ class Facts:
     has_copy: bool = False
     """Whether the database has a copy of the records of the stored transaction."""
     stored_age_ms: int | None = None
-    """For how long the database has stored blocks of the id that could not reach Kafka; None if it stores none."""
+    """For how long the database has stored blocks of the id that wait for Kafka; None if it stores none."""
+    has_publisher: bool = False
+    """Whether a living process publishes them: the one that has the lease of this outbox."""
     is_settled: bool = False
     """Whether the row says that the stored transaction is known to be complete, so that no cluster has to tell."""
 
@@ -155,17 +157,20 @@ def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False)
     if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
         return Action.ENDING
     if action is Action.NOTHING and facts.stored_age_ms is not None:
-        return _PUBLISHING.get((facts.row, facts.stored_age_ms >= min_age_ms), action)
+        return _about_stored(facts, is_old=facts.stored_age_ms >= min_age_ms)
     return action
 
 
-_PUBLISHING: Final = {
-    (Row.FREE, True): Action.PUBLISH,
-    (Row.FREE, False): Action.YOUNG,
-    (Row.HELD, True): Action.IN_USE,
-    (Row.HELD, False): Action.IN_USE,
-}
-"""What recovery does about stored blocks, by the row and whether they are old; without a row there are none."""
+def _about_stored(facts: Facts, *, is_old: bool) -> Action:
+    """Return what recovery does about stored blocks, also of an outbox whose row is missing.
+
+    A living process would be fenced where it publishes them, which is no news unless it takes long.
+    """
+    if facts.row is Row.HELD:
+        return Action.IN_USE
+    if facts.has_publisher:
+        return Action.IN_USE if is_old else Action.NOTHING
+    return Action.PUBLISH if is_old else Action.YOUNG
 
 
 def _is_behind(facts: Facts) -> bool:

@@ -44,8 +44,10 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
+from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, manifest_of
-from dualwrite.recipes.core.settings import KafkaSettings
+from dualwrite.recipes.core.repairability import Repairability
+from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
 from dualwrite.recipes.core.telemetry import TornEnd, telemetry_of
 from dualwrite.recipes.recovery.plan import (
@@ -60,7 +62,13 @@ from dualwrite.recipes.recovery.plan import (
     decide,
 )
 from dualwrite.recipes.recovery.seen import DatabaseInRound, Seen
-from dualwrite.recipes.recovery.stored_rows import NOTHING_WAITS, StoredRow, known_database, stored_rows
+from dualwrite.recipes.recovery.stored_rows import (
+    NOTHING_WAITS,
+    StoredRow,
+    has_redo_table,
+    known_database,
+    stored_rows,
+)
 from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.tables import schema_for
@@ -206,6 +214,7 @@ class RecoveryService:
         database = DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
+        self._has_redo_table = has_redo_table(self._engine, database.pinned)
         vouched_names = database.names(self._vouched_as_given)
         rows = self._stored(database, names | vouched_names)
         self._vouched = database.kafka_ids_to_terminate(self._vouched_as_given, rows)
@@ -253,10 +262,11 @@ class RecoveryService:
         try:
             # Look first without the lock whether there can be anything to do.
             seen = self._with_end(seen)
-            if self._decide(seen, Row.MISSING if seen.text is None else Row.FREE) is Action.NOTHING and not (
-                apply and (seen.end is not None or seen.is_to_settle)
-            ):
+            action = self._decide(seen, Row.MISSING if seen.text is None else Row.FREE)
+            if action is Action.NOTHING and not (apply and (seen.end is not None or seen.is_to_settle)):
                 return None
+            if action is Action.IN_USE:  # by the publisher of an outbox
+                return self._found(seen, action)
             return self._resolve(seen, apply=apply)
         except _LeftAlone as left:
             return left.found
@@ -319,18 +329,20 @@ class RecoveryService:
 
     def _resolve(self, seen: Seen, *, apply: bool) -> Found:
         if seen.text is None:
-            vouched = seen.kafka_id in self._vouched
-            action = self._decide(seen, Row.VOUCHED if vouched else Row.MISSING)
-            if action is not Action.TERMINATE or not apply:
+            action = self._decide(seen, self._without_row(seen))
+            if action not in (Action.TERMINATE, Action.PUBLISH) or not apply:
                 return self._found(seen, action)
         return self._complete(seen, apply=apply)
+
+    def _without_row(self, seen: Seen) -> Row:
+        return Row.VOUCHED if seen.kafka_id in self._vouched else Row.MISSING
 
     def _complete(self, seen: Seen, *, apply: bool) -> Found:
         """Complete the transaction by the steps of a dual write, under the lock of the row, created if it is missing.
 
         Raises _LeftAlone if the facts under the lock require leaving the id alone.
         """
-        unnamed = Row.FREE if seen.text is not None else Row.VOUCHED
+        unnamed = Row.FREE if seen.text is not None else self._without_row(seen)
         writes = self._writes(seen)
         now, action = seen, Action.NOTHING
 
@@ -382,6 +394,7 @@ class RecoveryService:
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
         watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
+        keeps_copy = is_outbox(seen.transactional_id) and self._has_redo_table  # where brokers may abort it
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _WithoutSuffix(database),
@@ -390,6 +403,8 @@ class RecoveryService:
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,
             pause=None,
+            policy=STORES_NOTHING.of_outbox if keeps_copy else STORES_NOTHING,
+            repairability=Repairability(keeps_copy=keeps_copy),
         )
 
     def _decide(self, seen: Seen, row: Row) -> Action:
@@ -407,6 +422,7 @@ class RecoveryService:
                 has_copy=seen.text is not None and seen.waiting.copy_of == seen.text,
                 is_settled=seen.text is not None and seen.is_settled,
                 stored_age_ms=self._stored_age_ms(seen),
+                has_publisher=seen.waiting.has_publisher,
             ),
             min_age_ms=self._min_age_ms,
             lost_is_acknowledged=seen.transactional_id in self._lost,
@@ -490,6 +506,9 @@ _DONE: Final = {
     (Row.VOUCHED, Outcome.COMMITTED): Action.COMMIT,
     (Row.VOUCHED, Outcome.ROLLED_BACK): Action.TERMINATE,
     (Row.VOUCHED, Outcome.NOTHING): Action.NOTHING,
+    (Row.VOUCHED, Outcome.PUBLISHED): Action.PUBLISH,
+    (Row.MISSING, Outcome.PUBLISHED): Action.PUBLISH,
+    (Row.MISSING, Outcome.NOTHING): Action.NOTHING,
 }
 """The action that was carried out, by the row and the outcome of the take-over."""
 

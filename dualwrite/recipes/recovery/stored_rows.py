@@ -8,8 +8,11 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
+from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, SELECT_HELD
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_OUTBOXES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
@@ -21,21 +24,26 @@ _IDS_PER_QUERY: Final = 500  # databases limit the parameters of one statement
 class StoredRecords(NamedTuple):
     """What the database stores of an id beside its row.
 
-    `since_ms`: when the oldest block was stored that could not reach Kafka; None if there is none. `copy_of`: the
-    prepared state of the transaction whose records are copied; None if there is no copy.
+    `since_ms`: when the oldest block was stored that waits for Kafka; None if there is none. `copy_of`: the
+    prepared state of the transaction whose records are copied; None if there is no copy. `has_publisher`: a living
+    process has the lease of this outbox, and publishes it.
     """
 
     since_ms: int | None = None
     copy_of: str | None = None
+    has_publisher: bool = False
 
 
 NOTHING_WAITS: Final = StoredRecords()
 
 
 class StoredRow(NamedTuple):
-    """The texts in a state row: the prepared state, and its manifest; and what is stored with it."""
+    """The texts in a state row: the prepared state, and its manifest; and what is stored with it.
 
-    state: str
+    `state` is None for an outbox that has no row.
+    """
+
+    state: str | None
     manifest: str
     waiting: StoredRecords = NOTHING_WAITS
 
@@ -44,6 +52,8 @@ def stored_rows(
     engine: sa.Engine, pinned: PinnedTables, *, prefix: str | None, transactional_ids: Collection[str]
 ) -> dict[str, StoredRow]:
     """Return the texts of the rows of a prefix (None: no prefix) and of these ids, read without locks.
+
+    Blocks that wait in an outbox are not overlooked if its row is missing.
 
     Raises StateRowError if the table does not exist.
     """
@@ -57,25 +67,65 @@ def stored_rows(
         if sa.inspect(engine).has_table(table.name, schema=table.schema):
             raise
         raise missing_table(table.name, otherwise="create_state_table(engine)") from error
-    return {
+    found = {
+        transactional_id: StoredRow(None, "", records)
+        for transactional_id, records in waiting.items()
+        if records.since_ms is not None
+    }
+    found |= {
         row.transactional_id: StoredRow(
             row.prepared_transaction_state, row.manifest or "", waiting.get(row.transactional_id, NOTHING_WAITS)
         )
         for row in rows
-        if row.transactional_id in transactional_ids
-        or (prefix is not None and row.transactional_id.startswith(prefix))  # LIKE may ignore case
+    }
+    return {
+        transactional_id: row
+        for transactional_id, row in found.items()
+        if transactional_id in transactional_ids
+        or (prefix is not None and transactional_id.startswith(prefix))  # LIKE may ignore case
     }
 
 
 def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dict[str, StoredRecords]:
-    """Return what `kafka_transaction_redo` stores, by id; only pools and writers with certain settings have it."""
-    if not sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
+    """Return what is stored, by id; only pools and writers with certain settings have the tables."""
+    found: dict[str, StoredRecords] = {}
+    if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
+        for transactional_id, newest, since_ms, copy_of in connection.execute(sa.text(pinned.sql(SELECT_HEADS))):
+            found[transactional_id] = StoredRecords(since_ms if newest else None, copy_of)
+    outboxes = outboxes_with_blocks(connection, pinned)
+    held = _held_ids(connection, pinned) if outboxes else ()
+    for transactional_id, outbox in outboxes.items():
+        copy_of = found.get(transactional_id, NOTHING_WAITS).copy_of
+        found[transactional_id] = StoredRecords(outbox.since_ms, copy_of, transactional_id in held)
+    return found
+
+
+def has_redo_table(engine: sa.Engine, pinned: PinnedTables) -> bool:
+    """Return whether the database can keep copies of records."""
+    return sa.inspect(engine).has_table(REDO_TABLE, schema=pinned.schema)
+
+
+class OutboxBlocks(NamedTuple):
+    """How many blocks wait in an outbox, and when the oldest one was added, in milliseconds since 1970."""
+
+    blocks: int
+    since_ms: int
+
+
+def outboxes_with_blocks(connection: sa.Connection, pinned: PinnedTables) -> dict[str, OutboxBlocks]:
+    """Return the outboxes of pools in which blocks wait, by id; only PostgreSQL has any."""
+    is_possible = connection.dialect.name == "postgresql"
+    if not is_possible or not sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema):
         return {}
-    found = connection.execute(sa.text(pinned.sql(SELECT_HEADS))).all()
-    return {
-        transactional_id: StoredRecords(since_ms if newest else None, copy_of)
-        for transactional_id, newest, since_ms, copy_of in found
-    }
+    found = connection.execute(sa.text(pinned.sql(SELECT_OUTBOXES)))
+    return {transactional_id: OutboxBlocks(blocks, since_ms) for transactional_id, blocks, since_ms in found}
+
+
+def _held_ids(connection: sa.Connection, pinned: PinnedTables) -> set[str]:
+    """Return the ids of pools whose leases living processes have."""
+    if not sa.inspect(connection).has_table(LEASE_TABLE, schema=pinned.schema):
+        return set()
+    return {transactional_id_of(*held) for held in connection.execute(sa.text(pinned.sql(SELECT_HELD)))}
 
 
 def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str, str | None]]]:

@@ -23,6 +23,11 @@ _STATE_TABLE: Final = "kafka_transaction_state"
 POSTGRES_NOW_MS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
 """Milliseconds since 1970 by PostgreSQL's clock."""
 
+SELECT_HELD: Final = (
+    f"SELECT prefix, slot FROM {LEASE_TABLE} WHERE owner IS NOT NULL AND expires_at_ms >= {POSTGRES_NOW_MS}"
+)
+"""The leases of living processes, on PostgreSQL."""
+
 _OF_PREFIX: Final = "prefix = :prefix"
 _OF_SLOT: Final = f"{_OF_PREFIX} AND slot = :slot"
 _OURS: Final = "owner = :owner"

@@ -1,0 +1,186 @@
+"""What recovery does about the outbox of a pool: found with and without a publisher, and with and without its row."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite import Outbox
+from dualwrite.broker_emulator import Emulator
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import outbox_id_of, outbox_prefix_of
+from dualwrite.recipes.recovery.adoption import adopt
+from dualwrite.recipes.recovery.plan import Action
+from dualwrite.recipes.recovery.taking_out import take_out
+from tests.crash.scenario import Scenario
+from tests.producer.test_tiers import TIERS
+from tests.recipes.pools import AnyPool, make_pool, prefix_of, write
+from tests.recovery.world import service
+from tests.support.conditions import until
+from tests.support.databases import Database, event_bodies, state_row, unique
+from tests.support.topics import read_topic
+
+WAITING = sa.text("SELECT count(*) FROM kafka_transaction_outbox WHERE seq > 0")
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return made(database, emulator)
+
+
+def made(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
+
+
+def outbox_of(scenario: Scenario) -> str:
+    return outbox_id_of(prefix_of(scenario))
+
+
+def waiting(scenario: Scenario) -> int:
+    with scenario.database.aside.connect() as connection:
+        found: int = connection.scalar(WAITING)
+        return found
+
+
+def execute(scenario: Scenario, sql: str, **values: Any) -> None:
+    with scenario.database.aside.begin() as connection:
+        connection.execute(sa.text(sql), values)
+
+
+def bodies(scenario: Scenario) -> list[str]:
+    return [str(value) for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
+
+
+def leave_waiting(scenario: Scenario, *numbers: int, **settings: Any) -> None:
+    """Leave blocks in the outbox, by a process that does not publish and is gone."""
+    with make_pool(scenario, outbox=Outbox(publishes=False), **settings) as pool:
+        assert {write(pool, scenario, number).outcome for number in numbers} == {Outcome.STORED}
+    assert bodies(scenario) == []
+
+
+def found_by(scenario: Scenario, *, apply: bool, **settings: Any) -> list[tuple[str, Action, bool]]:
+    """Return what a round has found; the id is selected by the prefix of the pool."""
+    settings = {"prefix": f"{prefix_of(scenario)}-", "transactional_ids": ()} | settings
+    with service(scenario, **settings) as recovery:
+        report = recovery.recover() if apply else recovery.plan()
+    return [(found.transactional_id, found.action, found.changed) for found in report.found]
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_what_waits_is_found_and_published_in_order(scenario: Scenario, apply: bool) -> None:
+    leave_waiting(scenario, 1, 2, 3)
+    assert found_by(scenario, apply=apply, min_age_ms=60_000) == [(outbox_of(scenario), Action.YOUNG, False)]
+    assert found_by(scenario, apply=apply) == [(outbox_of(scenario), Action.PUBLISH, apply)]
+    assert bodies(scenario) == (["1", "2", "3"] if apply else [])
+    assert waiting(scenario) == (0 if apply else 3)
+    if apply:
+        assert found_by(scenario, apply=True) == []
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_an_outbox_without_its_state_row_is_not_lost(scenario: Scenario, apply: bool) -> None:
+    leave_waiting(scenario, 1, 2)
+    execute(scenario, "DELETE FROM kafka_transaction_state")
+    assert found_by(scenario, apply=apply) == [(outbox_of(scenario), Action.PUBLISH, apply)]
+    assert bodies(scenario) == (["1", "2"] if apply else [])
+    assert bool(state_row(scenario.database, outbox_of(scenario))) is apply
+
+
+def test_it_is_not_found_under_another_prefix(scenario: Scenario) -> None:
+    leave_waiting(scenario, 1)
+    execute(scenario, "DELETE FROM kafka_transaction_state")
+    assert found_by(scenario, apply=True, prefix="another-") == []
+    assert waiting(scenario) == 1
+
+
+@pytest.fixture
+def publisher(scenario: Scenario) -> Iterator[AnyPool]:
+    """A living process that publishes, and has recovered its outbox."""
+    with make_pool(scenario, outbox=Outbox()) as pool:
+        write(pool, scenario, 1)
+        until(lambda: bodies(scenario) == ["1"])
+        yield pool
+
+
+@pytest.mark.parametrize("apply", [False, True])
+def test_a_living_publisher_is_not_fenced(scenario: Scenario, publisher: AnyPool, apply: bool) -> None:
+    row = state_row(scenario.database, outbox_of(scenario))
+    execute(
+        scenario,
+        "INSERT INTO kafka_transaction_outbox (transactional_id, seq, stored_at_ms, records)"
+        " VALUES (:id, 1000000, :now, '\\x00')",  # what Kafka or this version cannot take
+        id=outbox_of(scenario),
+        now=int(time.time() * 1000) - 1_000,
+    )
+    assert found_by(scenario, apply=apply) == [(outbox_of(scenario), Action.IN_USE, False)]
+    assert state_row(scenario.database, outbox_of(scenario)) == row
+    assert publisher.status.publishes_outbox
+    assert publisher.status.lost_total == 0
+    execute(scenario, "DELETE FROM kafka_transaction_outbox")
+    write(publisher, scenario, 2)
+    until(lambda: bodies(scenario) == ["1", "2"])
+
+
+def test_a_lease_that_has_expired_protects_nobody(scenario: Scenario, publisher: AnyPool) -> None:
+    publisher.close()
+    leave = "UPDATE kafka_transaction_lease SET owner = 'gone', expires_at_ms = :until WHERE prefix = :prefix"
+    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+        write(pool, scenario, 2)
+    of = outbox_prefix_of(prefix_of(scenario))
+    execute(scenario, leave, prefix=of, until=2**53)
+    assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.IN_USE, False)]
+    assert found_by(scenario, apply=True, min_age_ms=60_000) == []
+    execute(scenario, leave, prefix=of, until=1)
+    assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.PUBLISH, True)]
+    assert bodies(scenario) == ["1", "2"]
+
+
+@pytest.mark.parametrize("tier", Tier)
+def test_it_publishes_to_a_compacted_topic_on_every_tier(database: Database, tier: Tier) -> None:
+    with Emulator(config=TIERS[tier]) as broker:
+        scenario = made(database, broker)
+        broker.set_config({"cleanup.policy": "compact"}, topic=scenario.topic)
+        with make_pool(scenario, outbox=Outbox()) as pool:
+            write(pool, scenario, 1)
+            until(lambda: bodies(scenario) == ["1"])
+        with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+            write(pool, scenario, 2)
+        assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.PUBLISH, True)]
+        assert bodies(scenario) == ["1", "2"]
+        query = sa.text("SELECT count(*) FROM kafka_transaction_redo WHERE prepared_transaction_state = :row")
+        with database.aside.connect() as connection:
+            copies = connection.scalar(query, {"row": state_row(database, outbox_of(scenario))})
+        assert copies == (1 if tier in (Tier.BOUNDED, Tier.BOUNDED_V1) else 0)
+
+
+def test_the_oldest_block_can_be_taken_out(scenario: Scenario) -> None:
+    own = scenario.topic
+    scenario.topic = "refusing"
+    scenario.emulator.create_topic("refusing", 1)
+    scenario.emulator.set_config({"max.message.bytes": "10"}, topic="refusing")
+    leave_waiting(scenario, 1)
+    scenario.topic = own
+    leave_waiting(scenario, 2)
+    assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.REFUSED, False)]
+    with scenario.database.aside.connect() as connection:
+        seq: int = connection.scalar(sa.text("SELECT min(seq) FROM kafka_transaction_outbox"))
+    assert not take_out(scenario.database.aside, outbox_of(scenario), seq).changed
+    taken = take_out(scenario.database.aside, outbox_of(scenario), seq, apply=True)
+    assert (taken.changed, [(record.topic, record.value) for record in taken.records]) == (True, [("refusing", b"1")])
+    assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.PUBLISH, True)]
+    assert bodies(scenario) == ["2"]
+    with scenario.database.aside.connect() as connection:
+        assert list(connection.scalars(sa.text("SELECT seq FROM kafka_transaction_outbox"))) == [-seq]
+
+
+def test_a_copy_of_a_database_publishes_nothing_that_waits_in_the_original(scenario: Scenario) -> None:
+    leave_waiting(scenario, 1)
+    adopt(scenario.database.aside, "copied", force=True)
+    assert waiting(scenario) == 0
+    assert found_by(scenario, apply=True) == []
+    assert (bodies(scenario), event_bodies(scenario.database)) == ([], ["1"])
