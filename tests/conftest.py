@@ -125,7 +125,12 @@ _ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_
 """Where the scenario says by "psycopg" that SQLAlchemy is not used; the database is another Postgres."""
 
 
-_ON_POSTGRES_ALONE = ("cli.test_outbox_tables", "cli.test_outbox_tools", "recovery.test_outbox")
+_ON_POSTGRES_ALONE = (
+    "cli.test_outbox_tables",
+    "cli.test_outbox_tools",
+    "recipes.test_outbox_telemetry",
+    "recovery.test_outbox",
+)
 """What other databases do not have."""
 
 

@@ -254,7 +254,8 @@ class BlockStore:
         if not waiting.is_part:
             self._most_blocks = None
         owned.has_stored = waiting.is_part
-        owned.telemetry.published(len(waiting.records), is_all=not waiting.is_part)
+        owned.telemetry.published(len(waiting.records))
+        owned.telemetry.waits(waiting.blocks[-1].stored_at_ms if waiting.is_part else None)
         _log.log(
             logging.DEBUG if is_outbox(owned.transactional_id) else logging.INFO,  # there it is the usual way
             "transactional id %s: %d stored blocks with %d records are published%s",

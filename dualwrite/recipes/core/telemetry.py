@@ -101,7 +101,9 @@ class Instruments:
             "dualwrite.republished", "{record}", "records that were published again"
         )
         self.stored: Final = meter.create_counter(
-            "dualwrite.stored", "{block}", "blocks whose records the database stores because Kafka was away"
+            "dualwrite.stored",
+            "{block}",
+            "blocks whose records the database stores: in an outbox, or until Kafka is back",
         )
         self.published: Final = meter.create_counter(
             "dualwrite.published", "{record}", "stored records that were published"
@@ -111,7 +113,7 @@ class Instruments:
             "dualwrite.stored.age",
             [self._stored_ages],
             "s",
-            "how long the oldest block that this process stored has waited, by transactional id",
+            "how long the oldest stored block that this process knows of has waited, by transactional id",
         )
         self._refused: dict[str, int] = {}
         meter.create_observable_gauge(
@@ -150,13 +152,18 @@ class Instruments:
             "dualwrite.pool.waiting", [_pool_waiting], "{block}", "blocks that wait for a slot, by prefix"
         )
 
-    def stores(self, transactional_id: str, since_ms: int | None) -> None:
+    def stores(self, transactional_id: str, since_ms: int) -> None:
+        """Note that a block waits, behind others if there are any."""
+        with self._lock:
+            self._stored_since_ms.setdefault(transactional_id, since_ms)
+
+    def waits(self, transactional_id: str, since_ms: int | None) -> None:
         """Note when the first block that waits was stored; None: none waits any more."""
         with self._lock:
             if since_ms is None:
                 self._stored_since_ms.pop(transactional_id, None)
             else:
-                self._stored_since_ms.setdefault(transactional_id, since_ms)
+                self._stored_since_ms[transactional_id] = since_ms
 
     def refuses(self, transactional_id: str, *, is_refused: bool) -> None:
         """Note whether Kafka refuses the oldest stored block of an id."""
@@ -247,10 +254,13 @@ class Telemetry:
         """Note that the records of an aborted transaction were published again."""
 
     def stored(self, stored_at_ms: int) -> None:
-        """Note that the database stores the records of a block, because Kafka was away."""
+        """Note that the database stores the records of a block."""
 
-    def published(self, records: int, *, is_all: bool) -> None:
-        """Note that stored records were published; `is_all`: nothing is stored any more."""
+    def waits(self, since_ms: int | None) -> None:
+        """Note when the oldest block that waits was stored; None: none waits any more."""
+
+    def published(self, records: int) -> None:
+        """Note that stored records were published."""
 
     def refused(self, *, is_refused: bool) -> None:
         """Note whether Kafka refuses the oldest stored block for good."""
@@ -383,10 +393,11 @@ class OpenTelemetry(Telemetry):
         self._instruments.stored.add(1)
         self._instruments.stores(self._transactional_id, stored_at_ms)
 
-    def published(self, records: int, *, is_all: bool) -> None:
+    def waits(self, since_ms: int | None) -> None:
+        self._instruments.waits(self._transactional_id, since_ms)
+
+    def published(self, records: int) -> None:
         self._instruments.published.add(records)
-        if is_all:
-            self._instruments.stores(self._transactional_id, None)
 
     def refused(self, *, is_refused: bool) -> None:
         self._instruments.refuses(self._transactional_id, is_refused=is_refused)

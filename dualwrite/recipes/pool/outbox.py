@@ -50,12 +50,21 @@ class OutboxWrites:
         self._sleep = sleep
         self._telemetry = telemetry_of(self.transactional_id, pause)
         self._is_prepared = False
-        self.backlog: Backlog | None = None
-        """What waited when it was last queried; None once it was all published."""
+        self._backlog: Backlog | None = None
         self.on_added: Callable[[], None] = _nothing
         """Called when a block is committed, from any thread."""
         self.unresolved: list[DualWriteProgress] = []
         """Blocks whose commit got no response, to be resolved in the background."""
+
+    @property
+    def backlog(self) -> Backlog | None:
+        """What waited when it was last queried; None once it was all published."""
+        return self._backlog
+
+    @backlog.setter
+    def backlog(self, found: Backlog | None) -> None:
+        self._backlog = found
+        self._telemetry.waits(found.since_ms if found is not None and found.blocks else None)
 
     async def get_ready(self) -> None:
         """Make the tables, once, before a block begins. Raises StoreFullError if too much waits to be published."""
@@ -100,7 +109,6 @@ class OutboxWrites:
         write.transactional_id = self.transactional_id
         added = await self.database.add(write.database, self.transactional_id, content, now_ms=now_ms)
         write.added = added
-        self._telemetry.stored(now_ms)
         self._telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         self._telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
@@ -112,6 +120,7 @@ class OutboxWrites:
             await self._after_failed_commit(write, error)
         else:
             write.outcome = Outcome.STORED
+            self._telemetry.stored(int(time.time() * 1000))
             self._telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)
         self.on_added()
 
