@@ -13,6 +13,8 @@ from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
+from dualwrite.recipes.sql.outbox_statements import TIMELINE
+from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
@@ -25,17 +27,18 @@ _RIGHTS: Final = {
     kafka_transaction_database.name: ("SELECT",),  # its one row is created with the table
     kafka_transaction_lease.name: ("SELECT", "INSERT", "UPDATE"),
     kafka_transaction_redo.name: ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    kafka_transaction_outbox.name: ("SELECT", "INSERT", "DELETE"),
 }
 
 
 def database_checks(engine: sa.Engine, *, max_stored_age_s: float = 60.0) -> list[Check]:
-    """Return all checks; warn of stored blocks older than `max_stored_age_s`.
+    """Return all checks; warn of blocks that have been stored, or have waited in an outbox, for `max_stored_age_s`.
 
     Raises the database's error if it cannot be reached.
     """
     with engine.connect() as connection:
         checks = [_version(connection), *_isolation(connection), *_table(connection), _leases(connection)]
-        checks += _stored(connection, max_stored_age_s)
+        checks += [*_stored(connection, max_stored_age_s), *_outboxes(connection, max_stored_age_s)]
         return checks + _OF_DIALECT.get(connection.dialect.name, _unknown)(connection)
 
 
@@ -113,6 +116,58 @@ def _stored(connection: sa.Connection, max_age_s: float) -> list[Check]:
         "the writers' log says what Kafka refuses. At max_stored_age_ms and max_stored_bytes blocks are refused"
     )
     return [warning(_WHERE, name, found, remedy)]
+
+
+def _outboxes(connection: sa.Connection, max_age_s: float) -> list[Check]:
+    """Check what an outbox needs, and whether blocks have waited in one for too long, if the table exists."""
+    if not sa.inspect(connection).has_table(kafka_transaction_outbox.name):
+        return []
+    checks = [_backlog(connection, max_age_s), _lost_commits(connection)]
+    if not sa.inspect(connection).has_table(kafka_transaction_redo.name):
+        remedy = "create it: dualwrite init-db --outbox; without create_table=False, the publisher does"
+        checks.append(warning(_WHERE, kafka_transaction_redo.name, "missing, and outboxes need it", remedy))
+    return checks
+
+
+def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
+    table = kafka_transaction_outbox
+    waiting = sa.select(
+        sa.func.count(),
+        sa.func.count(table.c.transactional_id.distinct()),
+        sa.func.coalesce(sa.func.sum(sa.func.octet_length(table.c.records)), 0),
+        sa.func.min(table.c.stored_at_ms),
+    ).where(table.c.seq > 0)
+    try:
+        with connection.begin_nested():
+            blocks, ids, size, since_ms = connection.execute(waiting).one()
+    except sa.exc.DBAPIError as error:
+        return Check(_WHERE, table.name, f"present, but not readable: {first_line(error)}")
+    if not blocks:
+        return Check(_WHERE, table.name, "nothing waits")
+    age_s = max(0.0, time.time() - since_ms / 1000)
+    waiting_now = f"{counted(blocks, 'block')} ({int(size)} bytes) under {counted(ids, 'outbox id')}"
+    found = f"{waiting_now}, the oldest for {age_s:.0f} s"
+    if age_s <= max_age_s:
+        return Check(_WHERE, table.name, found)
+    remedy = (
+        "get Kafka back, and see that a process with outbox=Outbox(publishes=True) lives, whose log says what keeps it "
+        "from publishing: dualwrite top names the outboxes, and dualwrite recover publishes those that no process "
+        "publishes. At max_stored_age_ms and max_stored_bytes blocks are refused"
+    )
+    return warning(_WHERE, table.name, found, remedy)
+
+
+def _lost_commits(connection: sa.Connection) -> Check:
+    """Check the functions by which a COMMIT without a response is resolved."""
+    what = "outcome of transactions"
+    query = f"SELECT {TIMELINE}, pg_xact_status(pg_current_xact_id_if_assigned())"
+    try:
+        with connection.begin_nested():
+            timeline, _ = connection.execute(sa.text(query)).one()
+    except sa.exc.DBAPIError as error:
+        remedy = "outboxes need PostgreSQL 13, its primary, and the right to call pg_walfile_name and pg_xact_status"
+        return failure(_WHERE, what, f"not known: {first_line(error)}", remedy)
+    return Check(_WHERE, what, f"known by their ids, on timeline {timeline}")
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> str:

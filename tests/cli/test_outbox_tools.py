@@ -1,0 +1,140 @@
+"""What `dualwrite doctor`, `top` and `recover` say of an outbox and do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite import Outbox
+from dualwrite.broker_emulator import Emulator
+from dualwrite.recipes.core.leases import outbox_id_of
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
+from tests.cli.conftest import Call
+from tests.cli.test_recover import options
+from tests.crash.scenario import Scenario
+from tests.recipes.pools import make_pool, prefix_of, write
+from tests.support.databases import Database, unique
+from tests.support.topics import read_topic
+
+OUTBOX = "kafka_transaction_outbox"
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    """Two blocks wait, and no process publishes them."""
+    made = Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
+    with make_pool(made, outbox=Outbox(publishes=False)) as pool:
+        for number in (1, 2):
+            write(pool, made, number)
+    return made
+
+
+def outbox_of(scenario: Scenario) -> str:
+    return outbox_id_of(prefix_of(scenario))
+
+
+def kafka_id_of(scenario: Scenario) -> str:
+    return SqlAlchemyStateStore(scenario.database.engine, None).identity(may_make=False).kafka_id(outbox_of(scenario))
+
+
+def execute(scenario: Scenario, sql: str) -> None:
+    with scenario.database.aside.begin() as connection:
+        connection.exec_driver_sql(sql)
+
+
+def select(scenario: Scenario, command: str, *more: object) -> list[object]:
+    return [command, *options(scenario, *more)[1:]]
+
+
+def checks_of(call: Call, scenario: Scenario, *more: object) -> dict[str, dict[str, Any]]:
+    document = call(*select(scenario, "doctor", "--json", *more)).document
+    return {check["what"]: check for check in document["checks"]}
+
+
+def test_doctor_says_what_waits(call: Call, scenario: Scenario) -> None:
+    found = checks_of(call, scenario)[OUTBOX]
+    assert found["verdict"] == "ok"
+    assert "2 blocks (" in found["found"]
+    assert "under 1 outbox id, the oldest for " in found["found"]
+    execute(scenario, f"UPDATE {OUTBOX} SET stored_at_ms = stored_at_ms - 3600000 WHERE seq = 1")
+    found = checks_of(call, scenario)[OUTBOX]
+    assert (found["verdict"], "the oldest for 360" in found["found"]) == ("warn", True)
+    assert "dualwrite top names the outboxes" in found["remedy"]
+    assert checks_of(call, scenario, "--max-stored-age", 7200)[OUTBOX]["verdict"] == "ok"
+    execute(scenario, f"UPDATE {OUTBOX} SET seq = -seq")  # taken out
+    assert checks_of(call, scenario)[OUTBOX]["found"] == "nothing waits"
+
+
+def test_doctor_says_what_an_outbox_lacks(call: Call, scenario: Scenario) -> None:
+    checks = checks_of(call, scenario)
+    assert checks["outcome of transactions"]["found"].startswith("known by their ids, on timeline 0000000")
+    assert checks["kafka_transaction_redo"]["verdict"] == "warn"
+    assert "dualwrite init-db --outbox" in checks["kafka_transaction_redo"]["remedy"]
+    assert checks[f"rights on {OUTBOX}"]["found"] == "SELECT, INSERT, DELETE"
+    url = scenario.database.url.render_as_string(hide_password=False)
+    call("init-db", "--database", url, "--outbox")
+    assert checks_of(call, scenario)["kafka_transaction_redo"]["found"] == "no stored blocks"
+
+
+def test_doctor_says_which_right_is_missing(call: Call, scenario: Scenario) -> None:
+    execute(scenario, f"REVOKE DELETE ON {OUTBOX} FROM CURRENT_USER")
+    found = checks_of(call, scenario)[f"rights on {OUTBOX}"]
+    assert (found["verdict"], found["found"]) == ("fail", "no DELETE")
+    execute(scenario, f"REVOKE SELECT ON {OUTBOX} FROM CURRENT_USER")
+    assert checks_of(call, scenario)[OUTBOX]["found"].startswith("present, but not readable: ")
+
+
+def test_doctor_says_that_a_server_cannot_tell_how_transactions_ended(
+    call: Call, scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualwrite.cli.doctor_database.TIMELINE", "no_such_function()")
+    found = checks_of(call, scenario)["outcome of transactions"]
+    assert (found["verdict"], found["found"].startswith("not known: ")) == ("fail", True)
+    assert "no_such_function() does not exist" in found["found"]
+
+
+def test_top_shows_it_while_nothing_is_open_in_kafka(call: Call, scenario: Scenario) -> None:
+    (line,) = call(*select(scenario, "top", "--json")).document
+    assert (line["transactional_id"], line["database"]) == (kafka_id_of(scenario), "stored")
+    assert (line["stored_blocks"], line["owed_records"]) == (2, None)
+    assert line["stored_age_ms"] >= 0
+    execute(scenario, "DELETE FROM kafka_transaction_state")
+    (line,) = call(*select(scenario, "top", "--json")).document
+    assert (line["transactional_id"], line["stored_blocks"]) == (kafka_id_of(scenario), 2)
+
+
+def test_recover_publishes_it(call: Call, scenario: Scenario) -> None:
+    which = ("--prefix", f"{prefix_of(scenario)}-", "--min-age", 0, "--json")
+    dry = call(*options(scenario, *which))
+    (found,) = dry.document["found"]
+    assert (dry.code, found["action"], found["changed"]) == (1, "publish", False)
+    assert found["kafka_transactional_id"] == kafka_id_of(scenario)
+    done = call(*options(scenario, *which, "--apply"))
+    (found,) = done.document["found"]
+    assert (done.code, found["action"], found["changed"]) == (0, "publish", True)
+    assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["1", "2"]
+
+
+def test_recover_leaves_it_to_a_process_that_publishes(call: Call, scenario: Scenario) -> None:
+    execute(
+        scenario,
+        f"INSERT INTO kafka_transaction_lease VALUES ('{prefix_of(scenario)}-outbox', 0, 'alive', 9000000000000)",
+    )
+    done = call(*options(scenario, "--all", "--min-age", 0, "--apply"))
+    assert (done.code, "in-use" in done.out) == (0, True)
+    assert "a living process has the lease of this outbox" in done.out
+    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
+
+
+def test_recover_takes_a_block_out(call: Call, scenario: Scenario) -> None:
+    with scenario.database.aside.connect() as connection:
+        first: int = connection.scalar(sa.text(f"SELECT min(seq) FROM {OUTBOX}"))
+    block = ("--take-out", f"{outbox_of(scenario)}:{first}", "--min-age", 0)
+    assert "would be taken out" in call(*options(scenario, *block)).out
+    done = call(*options(scenario, *block, "--apply", "--json"))
+    (taken,) = done.document["taken_out"]
+    assert (done.code, taken["seq"], taken["changed"]) == (0, first, True)
+    assert [record["value_text"] for record in taken["records"]] == ["1"]
+    assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["2"]
