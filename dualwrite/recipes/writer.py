@@ -28,7 +28,7 @@ from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
-from dualwrite.recipes.core.leases import Leases, outbox_prefix_of
+from dualwrite.recipes.core.leases import Leases, checked_single_id, outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
@@ -170,7 +170,7 @@ class OneId:
         producer_settings: Mapping[str, Any],
     ) -> None:
         kafka = KafkaSettings(transactional_id, producer_settings)
-        self._transactional_id = kafka.transactional_id
+        self._transactional_id = checked_single_id(kafka.transactional_id)
         self.producer_settings: Final = kafka.producer
         self._cluster = kafka.cluster()
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)

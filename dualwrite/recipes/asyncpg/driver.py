@@ -12,7 +12,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -209,7 +209,7 @@ async def _described(protocol: Any, text: str) -> Any:
     return statement
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _numbered(sql: str) -> tuple[str, Sequence[str]]:
     """Return a statement with `$1` in place of `:name`, and the names in that order."""
     names: list[str] = []

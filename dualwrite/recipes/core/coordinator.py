@@ -415,12 +415,12 @@ class DualWriteCoordinator:
         """
         return await self._publishing.recover(examine)
 
-    async def publish_stored(self) -> None:
-        """Publish what is stored, until nothing is; the id must be acquired, and have been recovered by this process.
+    async def publish_stored(self) -> bool:
+        """Publish the oldest of what is stored; the id must be acquired, and have been recovered by this process.
 
-        Raises as `recover` does, which is to be called next then.
+        Return whether more is stored. Raises as `recover` does, which is to be called next then.
         """
-        await self._publishing.publish_stored()
+        return await self._publishing.publish_stored()
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -125,6 +125,16 @@ def slot_of(prefix: str, transactional_id: str) -> int | None:
     return int(text) if int(text) < MAX_SLOTS else None
 
 
+def checked_single_id(transactional_id: str) -> str:
+    """Return the id of a writer that has one. Raises ConfigError if it could be that of a pool's outbox."""
+    if is_outbox(transactional_id):
+        raise ConfigError(
+            f"transactional_id must not end with {_OUTBOX_ID!r}, as {shown(transactional_id)} does: the outbox of a "
+            "pool is published under such a one"
+        )
+    return transactional_id
+
+
 def checked_prefix(prefix: object) -> str:
     """Return a prefix whose ids fit into the state table. Raises ConfigError."""
     if not isinstance(prefix, str) or not prefix or prefix != prefix.strip():  # MySQL ignores trailing blanks
@@ -133,4 +143,8 @@ def checked_prefix(prefix: object) -> str:
             f"not {shown(prefix)}"
         )
     checked_transactional_id(transactional_id_of(prefix, MAX_SLOTS))
+    if prefix.endswith(_OUTBOX):
+        raise ConfigError(
+            f"prefix must not end with {_OUTBOX!r}, as {shown(prefix)} does: the outbox of another pool has such a one"
+        )
     return prefix

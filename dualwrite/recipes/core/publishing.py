@@ -96,17 +96,18 @@ class Publishing:
                 first_line(error),
             )
 
-    async def publish_stored(self) -> None:
-        """Publish what is stored, until nothing is, under an id that this process has taken over.
+    async def publish_stored(self) -> bool:
+        """Publish the oldest of what is stored, under an id that this process has taken over.
 
-        Raises as `recover` does, which is to be called next then, and which settles the row.
+        Return whether more is stored. Raises as `recover` does, which is to be called next then.
         """
         try:
             await self._publish_next()
-            while self._owned.has_stored:
-                await self._publish_next()
+            await self._confirm_last()
+            self._assert_confirmed()
         except KafkaUnreachableError as error:
             raise self._owned.availability.note(error) from error
+        return self._owned.has_stored
 
     def wait_a_moment(self) -> None:
         """Let blocks be stored for a moment, instead of having each of them try to publish what is stored."""

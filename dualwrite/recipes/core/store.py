@@ -54,10 +54,10 @@ class Added(NamedTuple):
     """A block that was added to an outbox, and what tells later whether its database transaction was committed."""
 
     seq: int
+    stored_at_ms: int
+    """When it was added, by the database's clock."""
     transaction: str
     """The id of the transaction, as text."""
-    timeline: str
-    """The server's timeline: after a failover another one, on which the id may be another transaction's."""
     content: bytes
     """The records, as they were added."""
 
@@ -248,17 +248,21 @@ class OutboxDatabase(Database, Protocol):
         Raises StateRowError if it is missing and may not be created here.
         """
 
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         """Add a block's records in its transaction, as the last statement before `commit`, which is durable then.
 
         Raises TransactionEndedInsideError, then or in `commit`, if this is not the transaction in which the block began
         any more.
         """
 
-    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
-        """Return whether the transaction that has added a block was committed; None while it is in progress.
+    async def is_in_progress(self, added: Added) -> bool:
+        """Return whether the transaction that has added a block has not ended yet."""
 
-        Raises StateRowError if the database cannot tell any more, because it was failed over or has forgotten it.
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
+        """Return whether the transaction that has added a block was committed.
+
+        It must have ended before `database` began, which has locked the outbox's row since. Raises StateRowError if
+        that was so long ago that the outbox cannot tell any more.
         """
 
     async def has_waiting(self, transactional_id: str) -> bool:

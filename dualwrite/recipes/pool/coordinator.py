@@ -162,7 +162,7 @@ class OutboxBlock(PooledBlock):
     async def get_ready(self) -> None:
         """Do what must come before the block's transaction. Raises StoreFullError."""
         await self._pool.connect()
-        await self._outbox.writes.get_ready()
+        await self._outbox.get_ready()
         self._pool.start()
 
     async def take_slot(self) -> None:
@@ -292,7 +292,7 @@ class PoolCoordinator:
         """Connect while no transaction of a Session has begun. Costs nothing when repeated."""
         await self.connect()
         if self.outbox is not None:
-            await self.outbox.writes.get_ready()
+            await self.outbox.get_ready()
 
     async def connect(self) -> None:
         """Await `connect_first`, once."""

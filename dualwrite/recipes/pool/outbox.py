@@ -3,7 +3,8 @@
 So a block asks nothing of Kafka and takes no lock of ours, and several commit at once, as they would without dualwrite.
 What the outbox holds is published by `outbox_publisher.py`, by dual writes of its own that delete it.
 
-A commit whose response is lost is resolved by the id of its database transaction, read before COMMIT was sent.
+The outcome of a commit whose response is lost is read from the outbox, once its transaction is not in progress any
+more: its id is known before COMMIT is sent.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
-from dualwrite.errors import IllegalStateError, OutcomeUnknown, RecipeError, StateRowError, StoreFullError
+from dualwrite.errors import IllegalStateError, OutcomeUnknown, StateRowError, StoreFullError
+from dualwrite.recipes.core.completion import end
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
@@ -53,8 +56,10 @@ class OutboxWrites:
         self._backlog: Backlog | None = None
         self.on_added: Callable[[], None] = _nothing
         """Called when a block is committed, from any thread."""
-        self.unresolved: list[DualWriteProgress] = []
-        """Blocks whose commit got no response, to be resolved in the background."""
+        self.on_unresolved: Callable[[], None] = _nothing
+        """Called when a block has left the question of its outcome to the background, from any thread."""
+        self._unresolved: list[DualWriteProgress] = []
+        """Blocks whose commit got no response, from before that is known to be so."""
 
     @property
     def backlog(self) -> Backlog | None:
@@ -77,6 +82,7 @@ class OutboxWrites:
         """Make the tables and the state row. Costs nothing when repeated."""
         if not self._is_prepared:
             await self.database.ensure_row(self.transactional_id)
+            await self.database.prepare_to_store(self.transactional_id)
             await self.database.prepare_outbox()
             self._is_prepared = True
 
@@ -104,11 +110,8 @@ class OutboxWrites:
             )
         records = write.records.records
         assert_publishable(records, self._policy.max_record_bytes)
-        now_ms = int(time.time() * 1000)
-        content = encode(records)
         write.transactional_id = self.transactional_id
-        added = await self.database.add(write.database, self.transactional_id, content, now_ms=now_ms)
-        write.added = added
+        write.added = await self.database.add(write.database, self.transactional_id, encode(records))
         self._telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         self._telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
@@ -131,88 +134,99 @@ class OutboxWrites:
         if not write.database.commit_was_sent:
             await roll_back_database(write)
             raise error
-        await write.uninterrupted(write.database.rollback())
-        if not isinstance(error, Exception):
-            self.unresolved.append(write)  # interrupted: querying the database may take long
-            self.on_added()
-            raise error
+        self._unresolved.append(write)  # for the background, whatever interrupts this
         try:
+            await write.uninterrupted(write.database.rollback())
+            if not isinstance(error, Exception):
+                raise error  # querying the database may take long
             await self._resolve_in_time(write)
         except OutcomeUnknown as unknown:
             raise unknown from error
+        finally:
+            if write.outcome is None:
+                self.on_unresolved()
         if write.outcome is Outcome.ROLLED_BACK:
             raise error
-        _log.warning(
-            "outbox %s: a block is committed, although its commit raised", self.transactional_id, exc_info=error
-        )
+        what = "outbox %s: a block is committed, although its commit raised"
+        _log.warning(what, self.transactional_id, exc_info=error)
 
     async def _resolve_in_time(self, write: DualWriteProgress) -> None:
         """Find out the outcome. Raises OutcomeUnknown if that takes too long, and leaves it to the background."""
         deadline_s = time.monotonic() + self._resolve_timeout_ms / 1000
-        expected: tuple[type[Exception], ...] = (*self.database.errors, RecipeError)
         attempt = 0
         while True:
             try:
-                await self.resolve(write)
+                why = "its database transaction has not ended"
+                if await self._resolve(write):
+                    return
             except StateRowError as error:
                 raise self._outcome_unknown(str(error)) from error
-            except expected as error:
+            except Exception as error:
                 why = first_line(error)
-            else:
-                if write.outcome is not None:
-                    return
-                why = "its database transaction has not ended"
             backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
             attempt += 1
             if time.monotonic() + backoff_s >= deadline_s:
-                self.unresolved.append(write)
-                self.on_added()
-                raise self._outcome_unknown(why)
+                raise self._outcome_unknown(f"{why}; the pool goes on asking in the background")
             self._telemetry.retried()
             await self._sleep(backoff_s)
 
-    async def resolve(self, write: DualWriteProgress) -> None:
-        """Query once how the commit of a block has ended, and note it in `write`, unless it is still in progress.
+    async def _resolve(self, write: DualWriteProgress) -> bool:
+        """Query once how the commit of a block has ended. Return whether that is known, and noted in `write`.
 
-        Raises the database's errors, NotDurableError, and StateRowError if the database cannot tell any more.
+        The row is locked meanwhile, so that what is read cannot be moved by a publisher, nor be a replica's. Raises the
+        database's errors, RowLockTimeoutError, NotDurableError, and StateRowError if it can never be told any more.
         """
-        assert write.added is not None, "it was added before COMMIT was sent"
-        committed = await self.database.was_committed(self.transactional_id, write.added)
-        if committed is None:
-            return
-        if committed:
-            await self._make_durable()
+        added = write.added
+        assert added is not None, "it was added before COMMIT was sent"
+        try:
+            if await self.database.is_in_progress(added):
+                return False
+            database = await self.database.begin()
+            try:
+                row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
+                committed = await self.database.was_committed(database, self.transactional_id, added)
+                if committed:
+                    await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
+            finally:
+                await write.uninterrupted(end(database))
+        except StateRowError:
+            self._forget(write)
+            raise
         write.outcome = Outcome.STORED if committed else Outcome.ROLLED_BACK
+        self._forget(write)
         self._telemetry.recovered(write.outcome)
         _log.info("outbox %s: the lost commit of a block was %s", self.transactional_id, write.outcome)
+        return True
 
-    async def _make_durable(self) -> None:
-        """Make everything durable that is visible now; under the lock of the row, which would change otherwise."""
-        database = await self.database.begin()
-        try:
-            row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
-            await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
-        finally:
-            await database.rollback()
-            await database.close()
+    def _forget(self, write: DualWriteProgress) -> None:
+        with suppress(ValueError):  # the block and the background may resolve it at the same time
+            self._unresolved.remove(write)
 
-    async def resolve_lost(self) -> None:
-        """Resolve what was left to the background, as far as that is possible now. Raises as `resolve` does."""
-        for write in list(self.unresolved):
+    @property
+    def has_unresolved(self) -> bool:
+        """Whether blocks of this process are committed or rolled back, and it is not known which."""
+        return bool(self._unresolved)
+
+    async def resolve_lost(self) -> Exception | None:
+        """Resolve what the blocks have left to the background, as far as that is possible now.
+
+        Return an error that the next attempt may not meet.
+        """
+        failure: Exception | None = None
+        for write in list(self._unresolved):
             try:
-                await self.resolve(write)
+                await self._resolve(write)
             except StateRowError as error:
                 _log.error("outbox %s: %s", self.transactional_id, error)
-            else:
-                if write.outcome is None:
-                    continue
-            self.unresolved.remove(write)
+            except Exception as error:
+                failure = error
+        return failure
 
     def _outcome_unknown(self, why: str) -> OutcomeUnknown:
         return OutcomeUnknown(
             f"the database commit of a dual write that adds its records to the outbox {self.transactional_id!r} was "
             f"sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the dual "
-            "write before its `outcome` is set, which the pool does in the background",
+            "write before its outcome is known",
             transactional_id=self.transactional_id,
             prepared_state="",
         )

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
-from dualwrite.errors import DualWriteError, FencedError, KafkaError, StoredBlockRefusedError
+from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, StoredBlockRefusedError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.decisions import Outcome
@@ -31,13 +32,22 @@ _log = logging.getLogger(__name__)
 
 _SLOT: Final = 0
 
+_MOMENT_S: Final = 0.02
+"""How often `recover` looks whether a round is over."""
+
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
 """How long after Kafka has refused a block for good to try again: only a person can change that."""
 
-_SECONDS_TO_LEAD: Final = 1.0
-"""How long to wait between attempts to become the process that publishes; at most a third of a lease."""
+_MOST_IDLE_S: Final = 1.0
+"""How long at most to wait between attempts to become the process that publishes, and looks at what waits."""
+
+_LEASES_TO_STAND_BACK: Final = 2
+"""For how many leases a process that could not publish leaves the outbox to others."""
+
+_SHARE_OF_POLLS: Final = 0.1
+"""The most of its time that an idle publisher spends looking for blocks of other processes."""
 
 _SECONDS_TO_STOP: Final = 5.0
 
@@ -60,7 +70,7 @@ class OutboxPublisher:
         self.writes: Final = writes
         self._settings = settings
         self._leases = leases
-        self._heartbeat_s = lease_ms / 3000
+        self._lease_s = lease_ms / 1000
         self._new_coordinator = new_coordinator
         self._runtime = runtime
         self._availability = availability
@@ -69,26 +79,32 @@ class OutboxPublisher:
         """Publishes; None while another process has the lease."""
         self._has_recovered = False
         """Whether the coordinator knows that it has completed what was open, and has had no error since."""
+        self._refused_until_s = 0.0
+        """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
+        self._has_added = False
+        """Whether this process has added something since it last looked."""
         self._lease_lost = False
         self._failures = 0
+        self._failing_since_s: float | None = None
+        """Since when this process leads and cannot publish, by the monotonic clock."""
+        self._leads_not_before_s = 0.0
+        self._looks_at_backlog_s = 0.0
+        """When to query what waits again, which reads all of it."""
+        self._callers = 0
+        """How many `recover` wait, for which everything is tried, whatever is known."""
         self._found: list[Resolution] = []
-        self._last_error: Exception | None = None
+        self.last_error: Exception | None = None
+        """Why the last attempt to publish failed; None if it did not."""
         self._rounds = 0
-        self._round_over = runtime.bell()
         self._bell = runtime.bell()
         self._heartbeat_bell = runtime.bell()
+        self._is_prepared = False
+        self._is_running = False
         self._background: list[Background] = []
         self._starting = threading.Lock()
         self._stopped = False
-        self._is_wanted = False
-        """Whether `recover` waits, which tries even if Kafka is known to be away."""
-        self._has_added = False
-        """Whether this process has added something since it last looked."""
         writes.on_added = self._note_added
-
-    def _note_added(self) -> None:
-        self._has_added = True
-        self._bell.ring()
+        writes.on_unresolved = self._bell.ring
 
     @property
     def publishes(self) -> bool:
@@ -105,23 +121,37 @@ class OutboxPublisher:
         """Look for something to do, because Kafka has come back, or has gone."""
         self._bell.ring()
 
+    def _note_added(self) -> None:
+        self._has_added = True
+        if self._has_recovered:  # otherwise it is of no use to try at each block
+            self._bell.ring()
+
+    async def get_ready(self) -> None:
+        """Make what blocks and the publisher need, once. Raises StoreFullError if too much waits to be published."""
+        await self.writes.get_ready()
+        if not self._is_prepared:
+            await self._leases.every_lease()
+            self._is_prepared = True
+
     # ---- loops ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the background; harmless when repeated."""
-        if self._background or self._stopped:
+        """Start the background, also after something has ended it; harmless when repeated."""
+        if self._is_running or self._stopped:
             return
         with self._starting:
-            if not self._background:
+            if not self._is_running:
+                self._is_running = True
                 name = f"dualwrite-{self.writes.transactional_id}"
                 publisher = self._runtime.spawn(f"{name}-publisher", self._publish_for_ever)
                 heartbeat = self._runtime.spawn(f"{name}-lease", self._renew_for_ever)
                 self._background = [publisher, heartbeat]
 
     async def _renew_for_ever(self) -> None:
-        while not self._stopped:
-            await self._heartbeat_bell.wait(self._heartbeat_s)
-            if self._stopped or self._coordinator is None:
+        """Renew the lease as long as there is something that publishes."""
+        while self._is_running and not self._stopped:
+            await self._heartbeat_bell.wait(self._lease_s / 3)
+            if not self._is_running or self._stopped or self._coordinator is None:
                 continue
             try:
                 if _SLOT not in await self._leases.renew({_SLOT}):
@@ -130,49 +160,71 @@ class OutboxPublisher:
                 self._failed(error)
 
     async def _publish_for_ever(self) -> None:
-        while not self._stopped:
-            pause_s = await self._round()
-            self._rounds += 1
-            self._round_over.ring()
-            await self._bell.wait(pause_s)
+        try:
+            while not self._stopped:
+                pause_s = await self._round()
+                self._rounds += 1
+                await self._bell.wait(pause_s)
+        finally:
+            self._is_running = False
+            self._heartbeat_bell.ring()
 
     async def _round(self) -> float:
         """Do what there is to do. Return for how many seconds to wait then, unless something wakes the publisher."""
+        unresolved = await self.writes.resolve_lost()
+        if unresolved is not None:
+            self._failed(unresolved)
         try:
-            if self.writes.unresolved:
-                await self.writes.resolve_lost()
             pause_s = await self._publish_if_leading()
         except StoredBlockRefusedError as error:  # which is logged once
-            self._last_error = error
-            await self._note_backlog()
-            return _SECONDS_AFTER_REFUSAL
+            self._refused_until_s = time.monotonic() + _SECONDS_AFTER_REFUSAL
+            self.last_error = error
+            pause_s = self._idle_s
         except Exception as error:
             self._failed(error)
             self._failures += 1
-            await self._note_backlog()
-            return _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1]
-        self._failures = 0
-        self._last_error = None
+            pause_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S)) - 1]
+            await self._leave_to_others_in_time()
+            await self._look_at_backlog()
+        else:
+            self._failures = 0
+            if unresolved is None and not self._waits_after_refusal:
+                self.last_error = None
         return pause_s
+
+    @property
+    def _idle_s(self) -> float:
+        """How long to wait where there is nothing to do but to look."""
+        return min(_MOST_IDLE_S, self._lease_s / 3)
+
+    @property
+    def _waits_after_refusal(self) -> bool:
+        return time.monotonic() < self._refused_until_s
 
     async def _publish_if_leading(self) -> float:
         if self._lease_lost:
             await self._part_with_slot(holds_lease=False)
         if self._coordinator is None and not await self._lead():
-            await self._note_backlog()
-            return min(_SECONDS_TO_LEAD, self._heartbeat_s)
-        if self._availability.is_away and not self._is_wanted:
+            await self._look_at_backlog()
+            return self._idle_s
+        if (self._availability.is_away or self._waits_after_refusal) and not self._callers:
             self._availability.keep_watching()
-            await self._note_backlog()
-            return self._heartbeat_s
-        await self._publish()
-        return self._settings.poll_ms / 1000
+            if self._availability.is_away:
+                await self._leave_to_others_in_time()
+            await self._look_at_backlog()
+            return self._idle_s
+        began_s = time.monotonic()
+        if not await self._is_anything_waiting():
+            self._failing_since_s = None
+            self.writes.backlog = None
+            return max(self._settings.poll_ms / 1000, (time.monotonic() - began_s) / _SHARE_OF_POLLS)
+        if await self._publish():
+            await self._look_at_backlog()
+        return 0.0
 
     def _failed(self, error: Exception) -> None:
-        self._last_error = error
+        self.last_error = error
         self._counts.background_failures += 1
-        self._counts.last_background_error = f"{type(error).__name__}: {error}"
-        self._counts.kafka_failed = isinstance(error, KafkaError)
         expected = isinstance(error, (*self._leases.errors, DualWriteError))
         _log.warning(
             "outbox %s: could not be published now, which will be tried again: %s",
@@ -181,24 +233,28 @@ class OutboxPublisher:
             exc_info=None if expected else error,
         )
 
-    async def _note_backlog(self) -> None:
-        """Query what waits, for the limits; a database that cannot be queried refuses the blocks by itself."""
+    async def _look_at_backlog(self) -> None:
+        """Query what waits, for the limits and the status, not more often than is of use."""
+        now_s = time.monotonic()
+        if now_s < self._looks_at_backlog_s:
+            return
         try:
             self.writes.backlog = await self.writes.database.backlog(self.writes.transactional_id)
-        except self.writes.database.errors as error:
+        except Exception as error:  # a database that cannot be queried refuses the blocks by itself
             _log.debug("outbox %s: %s", self.writes.transactional_id, error)
+        took_s = time.monotonic() - now_s
+        self._looks_at_backlog_s = now_s + max(self._idle_s, took_s / _SHARE_OF_POLLS)
 
     # ---- the lease ------------------------------------------------------------------------------------------
 
     async def _lead(self) -> bool:
         """Become the process that publishes, if there is none. Return whether this is it now."""
-        if not self._settings.publishes:
-            return False
-        await self.writes.prepare()
-        if not await self._has_lease():
+        stands_back = time.monotonic() < self._leads_not_before_s and not self._callers
+        if not self._settings.publishes or stands_back or not await self._has_lease():
             return False
         self._coordinator = self._new_coordinator(HeldLease(self._leases, _SLOT))
         self._has_recovered = self._lease_lost = False
+        self._failing_since_s = None
         return True
 
     async def _has_lease(self) -> bool:
@@ -209,85 +265,136 @@ class OutboxPublisher:
                 return (lease.free or lease.expired) and await self._leases.claim(lease)
         return await self._leases.add(_SLOT)
 
+    async def _leave_to_others_in_time(self) -> None:
+        """Leave the outbox to processes that may reach Kafka, if this one could not publish for as long as a lease."""
+        now_s = time.monotonic()
+        if self._coordinator is None:
+            return
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s
+        if now_s - self._failing_since_s < self._lease_s or self._callers:
+            return
+        self._leads_not_before_s = now_s + _LEASES_TO_STAND_BACK * self._lease_s
+        try:
+            await self._part_with_slot(holds_lease=True)
+        except Exception as error:
+            self._failed(error)
+
     async def _part_with_slot(self, *, holds_lease: bool) -> None:
         """Let another process publish. What is left open is completed by it."""
         coordinator, self._coordinator = self._coordinator, None
-        self._lease_lost = False
+        self._has_recovered = self._lease_lost = False
         try:
             if coordinator is not None:
-                await coordinator.close(waits=holds_lease)
+                await coordinator.close(waits=False)
         finally:
             if holds_lease:
                 await self._leases.release(_SLOT)
 
     # ---- publishing -----------------------------------------------------------------------------------------
 
-    async def _publish(self) -> None:
+    async def _is_anything_waiting(self) -> bool:
+        """Return whether there is something to publish; what this process has just added needs no query."""
+        added, self._has_added = self._has_added, False
+        if added or not self._has_recovered or self._callers:
+            return True
+        return await self.writes.database.has_waiting(self.writes.transactional_id)
+
+    async def _publish(self) -> bool:
+        """Publish what waits, or the oldest of it. Return whether more waits."""
         coordinator = self._coordinator
         assert coordinator is not None, "this process leads"
         try:
             with coordinator.exclusively():
-                await self._publish_by(coordinator)
+                more = await self._publish_by(coordinator)
         except FencedError as error:
             _log.info("outbox %s: another process publishes now (%s)", self.writes.transactional_id, error)
             await self._part_with_slot(holds_lease=False)
+            return False
+        self._has_added |= more
+        self._failing_since_s = None
+        return more
 
-    async def _publish_by(self, coordinator: DualWriteCoordinator) -> None:
-        if not self._has_recovered:
+    async def _publish_by(self, coordinator: DualWriteCoordinator) -> bool:
+        recovers = not self._has_recovered or bool(self._callers)
+        self._has_recovered = False  # until it has succeeded
+        more = False
+        if recovers:
             resolution = await coordinator.recover()
-            if resolution.outcome is not Outcome.NOTHING:
+            if self._callers and resolution.outcome is not Outcome.NOTHING:
                 self._found.append(resolution)
-            self._has_recovered = True
-        elif await self._has_waiting():
-            self._has_recovered = False
-            await coordinator.publish_stored()
-            self._has_recovered = True
-        self.writes.backlog = None
-
-    async def _has_waiting(self) -> bool:
-        """Return whether there is something to publish; what this process has just added needs no query."""
-        added, self._has_added = self._has_added, False
-        return added or await self.writes.database.has_waiting(self.writes.transactional_id)
+        else:
+            more = await coordinator.publish_stored()
+        self._has_recovered = True
+        self._refused_until_s = 0.0
+        return more
 
     async def recover(self) -> list[Resolution]:
-        """Publish what waits, unless another process does. Return what was left open. Raises why that is impossible."""
-        await self.writes.prepare()
+        """Publish what waits, unless another process does, or this one may not. Return what was left open.
+
+        Raises why that is impossible now, and IllegalStateError if the background has ended.
+        """
+        await self.get_ready()
+        if not self._settings.publishes:
+            return []
         self.start()
-        self._found.clear()
-        self._is_wanted = True
-        first = self._rounds + 2  # the one in progress may have begun before what is looked for was there
-        while self._rounds < first and not self._stopped:
-            self._bell.ring()
-            await self._round_over.wait(self._heartbeat_s)
-        self._is_wanted = False
-        if self._last_error is not None:
-            raise self._last_error
-        return list(self._found)
+        known = len(self._found)
+        self._callers += 1
+        try:
+            first = self._rounds + 2  # the one in progress may have begun before what is looked for was there
+            while self._rounds < first:
+                if not self._is_running:
+                    raise IllegalStateError(
+                        f"the background that publishes the outbox {self.writes.transactional_id!r} has ended, because "
+                        "the pool is closed or its task was cancelled; what waits stays there: make a new pool"
+                    )
+                self._bell.ring()
+                await self._runtime.bell().wait(_MOMENT_S)
+            found = self._found[known:]
+        finally:
+            self._callers -= 1
+            if not self._callers:
+                self._found.clear()
+        if self.last_error is not None:
+            raise self.last_error
+        return found
 
     # ---- the end --------------------------------------------------------------------------------------------
-
-    async def stop(self) -> None:
-        """Publish what this process has added, if it publishes and Kafka can be reached, and let others go on."""
-        self._stopped = True
-        self._bell.ring()
-        self._heartbeat_bell.ring()
-        for background in self._background:
-            await background.join(_SECONDS_TO_STOP)
-        if self._coordinator is None:
-            return
-        try:
-            if not self._availability.is_away and not self._lease_lost:
-                await self._publish()
-            await self._part_with_slot(holds_lease=True)
-        except Exception as error:
-            _log.warning(
-                "outbox %s: what it holds is left to other processes, or to the next one (%s)",
-                self.writes.transactional_id,
-                str(error).partition("\n")[0],
-            )
 
     def begin_no_more(self) -> None:
         """Let the background end after its current attempt."""
         self._stopped = True
         self._bell.ring()
         self._heartbeat_bell.ring()
+
+    async def stop(self) -> None:
+        """Publish what waits, if this process publishes and Kafka can be reached, and let others go on."""
+        self.begin_no_more()
+        for background in self._background:
+            await background.join(_SECONDS_TO_STOP)
+        try:
+            await self.writes.resolve_lost()
+            await self._publish_the_rest()
+        except Exception as error:
+            _log.warning(
+                "outbox %s: what it holds is left to other processes, or to the next one (%s)",
+                self.writes.transactional_id,
+                str(error).partition("\n")[0],
+            )
+        if self.writes.has_unresolved:
+            _log.warning(
+                "outbox %s: the outcome of a commit without a response is not known yet, and this process does not ask "
+                "for it any more: both sides agree whatever it is",
+                self.writes.transactional_id,
+            )
+
+    async def _publish_the_rest(self) -> None:
+        if self._coordinator is None:
+            return
+        ends_s = time.monotonic() + _SECONDS_TO_STOP
+        try:
+            if not self._availability.is_away and not self._lease_lost:
+                while await self._publish() and time.monotonic() < ends_s:
+                    pass
+        finally:
+            await self._part_with_slot(holds_lease=not self._lease_lost)

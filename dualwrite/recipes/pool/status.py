@@ -70,7 +70,13 @@ class OutboxNow(Protocol):
     @property
     def refused(self) -> RefusedBlock | None: ...
     @property
+    def last_error(self) -> Exception | None: ...
+    @property
     def writes(self) -> _Writes: ...
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 @dataclass(slots=True)
@@ -99,6 +105,7 @@ class Counts:
     ) -> PoolStatus:
         refused = None if outbox is None else outbox.refused
         backlog = None if outbox is None else outbox.writes.backlog
+        problem = None if outbox is None else outbox.last_error
         return PoolStatus(
             max_writers=max_writers,
             in_use=places.in_use,
@@ -111,7 +118,7 @@ class Counts:
             recovered_total=self.recovered,
             timeouts_total=self.timeouts,
             background_failures_total=self.background_failures,
-            last_background_error=self.last_background_error,
+            last_background_error=self.last_background_error or (None if problem is None else _described(problem)),
             stored=places.stored,
             refused=places.refused + refused_of_dead + (() if refused is None else (refused,)),
             kafka_away_since_s=None if away is None else away.since_s,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from dualwrite.errors import IllegalStateError
@@ -17,7 +17,7 @@ from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, TableFile
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
 from dualwrite.recipes.sql.isolation import sees_now
-from dualwrite.recipes.sql.outbox_statements import HAS_WAITING, OUTBOX_TABLE, SELECT_BACKLOG, was_committed
+from dualwrite.recipes.sql.outbox_statements import HAS_WAITING, IS_IN_PROGRESS, OUTBOX_TABLE, SELECT_BACKLOG
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
     PinnedTables,
@@ -97,24 +97,26 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         await self._in_transaction_that_creates(lambda transaction: transaction.need(table, self._pin.tables))
         self._pin.has_outbox_table = True
 
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, PostgresTransaction), "this database has begun the block"
-        return await block.add_to_outbox(transactional_id, content, now_ms=now_ms)
+        return await block.add_to_outbox(transactional_id, content)
 
-    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
-        assert self._pin.tables is not None, "the outbox was prepared before the block began"
-        steps = was_committed(self._pin.tables, transactional_id, added)
-        return await self.in_transaction(lambda transaction: transaction.query(steps))
+    async def is_in_progress(self, added: Added) -> bool:
+        (found,) = await self._one_row(IS_IN_PROGRESS, {"transaction": added.transaction})
+        return bool(found)
+
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
+        assert isinstance(database, PostgresTransaction), "this database has begun it"
+        return await database.outbox.was_committed(transactional_id, added)
 
     async def has_waiting(self, transactional_id: str) -> bool:
-        (found,) = await self._query_outbox(HAS_WAITING, transactional_id)
+        (found,) = await self._one_row(HAS_WAITING, {"id": transactional_id})
         return bool(found)
 
     async def backlog(self, transactional_id: str) -> Backlog:
-        return Backlog(*await self._query_outbox(SELECT_BACKLOG, transactional_id))
+        return Backlog(*await self._one_row(SELECT_BACKLOG, {"id": transactional_id}))
 
-    async def _query_outbox(self, sql: str, transactional_id: str) -> Sequence[Any]:
-        values = {"id": transactional_id}
+    async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
         (row,) = await self.in_transaction(lambda transaction: transaction.rows(self._pin.sql(sql), values))
         return row
 

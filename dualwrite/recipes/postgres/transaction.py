@@ -363,14 +363,14 @@ class PostgresTransaction(ABC):
         }
         self._deciding = self._new_message(sql, refusals)
 
-    async def add_to_outbox(self, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox, and let `commit`, which must be the next call, be durable.
 
         Raises TransactionEndedInsideError, and IllegalStateError if this is another database than the one required.
         """
         assert self._pin.tables is not None, "the outbox was prepared before the block began"
         self._transactional_id = transactional_id
-        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": self._mark}
+        values = {"id": transactional_id, "content": content, "mark": self._mark}
         found = await self.rows(self._pin.sql(ADD), values)
         if not found:
             raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
@@ -382,8 +382,12 @@ class PostgresTransaction(ABC):
 
     @property
     def stored_blocks(self) -> StoredBlocks:
-        statements = _Statements(self, self._pin)
-        return BlocksOfAnyId(RedoTable(statements), OutboxTable(statements))
+        return BlocksOfAnyId(RedoTable(_Statements(self, self._pin)), self.outbox)
+
+    @property
+    def outbox(self) -> OutboxTable:
+        """What waits in outboxes, as seen inside this transaction."""
+        return OutboxTable(_Statements(self, self._pin))
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without locking it; once this transaction is committed, what was read is durable."""

@@ -22,7 +22,7 @@ import select
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -101,7 +101,7 @@ def is_between_statements(connection: AnyConnection) -> bool:
     return connection.pgconn.transaction_status == _IN_TRANSACTION and not connection._pipeline  # noqa: SLF001
 
 
-@cache
+@lru_cache(maxsize=1024)
 def pyformat(sql: str) -> str:
     """Return a statement whose parameters are written `:name` in psycopg's notation."""
     return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)

@@ -6,7 +6,7 @@ its row sees the earlier one too. What is read in the order of `seq` is therefor
 a row with a lower number may still be committed later by a transaction that conflicts with none of these.
 
 Rows are read and deleted only by a transaction that has locked the state row of the outbox's id. A block that a person
-has taken out keeps its row, under a negative number.
+has taken out keeps its row, under a negative number. The numbers of published blocks are noted for some minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import NOT_COUNTED, NOTHING_STORED, Added, Stored, StoredBlock, StoredBlocks
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, Query
+from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
 from dualwrite.recipes.sql.postgres import IS_MARKED, LOCATION, RAISE
 
 OUTBOX_TABLE: Final = "kafka_transaction_outbox"
@@ -26,28 +26,42 @@ OUTBOX_TABLE: Final = "kafka_transaction_outbox"
 _MOST_BLOCKS: Final = 1_000
 """The most blocks that are published at a time."""
 
-_OF_ID: Final = "transactional_id = :id"
-_WAITING: Final = f"{_OF_ID} AND seq > 0"
+PUBLISHED_KEPT_MS: Final = 300_000
+"""For how long the numbers of published blocks are kept."""
 
-TIMELINE: Final = "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
-"""The timeline on which the server writes: another one after a failover, on which ids of transactions begin anew."""
+_MOST_FORGOTTEN: Final = 2
+"""How many notes of published blocks are deleted when one is made."""
+
+_OF_ID: Final = "transactional_id = :id"
+_OF_BLOCK: Final = f"{_OF_ID} AND seq = CAST(:seq AS bigint)"
+_WAITING: Final = f"{_OF_ID} AND seq > 0"
+_NOTED: Final = f"{_OF_ID} AND seq < 0 AND published IS NOT NULL"
 
 ADD: Final = (
     f"INSERT INTO {OUTBOX_TABLE} (transactional_id, stored_at_ms, records)"
-    f" SELECT CAST(:id AS varchar), CAST(:now AS bigint), CAST(:content AS bytea) WHERE {IS_MARKED}"
-    f" RETURNING concat_ws(' ', seq, pg_current_xact_id(), {TIMELINE}, {RAISE}, {LOCATION})"
+    f" SELECT CAST(:id AS varchar), {POSTGRES_NOW_MS}, CAST(:content AS bytea) WHERE {IS_MARKED}"
+    f" RETURNING concat_ws(' ', seq, stored_at_ms, pg_current_xact_id(), {RAISE}, {LOCATION})"
 )
 """Adds a block, unless this is not the transaction of `:mark` (empty: any), and makes its COMMIT durable.
 
 Returns one text, because each column costs a driver a few microseconds; `place_of` reads it.
 """
 
-STILL_ADDED: Final = (
-    f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)) AND {IS_MARKED}"
+STILL_ADDED: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}) AND {IS_MARKED}"
+IS_IN_PROGRESS: Final = (
+    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND granted"
+    " AND transactionid = CAST(CAST(CAST(:transaction AS text) AS xid8) AS xid))"
 )
-_SELECT_STATUS: Final = (
-    f"SELECT CASE WHEN {TIMELINE} = :timeline THEN pg_xact_status(CAST(CAST(:transaction AS text) AS xid8)) END,"
-    f" (SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint))"
+"""Whether a transaction is in progress: it holds a lock on its own id until what it has written can be seen.
+
+Whether it was committed is not read from its id, which a crash of the server can give to another transaction.
+"""
+_SELECT_EVIDENCE: Final = (
+    f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND records = CAST(:content AS bytea)"
+    " AND seq IN (CAST(:seq AS bigint), -CAST(:seq AS bigint)))"
+    f" OR EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_NOTED} AND seq >= -CAST(:seq AS bigint)"
+    " AND CAST(:seq AS bigint) = ANY(published)),"
+    f" {POSTGRES_NOW_MS} - CAST(:stored_at AS bigint)"
 )
 _SELECT_EDGES: Final = (
     f"SELECT (SELECT seq FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq DESC LIMIT 1),"
@@ -60,10 +74,19 @@ _SELECT_OLDEST: Final = (
     f" LIMIT {_MOST_BLOCKS}) AS oldest) AS summed WHERE bytes_before = 0 OR"
     " bytes_before + octet_length(records) <= CAST(:most AS bigint) ORDER BY seq"
 )
-_SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)"
+_SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
-_TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_ID} AND seq = CAST(:seq AS bigint)"
-_DELETE: Final = f"DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(CAST(:numbers AS bigint[]))"
+_TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
+_DELETE: Final = (
+    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(CAST(:numbers AS bigint[])) RETURNING 1),"
+    f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN (SELECT seq FROM {OUTBOX_TABLE}"
+    f" WHERE {_NOTED} AND stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS} ORDER BY seq DESC"
+    f" LIMIT {_MOST_FORGOTTEN})),"
+    f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published)"
+    f" VALUES (CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, CAST(:numbers AS bigint[])))"
+    " SELECT count(*) FROM gone"
+)
+"""Deletes blocks, notes their numbers under that of the first one, and forgets some that were noted long ago."""
 HAS_WAITING: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_WAITING})"
 SELECT_BACKLOG: Final = (
     "SELECT count(*), CAST(coalesce(sum(octet_length(records)), 0) AS bigint), coalesce(min(stored_at_ms), 0)"
@@ -76,31 +99,8 @@ SELECT_OUTBOXES: Final = (
 
 def place_of(text: str, content: bytes) -> tuple[Added, str]:
     """Return the place that `ADD` has given a block, and the database as `LOCATION` names it."""
-    seq, transaction, timeline, _, location = text.split(" ", 4)
-    return Added(int(seq), transaction, timeline, content), location
-
-
-def was_committed(pinned: PinnedTables, transactional_id: str, added: Added) -> Query[bool | None]:
-    """Query whether the transaction that has added a block was committed; None while it is in progress.
-
-    Raises StateRowError if the server cannot tell: the block is not there, and may have been published, and the server
-    has forgotten the transaction or counts them anew. What a transaction has written is visible as soon as it counts as
-    committed, and the other way round: the two are read by one statement.
-    """
-    values = {"id": transactional_id, "seq": added.seq, "transaction": added.transaction, "timeline": added.timeline}
-    ((status, found),) = yield pinned.sql(_SELECT_STATUS), values
-    if status == "in progress":
-        return None
-    if found is not None and bytes(found) == added.content:
-        return True
-    if status is None:
-        raise StateRowError(
-            f"block {added.seq} is not in {OUTBOX_TABLE}, and this server does not know any more how transaction "
-            f"{added.transaction} of timeline {added.timeline} has ended, which had added it: it was failed over, or "
-            "has forgotten it; whether the block was committed and published is not known: look for its row in the "
-            "tables of the application"
-        )
-    return bool(status == "committed")
+    seq, stored_at_ms, transaction, _, location = text.split(" ", 4)
+    return Added(int(seq), int(stored_at_ms), transaction, content), location
 
 
 class Statements(Protocol):
@@ -129,7 +129,7 @@ class OutboxTable:
         return NOTHING_STORED if newest is None else Stored(newest, NOT_COUNTED, since_ms)
 
     async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
-        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": ""}
+        values = {"id": transactional_id, "content": content, "mark": ""}
         ((text,),) = await self._statements.rows(ADD, values)
         return StoredBlock(place_of(text, content)[0].seq, now_ms, content)
 
@@ -151,12 +151,27 @@ class OutboxTable:
         return bool(await self._statements.rows(_SELECT_TAKEN_OUT, values))
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        values = {"id": transactional_id, "numbers": [block.seq for block in blocks]}
-        deleted = await self._statements.changed(_DELETE, values)
+        values = {"id": transactional_id, "numbers": [block.seq for block in blocks], "seq": blocks[0].seq}
+        ((deleted,),) = await self._statements.rows(_DELETE, values)
         if deleted != len(blocks):
             raise _gone(transactional_id, "nothing was published")
         left = blocks[-1].seq < before.newest_seq
         return Stored(before.newest_seq, NOT_COUNTED, before.since_ms) if left else NOTHING_STORED
+
+    async def was_committed(self, transactional_id: str, added: Added) -> bool:
+        """Return whether the transaction that has added a block, and is not in progress, was committed.
+
+        Raises StateRowError if that was so long ago that it cannot be told any more.
+        """
+        values = {"id": transactional_id, "seq": added.seq, "content": added.content, "stored_at": added.stored_at_ms}
+        ((is_there, age_ms),) = await self._statements.rows(_SELECT_EVIDENCE, values)
+        if not is_there and age_ms > PUBLISHED_KEPT_MS:
+            raise StateRowError(
+                f"block {added.seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, and was added {age_ms} ms ago: "
+                "whether it was committed and published, or rolled back, is not known any more; look for what the "
+                "block wrote in the tables of the application"
+            )
+        return bool(is_there)
 
 
 def _gone(transactional_id: str, what: str) -> StateRowError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from dualwrite.errors import ConfigError, StateTableError
@@ -38,7 +38,7 @@ class PinnedTables(NamedTuple):
         return _qualified(text, self.quoted_schema, self.oid)
 
 
-@cache
+@lru_cache(maxsize=1024)
 def _qualified(text: str, quoted_schema: str | None, oid: int | None) -> str:
     named = text if quoted_schema is None else _TABLES.sub(lambda found: f"{quoted_schema}.{found[0]}", text)
     return named if oid is None else named.replace(OID, str(oid))

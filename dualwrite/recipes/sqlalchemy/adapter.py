@@ -19,7 +19,7 @@ from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, St
 from dualwrite.recipes.core.waiting import Waiting, interrupted_by
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.isolation import keeps_a_snapshot
-from dualwrite.recipes.sql.outbox_statements import BlocksOfAnyId
+from dualwrite.recipes.sql.outbox_statements import BlocksOfAnyId, OutboxTable
 from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
@@ -61,12 +61,17 @@ class SqlAlchemyPort:
 
     @property
     def stored_blocks(self) -> StoredBlocks:
-        where = (self._transaction.connection, self._store.pinned, self._carry)
-        return BlocksOfAnyId(self._redo.blocks_on(*where), self._outbox.blocks_on(*where))
+        redo = self._redo.blocks_on(self._transaction.connection, self._store.pinned, self._carry)
+        return BlocksOfAnyId(redo, self.outbox)
 
-    async def add_to_outbox(self, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+    @property
+    def outbox(self) -> OutboxTable:
+        """What waits in outboxes, as seen inside this transaction."""
+        return self._outbox.blocks_on(self._transaction.connection, self._store.pinned, self._carry)
+
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox, and let `commit` be durable, and fail unless they are still there."""
-        add = partial(self._outbox.add, now_ms=now_ms, raise_durability=self._store.raise_durability)
+        add = partial(self._outbox.add, raise_durability=self._store.raise_durability)
         return await self._carry(lambda: add(self._transaction, self._store.pinned, transactional_id, content))
 
     @property
@@ -182,13 +187,16 @@ class SqlAlchemyDatabase:
         self._outbox.prepare(self._store.pinned, create_table=self._may_create_outbox)
         self._may_create_outbox = False
 
-    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes, *, now_ms: int) -> Added:
+    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, SqlAlchemyPort), "this database has begun the block"
-        return await block.add_to_outbox(transactional_id, content, now_ms=now_ms)
+        return await block.add_to_outbox(transactional_id, content)
 
-    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
-        pinned = self._store.pinned
-        return await self._carry(lambda: self._outbox.was_committed(pinned, transactional_id, added))
+    async def is_in_progress(self, added: Added) -> bool:
+        return await self._carry(lambda: self._outbox.is_in_progress(added))
+
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
+        assert isinstance(database, SqlAlchemyPort), "this database has begun it"
+        return await database.outbox.was_committed(transactional_id, added)
 
     async def has_waiting(self, transactional_id: str) -> bool:
         return await self._carry(lambda: self._outbox.has_waiting(self._store.pinned, transactional_id))

@@ -5,26 +5,32 @@ The file `outbox_schema.sql` creates the same table by hand.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from dualwrite.errors import ConfigError, TransactionEndedInsideError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, Added, Backlog, missing_table
 from dualwrite.recipes.sql.outbox_statements import (
     ADD,
     HAS_WAITING,
+    IS_IN_PROGRESS,
     OUTBOX_TABLE,
     SELECT_BACKLOG,
     STILL_ADDED,
     OutboxTable,
     place_of,
-    was_committed,
 )
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, execute_query
+from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
-from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, driver_connection, value_past_sqlalchemy
+from dualwrite.recipes.sqlalchemy.drivers import (
+    DRIVERS_THAT_MARK,
+    Carry,
+    driver_connection,
+    value_past_sqlalchemy,
+)
 from dualwrite.recipes.sqlalchemy.state_table import ENDED_PAST_SQLALCHEMY
 from dualwrite.recipes.sqlalchemy.tables import TextStatements, cached_text, create_missing, pinned_tables, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
@@ -35,7 +41,8 @@ kafka_transaction_outbox = sa.Table(
     sa.Column("transactional_id", sa.String(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("seq", sa.BigInteger, sa.Identity(always=False), primary_key=True),
     sa.Column("stored_at_ms", sa.BigInteger, nullable=False),
-    sa.Column("records", sa.LargeBinary, nullable=False),
+    sa.Column("records", sa.LargeBinary, nullable=True),
+    sa.Column("published", postgresql.ARRAY(sa.BigInteger), nullable=True),
 )
 
 
@@ -95,7 +102,6 @@ class SqlAlchemyOutbox:
         transactional_id: str,
         content: bytes,
         *,
-        now_ms: int,
         raise_durability: str | None,
     ) -> Added:
         """Add a block's records, and let its COMMIT be durable, and fail unless they are still there."""
@@ -103,7 +109,7 @@ class SqlAlchemyOutbox:
         connection = transaction.connection
         is_marked = connection.dialect.driver in DRIVERS_THAT_MARK
         mark: str = getattr(driver_connection(connection), MARK_ATTRIBUTE, "") if is_marked else ""
-        values = {"id": transactional_id, "now": now_ms, "content": content, "mark": mark}
+        values = {"id": transactional_id, "content": content, "mark": mark}
         place = value_past_sqlalchemy(connection, pinned.sql(ADD), values) if is_marked else None
         if place is None:  # the driver cannot, or no row was added
             place = connection.scalar(cached_text(pinned.sql(ADD)), values)
@@ -116,25 +122,21 @@ class SqlAlchemyOutbox:
         )
         return added
 
-    def was_committed(self, pinned: PinnedTables, transactional_id: str, added: Added) -> bool | None:
-        """Return whether the transaction that has added a block was committed; None while it is in progress."""
-        with self._engine.connect() as connection:
-            return execute_query(
-                was_committed(pinned, transactional_id, added),
-                lambda sql, values: connection.execute(cached_text(sql), values).all(),
-            )
+    def is_in_progress(self, added: Added) -> bool:
+        """Return whether the transaction that has added a block has not ended yet."""
+        return bool(self._row(IS_IN_PROGRESS, {"transaction": added.transaction})[0])
 
     def has_waiting(self, pinned: PinnedTables, transactional_id: str) -> bool:
         """Return whether blocks wait, without a lock."""
-        return bool(self._row(pinned, HAS_WAITING, transactional_id)[0])
+        return bool(self._row(pinned.sql(HAS_WAITING), {"id": transactional_id})[0])
 
     def backlog(self, pinned: PinnedTables, transactional_id: str) -> Backlog:
         """Return what waits, without a lock."""
-        return Backlog(*self._row(pinned, SELECT_BACKLOG, transactional_id))
+        return Backlog(*self._row(pinned.sql(SELECT_BACKLOG), {"id": transactional_id}))
 
-    def _row(self, pinned: PinnedTables, sql: str, transactional_id: str) -> Sequence[Any]:
+    def _row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
         with self._engine.connect() as connection:
-            return connection.execute(cached_text(pinned.sql(sql)), {"id": transactional_id}).one()
+            return connection.execute(cached_text(sql), values).one()
 
 
 class _Statements(TextStatements):
