@@ -13,7 +13,6 @@ from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
-from dualwrite.recipes.sql.outbox_statements import TIMELINE
 from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
@@ -122,7 +121,7 @@ def _outboxes(connection: sa.Connection, max_age_s: float) -> list[Check]:
     """Check what an outbox needs, and whether blocks have waited in one for too long, if the table exists."""
     if not sa.inspect(connection).has_table(kafka_transaction_outbox.name):
         return []
-    checks = [_backlog(connection, max_age_s), _lost_commits(connection)]
+    checks = [_backlog(connection, max_age_s)]
     if not sa.inspect(connection).has_table(kafka_transaction_redo.name):
         remedy = "create it: dualwrite init-db --outbox; without create_table=False, the publisher does"
         checks.append(warning(_WHERE, kafka_transaction_redo.name, "missing, and outboxes need it", remedy))
@@ -155,19 +154,6 @@ def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
         "publishes. At max_stored_age_ms and max_stored_bytes blocks are refused"
     )
     return warning(_WHERE, table.name, found, remedy)
-
-
-def _lost_commits(connection: sa.Connection) -> Check:
-    """Check the functions by which a COMMIT without a response is resolved."""
-    what = "outcome of transactions"
-    query = f"SELECT {TIMELINE}, pg_xact_status(pg_current_xact_id_if_assigned())"
-    try:
-        with connection.begin_nested():
-            timeline, _ = connection.execute(sa.text(query)).one()
-    except sa.exc.DBAPIError as error:
-        remedy = "outboxes need PostgreSQL 13, its primary, and the right to call pg_walfile_name and pg_xact_status"
-        return failure(_WHERE, what, f"not known: {first_line(error)}", remedy)
-    return Check(_WHERE, what, f"known by their ids, on timeline {timeline}")
 
 
 def _rows(connection: sa.Connection, table: sa.Table) -> str:

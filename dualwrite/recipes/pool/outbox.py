@@ -82,8 +82,8 @@ class OutboxWrites:
         """Make the tables and the state row. Costs nothing when repeated."""
         if not self._is_prepared:
             await self.database.ensure_row(self.transactional_id)
-            await self.database.prepare_to_store(self.transactional_id)
             await self.database.prepare_outbox()
+            await self.database.prepare_to_store(self.transactional_id)  # copies, which the publisher may have to keep
             self._is_prepared = True
 
     def _assert_not_full(self, backlog: Backlog) -> None:

@@ -78,12 +78,12 @@ _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
 _DELETE: Final = (
-    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(CAST(:numbers AS bigint[])) RETURNING 1),"
+    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(CAST(CAST(:numbers AS text) AS bigint[])) RETURNING 1),"
     f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN (SELECT seq FROM {OUTBOX_TABLE}"
     f" WHERE {_NOTED} AND stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS} ORDER BY seq DESC"
     f" LIMIT {_MOST_FORGOTTEN})),"
     f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published)"
-    f" VALUES (CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, CAST(:numbers AS bigint[])))"
+    f" VALUES (CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, CAST(CAST(:numbers AS text) AS bigint[])))"
     " SELECT count(*) FROM gone"
 )
 """Deletes blocks, notes their numbers under that of the first one, and forgets some that were noted long ago."""
@@ -151,7 +151,8 @@ class OutboxTable:
         return bool(await self._statements.rows(_SELECT_TAKEN_OUT, values))
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        values = {"id": transactional_id, "numbers": [block.seq for block in blocks], "seq": blocks[0].seq}
+        numbers = ",".join(str(block.seq) for block in blocks)
+        values = {"id": transactional_id, "numbers": f"{{{numbers}}}", "seq": blocks[0].seq}
         ((deleted,),) = await self._statements.rows(_DELETE, values)
         if deleted != len(blocks):
             raise _gone(transactional_id, "nothing was published")
