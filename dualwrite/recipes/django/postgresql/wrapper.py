@@ -51,6 +51,7 @@ class PostgresDualWrites(DualWriteWrapper):
 
     def begin_transaction(self, pool: Pool, records: RecordBuffer, *, publishes: bool) -> Begun:
         if publishes:
+            blocking.run(pool.slots.get_ready_for_sessions())
             database = pool.backend.database
             assert isinstance(database, PsycopgDatabase)
             transaction = blocking.run(database.transaction(self.connection, records))

@@ -1,0 +1,45 @@
+"""`transaction.atomic()` with an outbox: the records are in the database, and the pool publishes them after it."""
+
+from __future__ import annotations
+
+import pytest
+from django.conf import settings
+
+from dualwrite import Outbox
+from dualwrite.recipes.core.decisions import Outcome
+from tests.django.project import Shop
+from tests.recipes.test_stored_blocks import kafka_away
+from tests.support.conditions import until
+from tests.support.databases import event_bodies
+
+
+@pytest.fixture
+def shop(postgres_shop: Shop) -> Shop:
+    settings.DUALWRITE[postgres_shop.alias]["outbox"] = Outbox()
+    return postgres_shop
+
+
+def test_a_block_is_stored_and_published_right_after(shop: Shop) -> None:
+    with shop.atomic():
+        write = shop.put(1)
+    assert write.outcome is Outcome.STORED
+    until(lambda: shop.on_each_side()[1] == ["1"])
+
+
+def test_a_block_that_fails_leaves_nothing(shop: Shop) -> None:
+    with pytest.raises(ZeroDivisionError), shop.atomic():
+        shop.put(1)
+        raise ZeroDivisionError
+    with shop.atomic():
+        shop.put(2)
+    until(lambda: shop.on_each_side()[1] == ["2"])
+    assert event_bodies(shop.database) == ["2"]
+
+
+def test_blocks_need_no_kafka(shop: Shop) -> None:
+    with kafka_away(shop.emulator):
+        for number in (1, 2):
+            with shop.atomic():
+                write = shop.put(number)
+            assert write.outcome is Outcome.STORED
+    until(lambda: shop.on_each_side()[1] == ["1", "2"], timeout_s=30)
