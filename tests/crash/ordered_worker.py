@@ -7,10 +7,11 @@ import random
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import sqlalchemy as sa
 
-from dualwrite import DualWriter, DualWriterPool, GroupCommit
+from dualwrite import DualWriter, DualWriterPool
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.scenario import AtPoint
@@ -22,16 +23,16 @@ _THREADS = 4
 _CHANGE = sa.text("UPDATE accounts SET version = version + 1 WHERE owner = :owner RETURNING version")
 
 
-def work(url: str, bootstrap_servers: str, topic: str, group_commit: GroupCommit | None) -> None:
-    """Write without end."""
+def work(url: str, bootstrap_servers: str, topic: str, settings: dict[str, Any]) -> None:
+    """Write without end, by a pool with these settings too."""
     with (
         DualWriterPool(
             sa.create_engine(url, pool_size=2 * _THREADS),
             prefix=PREFIX,
             max_writers=_THREADS,
             lease_ms=LEASE_MS,
-            group_commit=group_commit,
             bootstrap_servers=bootstrap_servers,
+            **settings,
         ) as pool,
         ThreadPoolExecutor(_THREADS) as threads,
     ):

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from dualwrite import DualWriter, DualWriterPool, GroupCommit, TransactionAdmin
+from dualwrite import DualWriter, DualWriterPool, GroupCommit, Outbox, TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import KafkaUnreachableError
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.leases import outbox_id_of
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.killed import run_until_killed
 from tests.crash.ordered_worker import KEYS, LEASE_MS, PREFIX, change, decide_and_die, work
@@ -53,41 +55,44 @@ def published(emulator: Emulator) -> dict[str, list[int]]:
 
 
 @contextmanager
-def working(
-    database: PostgresDatabase, emulator: Emulator, group_commit: GroupCommit | None
-) -> Iterator[ForkServerProcess]:
+def working(database: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]) -> Iterator[ForkServerProcess]:
     url = database.url.render_as_string(hide_password=False)
-    process = processes().Process(target=work, args=(url, emulator.bootstrap_servers, TOPIC, group_commit), daemon=True)
+    process = processes().Process(target=work, args=(url, emulator.bootstrap_servers, TOPIC, settings), daemon=True)
     process.start()
     yield process
     process.kill()
     process.join()
 
 
-def write_under_kills(database: PostgresDatabase, emulator: Emulator, group_commit: GroupCommit | None) -> None:
+def write_under_kills(database: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]) -> None:
     """Let two processes write, one of which is killed and replaced again and again; then kill both."""
-    with working(database, emulator, group_commit):
+    with working(database, emulator, settings):
         for _ in range(KILLS):
             goal = sum(versions(database).values()) + BETWEEN_KILLS
-            with working(database, emulator, group_commit):
+            with working(database, emulator, settings):
                 until(lambda: sum(versions(database).values()) >= goal)  # noqa: B023 - called before the next round
 
 
-@pytest.mark.parametrize("group_commit", [None, GroupCommit()], ids=["pool", "group commit"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"group_commit": GroupCommit()}, {"outbox": Outbox()}], ids=["pool", "group commit", "outbox"]
+)
 def test_the_order_of_a_key_is_that_of_the_commits(
-    accounts: PostgresDatabase, emulator: Emulator, group_commit: GroupCommit | None
+    accounts: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]
 ) -> None:
     emulator.create_topic(TOPIC, 2)
-    write_under_kills(accounts, emulator, group_commit)
+    write_under_kills(accounts, emulator, settings)
     with DualWriterPool(
-        accounts.engine, prefix=PREFIX, lease_ms=LEASE_MS, bootstrap_servers=emulator.bootstrap_servers
+        accounts.engine, prefix=PREFIX, lease_ms=LEASE_MS, bootstrap_servers=emulator.bootstrap_servers, **settings
     ) as pool:
         pool.recover()
         until(lambda: sum(map(len, published(emulator).values())) >= sum(versions(accounts).values()))
         in_database = versions(accounts)
     assert published(emulator) == {owner: list(range(1, last + 1)) for owner, last in in_database.items()}
     ids = {transaction.transactional_id for transaction in emulator.transactions()}
-    assert len(ids) >= 2, "one transactional id alone is always in order"
+    if "outbox" in settings:
+        assert ids == {kafka_id_of(accounts.engine, outbox_id_of(PREFIX))}
+    else:
+        assert len(ids) >= 2, "one transactional id alone is always in order"
 
 
 def decided_by_a_dead_process(accounts: PostgresDatabase, emulator: Emulator) -> DualWriter:
