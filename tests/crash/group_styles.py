@@ -262,9 +262,9 @@ class TaskStyle(Style):
         return asyncio.run_coroutine_threadsafe(self.pool.close(), self.loop)
 
     def _started(self, member: Member) -> Future[None]:
-        return asyncio.run_coroutine_threadsafe(self._run(member), self.loop)
+        return asyncio.run_coroutine_threadsafe(self.run_block(member), self.loop)
 
-    async def _run(self, member: Member) -> None:
+    async def run_block(self, member: Member) -> None:
         async with self.pool.transaction(alone=member.alone) as member.tx:
             for step in member.script:
                 await self.do(step, member)

@@ -16,6 +16,7 @@ _PRELOADED: Final = [
     "tests.crash.worker",
     "tests.crash.consuming_worker",
     "tests.crash.django_worker",
+    "tests.crash.outbox_worker",
     "tests.crash.pool_worker",
     "tests.crash.rival_worker",
     "aiokafka",

@@ -1,0 +1,85 @@
+"""Processes with an outbox that write blocks 1, 2, ... and kill or stop themselves; see `killed.py`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import sqlalchemy as sa
+
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from tests.crash import group_styles
+
+LEASE_MS: Final = 300
+BLOCKS: Final = 4
+_PATIENCE_S: Final = 30.0
+
+
+def is_publisher() -> bool:
+    """Return whether the current thread, or task, is the one that publishes an outbox."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    name = threading.current_thread().name if task is None else task.get_name()
+    return name.endswith("-publisher")
+
+
+class AtPointOf:
+    """A pause hook that acts once: when blocks, or else the publisher, come to a point while it is armed."""
+
+    def __init__(
+        self, point: PausePoint, act: Callable[[], None], *, of_publisher: bool, is_armed: bool = True
+    ) -> None:
+        self._point = point
+        self._act = act
+        self._of_publisher = of_publisher
+        self.is_armed = is_armed
+
+    def __call__(self, point: PausePoint) -> None:
+        if self.is_armed and point is self._point and is_publisher() is self._of_publisher:
+            self.is_armed = False
+            self._act()
+
+
+def main(options: list[str]) -> None:
+    """Write blocks until it is killed at a point, by blocks or by the publisher, at the first or a later time."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    for name in ("--style", "--database-url", "--bootstrap-servers", "--prefix", "--topic", "--point"):
+        parser.add_argument(name, required=True)
+    parser.add_argument("--publisher", action="store_true", help="kill it where the publisher is at the point")
+    parser.add_argument("--later", action="store_true", help="not before something was published")
+    arguments = parser.parse_args(options)
+    kill = AtPointOf(
+        PausePoint(arguments.point),
+        lambda: os.kill(os.getpid(), signal.SIGKILL),
+        of_publisher=arguments.publisher,
+        is_armed=not arguments.later,
+    )
+    style = getattr(group_styles, arguments.style)(
+        sa.make_url(arguments.database_url),
+        arguments.topic,
+        None,
+        prefix=arguments.prefix,
+        bootstrap_servers=arguments.bootstrap_servers,
+        lease_ms=LEASE_MS,
+        outbox=Outbox(),
+        pause=kill,
+    )
+    with style:
+        if arguments.later:
+            style.write(100)
+            recover = getattr(style, "run", lambda found: found)
+            recover(style.pool.recover())
+            kill.is_armed = True
+        for number in range(1, BLOCKS + 1):
+            style.write(number)
+        time.sleep(_PATIENCE_S)  # the publisher is on its way
+    raise SystemExit(f"still alive after {arguments.point}")
