@@ -68,6 +68,7 @@ def test_doctor_says_what_waits(call: Call, scenario: Scenario) -> None:
 
 
 def test_doctor_says_what_an_outbox_lacks(call: Call, scenario: Scenario) -> None:
+    execute(scenario, "DROP TABLE kafka_transaction_redo")
     checks = checks_of(call, scenario)
     assert checks["kafka_transaction_redo"]["verdict"] == "warn"
     assert "dualwrite init-db --outbox" in checks["kafka_transaction_redo"]["remedy"]

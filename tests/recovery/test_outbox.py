@@ -175,7 +175,8 @@ def test_the_oldest_block_can_be_taken_out(scenario: Scenario) -> None:
     assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.PUBLISH, True)]
     assert bodies(scenario) == ["2"]
     with scenario.database.aside.connect() as connection:
-        assert list(connection.scalars(sa.text("SELECT seq FROM kafka_transaction_outbox"))) == [-seq]
+        kept = sa.text("SELECT seq FROM kafka_transaction_outbox WHERE records IS NOT NULL")
+        assert list(connection.scalars(kept)) == [-seq]
 
 
 def test_a_copy_of_a_database_publishes_nothing_that_waits_in_the_original(scenario: Scenario) -> None:

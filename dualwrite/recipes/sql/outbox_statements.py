@@ -35,6 +35,7 @@ _MOST_FORGOTTEN: Final = 2
 _OF_ID: Final = "transactional_id = :id"
 _OF_BLOCK: Final = f"{_OF_ID} AND seq = CAST(:seq AS bigint)"
 _WAITING: Final = f"{_OF_ID} AND seq > 0"
+_NUMBERS: Final = "CAST(CAST(:numbers AS text) AS bigint[])"  # for asyncpg, which looks up the types of arrays
 _NOTED: Final = f"{_OF_ID} AND seq < 0 AND published IS NOT NULL"
 
 ADD: Final = (
@@ -78,12 +79,12 @@ _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
 _DELETE: Final = (
-    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(CAST(CAST(:numbers AS text) AS bigint[])) RETURNING 1),"
+    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY({_NUMBERS}) RETURNING 1),"
     f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN (SELECT seq FROM {OUTBOX_TABLE}"
     f" WHERE {_NOTED} AND stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS} ORDER BY seq DESC"
     f" LIMIT {_MOST_FORGOTTEN})),"
     f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published)"
-    f" VALUES (CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, CAST(CAST(:numbers AS text) AS bigint[])))"
+    f" VALUES (CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, {_NUMBERS}))"
     " SELECT count(*) FROM gone"
 )
 """Deletes blocks, notes their numbers under that of the first one, and forgets some that were noted long ago."""
