@@ -32,13 +32,14 @@ from benchmarks.dual_write_ways import (
     DUAL,
     KAFKA,
     OUTBOX,
+    OUTBOXED,
     RECIPES,
     SEQUENCE,
     WAYS,
     Recipe,
     Written,
 )
-from benchmarks.dual_write_work import create_tables
+from benchmarks.dual_write_work import APART, create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of, show_progress
 from dualwrite.testing.postgres import PostgresServer
 
@@ -233,6 +234,23 @@ def relay(
         process.wait(10)
 
 
+@contextmanager
+def publisher(database_url: str, bootstrap_servers: str) -> Iterator[None]:
+    """Run `dualwrite publish` in a process of its own."""
+    options = ["--database", database_url, "--bootstrap-server", bootstrap_servers, "--prefix", APART]
+    command = [sys.executable, "-m", "dualwrite", "publish", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        if (line := process.stdout.readline()) != f"{APART}: published by this process\n":
+            raise SystemExit(f"dualwrite publish did not begin: {line}")
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
 def measure(
     way: str, workers: int, database_url: sa.URL, bootstrap_servers: str, duration_s: float, processes: int = 1
 ) -> Measured:
@@ -247,6 +265,8 @@ def measure(
             with ExitStack() as stack:
                 if way.endswith(OUTBOX):
                     stack.enter_context(relay(libpq_url, bootstrap_servers, topic))
+                if way.endswith(OUTBOXED):
+                    stack.enter_context(publisher(url, bootstrap_servers))
                 written = run_way(way, workers, url, bootstrap_servers, topic, duration_s, processes)
                 reader.wait_for(set(written.ended_s))
         finally:

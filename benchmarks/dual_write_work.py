@@ -13,7 +13,10 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from benchmarks.clients import Job
+from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table
+from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
+from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 
 PoolT = TypeVar("PoolT")
 
@@ -36,6 +39,8 @@ INSERT = sa.insert(rows).inline()
 INSERT_OUTBOX = sa.insert(outbox).inline()
 PREFIX = "bench-"
 """Of the prefixes of all pools."""
+APART = f"{PREFIX}apart"
+"""The prefix of pools whose outbox a process of its own publishes."""
 
 PSYCOPG_INSERT = "INSERT INTO bench_rows (key, body) VALUES (%s, %s)"
 PSYCOPG_INSERT_OUTBOX = "INSERT INTO bench_outbox (key, body) VALUES (%s, %s)"
@@ -45,7 +50,8 @@ def create_tables(engine: sa.Engine) -> None:
     """Drop and create the tables of a run."""
     metadata.drop_all(engine)
     metadata.create_all(engine)
-    create_state_table(engine)
+    for create in (create_state_table, create_lease_table, create_redo_table, create_outbox_table):
+        create(engine)
 
 
 class Work:
@@ -73,7 +79,9 @@ class Work:
         """Note the time at the end of a block."""
         self.ended_s[key] = time.perf_counter()
 
-    def shared_pool(self, make: Callable[..., PoolT], source: Any, confirm: str, **settings: Any) -> PoolT:
+    def shared_pool(
+        self, make: Callable[..., PoolT], source: Any, confirm: str, *, prefix: str | None = None, **settings: Any
+    ) -> PoolT:
         """Return the pool that all workers share.
 
         With confirm="database" it has two ids per worker, because an id is not free before Kafka has confirmed it.
@@ -81,7 +89,7 @@ class Work:
         if self.pool is None:
             self.pool = make(
                 source,
-                prefix=f"{PREFIX}{uuid.uuid4().hex[:8]}",
+                prefix=prefix or f"{PREFIX}{uuid.uuid4().hex[:8]}",
                 max_writers=self.job.producers * (2 if confirm == "database" else 1),
                 bootstrap_servers=self.job.bootstrap_servers,
                 confirm=confirm,

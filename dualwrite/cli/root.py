@@ -15,6 +15,7 @@ _COMMANDS: Final = {
     "broker": "dualwrite.cli.broker",
     "doctor": "dualwrite.cli.doctor",
     "init-db": "dualwrite.cli.init_db",
+    "publish": "dualwrite.cli.publish",
     "recover": "dualwrite.cli.recover",
     "spark": "dualwrite.cli.spark",
     "top": "dualwrite.cli.top",

@@ -1,0 +1,106 @@
+"""`dualwrite publish`: publish the outboxes of pools, as a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Final
+
+import click
+import sqlalchemy as sa
+
+from dualwrite.cli.connection import KafkaAccess, database_option, kafka_options, schema_option
+from dualwrite.cli.failures import sentence
+from dualwrite.cli.groups import Command
+from dualwrite.errors import ConfigError, DualWriteError, StateRowError, StateTableError
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+
+_LOOK_S: Final = 1.0
+"""How often to look which process publishes."""
+
+
+@click.command("publish", cls=Command, short_help="Publish the outboxes of pools, until SIGTERM or SIGINT.")
+@kafka_options
+@database_option(required=True)
+@schema_option
+@click.option(
+    "--prefix", "prefixes", multiple=True, required=True, metavar="TEXT", help="Of the pool; may be repeated."
+)
+@click.option(
+    "--poll-ms",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    metavar="MS",
+    help="How soon what other processes have added is noticed.",
+)
+def command(
+    *, access: KafkaAccess, database_url: str, schema: str | None, prefixes: tuple[str, ...], poll_ms: int
+) -> None:
+    """Publish what pools with an outbox have added to it, until SIGTERM or SIGINT.
+
+    One process publishes an outbox at a time: this one stands by while another does, and takes over when that has
+    ended. It is for services whose own processes are not to publish (outbox=Outbox(publishes=False)), or as a spare.
+    The tables must exist: dualwrite init-db --outbox.
+
+    Exit code: 0 stopped by a signal; 2 wrong usage, or the database cannot be used.
+    """
+    _show_log()
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
+    with ExitStack() as opened:
+        engine = sa.create_engine(database_url)
+        opened.callback(engine.dispose)
+        pools = [
+            opened.enter_context(
+                DualWriterPool(
+                    engine,
+                    prefix=prefix,
+                    max_writers=1,
+                    create_table=False,
+                    schema=schema,
+                    outbox=Outbox(poll_ms=poll_ms),
+                    **access.settings,
+                )
+            )
+            for prefix in dict.fromkeys(prefixes)
+        ]
+        _begin(pools)
+        _report_until(stopped, pools)
+
+
+def _show_log() -> None:
+    """Show what keeps an outbox from being published, which only the log says."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.getLogger("dualwrite").addHandler(handler)
+
+
+def _begin(pools: Iterable[DualWriterPool]) -> None:
+    """Start publishing. A Kafka that cannot be reached yet is tried again in the background."""
+    for pool in pools:
+        try:
+            pool.recover()
+        except (ConfigError, StateRowError, StateTableError):
+            raise  # which another attempt would meet again
+        except DualWriteError as error:
+            click.echo(f"{pool.prefix}: {sentence(error)}; this is tried again", err=True)
+
+
+def _report_until(stopped: threading.Event, pools: Iterable[DualWriterPool]) -> None:
+    """Print which outboxes this process publishes, whenever that changes."""
+    known: dict[str, bool] = {}
+    while True:
+        for pool in pools:
+            publishes = pool.status.publishes_outbox
+            if known.get(pool.prefix) is not publishes:
+                known[pool.prefix] = publishes
+                what = "published by this process" if publishes else "published by another process, or by none yet"
+                click.echo(f"{pool.prefix}: {what}")
+        if stopped.wait(_LOOK_S):
+            return
