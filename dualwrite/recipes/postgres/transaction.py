@@ -49,6 +49,7 @@ from dualwrite.recipes.sql.database_identity import (
 )
 from dualwrite.recipes.sql.outbox_statements import (
     ADD,
+    NOT_MARKED,
     OUTBOX_TABLE,
     BlocksOfAnyId,
     OutboxTable,
@@ -371,14 +372,17 @@ class PostgresTransaction(ABC):
         assert self._pin.tables is not None, "the outbox was prepared before the block began"
         self._transactional_id = transactional_id
         values = {"id": transactional_id, "content": content, "mark": self._mark}
-        found = await self.rows(self._pin.sql(ADD), values)
-        if not found:
-            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
-        added, location = place_of(found[0][0], content)
-        if self._must_be_in is not None and location != self._must_be_in.location:
+        try:
+            ((text,),) = await self.rows(self._pin.sql(ADD), values)
+        except self.errors as error:
+            if sqlstate_of(error) == NOT_MARKED:
+                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
+            raise
+        place = place_of(text, content)
+        if self._must_be_in is not None and place.location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
-        self._deciding = self._new_message("COMMIT", {})
-        return added
+        self._deciding = self._new_message("COMMIT" if place.is_durable else _DURABLE_COMMIT, {})
+        return place.added
 
     @property
     def stored_blocks(self) -> StoredBlocks:

@@ -20,7 +20,7 @@ ResultT = TypeVar("ResultT")
 LEASE_TABLE: Final = "kafka_transaction_lease"
 _STATE_TABLE: Final = "kafka_transaction_state"
 
-POSTGRES_NOW_MS: Final = "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+POSTGRES_NOW_MS: Final = "CAST(date_part('epoch', clock_timestamp()) * 1000 AS bigint)"
 """Milliseconds since 1970 by PostgreSQL's clock."""
 
 SELECT_HELD: Final = (

@@ -112,7 +112,7 @@ def assert_no_row(pinned: PinnedTables, transactional_id: str) -> Query[None]:
 
 
 LOCATION: Final = (
-    "concat_ws('/', current_database(), (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint)"
+    "concat_ws('/', current_database(), CAST(date_part('epoch', pg_postmaster_start_time()) * 1000000 AS bigint))"
 )
 """Where a transaction runs: the database, and the server by its start time."""
 

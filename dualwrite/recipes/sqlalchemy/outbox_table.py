@@ -10,13 +10,16 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import IntegrityError
 
 from dualwrite.errors import ConfigError, TransactionEndedInsideError
+from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, Added, Backlog, missing_table
 from dualwrite.recipes.sql.outbox_statements import (
     ADD,
     HAS_WAITING,
     IS_IN_PROGRESS,
+    NOT_MARKED,
     OUTBOX_TABLE,
     SELECT_BACKLOG,
     STILL_ADDED,
@@ -110,12 +113,18 @@ class SqlAlchemyOutbox:
         is_marked = connection.dialect.driver in DRIVERS_THAT_MARK
         mark: str = getattr(driver_connection(connection), MARK_ATTRIBUTE, "") if is_marked else ""
         values = {"id": transactional_id, "content": content, "mark": mark}
-        place = value_past_sqlalchemy(connection, pinned.sql(ADD), values) if is_marked else None
-        if place is None:  # the driver cannot, or no row was added
-            place = connection.scalar(cached_text(pinned.sql(ADD)), values)
-        if place is None:
-            raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)
-        added, _ = place_of(place, content)
+        try:
+            text = value_past_sqlalchemy(connection, pinned.sql(ADD), values) if is_marked else None
+            if text is None:
+                text = connection.scalar(cached_text(pinned.sql(ADD)), values)
+        except IntegrityError as error:
+            if sqlstate_of(driver_error(error)) == NOT_MARKED:
+                raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY) from error
+            raise
+        assert text is not None, "the statement returns a row"
+        added, is_durable, _ = place_of(text, content)
+        if raise_durability is not None and not is_durable:
+            connection.exec_driver_sql(raise_durability)
         where = {"id": transactional_id, "seq": added.seq, "mark": mark}
         transaction.decides(
             raise_durability, lambda: bool(connection.scalar(cached_text(pinned.sql(STILL_ADDED)), where))
