@@ -214,7 +214,7 @@ class RecoveryService:
         database = DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
-        self._has_redo_table = has_redo_table(self._engine, database.pinned)
+        self._pinned = database.pinned
         vouched_names = database.names(self._vouched_as_given)
         rows = self._stored(database, names | vouched_names)
         self._vouched = database.kafka_ids_to_terminate(self._vouched_as_given, rows)
@@ -394,7 +394,7 @@ class RecoveryService:
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
         watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
-        keeps_copy = is_outbox(seen.transactional_id) and self._has_redo_table  # where brokers may abort it
+        keeps_copy = is_outbox(seen.transactional_id) and has_redo_table(self._engine, self._pinned)
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _WithoutSuffix(database),
