@@ -183,7 +183,7 @@ class BlockStore:
         except ValueError as error:
             raise StateRowError(
                 f"block {block.seq} that is stored for transactional id {self._owned.transactional_id!r} cannot be "
-                f"read: {error}; nothing was published: restore its row of kafka_transaction_redo, or read it with the "
+                f"read: {error}; nothing was published: restore its row from a backup, or read it with the "
                 "version that wrote it"
             ) from error
 
