@@ -27,8 +27,8 @@ from dualwrite.recipes.recovery.taking_out import TakenOut
 _EXPLAINED: Final = {
     Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round checks again",
     Action.IN_USE: (
-        "a database transaction holds its row: a dual write is running; or a living process has the lease of this "
-        "outbox, and its log says what keeps it from publishing"
+        "a database transaction holds its row: a dual write is running; or a living process publishes this outbox, "
+        "and its log says what keeps it from that"
     ),
     Action.ENDING: "decided; the coordinator is writing the markers",
     Action.NO_ROW: (

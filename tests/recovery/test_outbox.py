@@ -118,6 +118,10 @@ def test_a_living_publisher_is_not_fenced(scenario: Scenario, publisher: AnyPool
         now=int(time.time() * 1000) - 1_000,
     )
     assert found_by(scenario, apply=apply) == [(outbox_of(scenario), Action.IN_USE, False)]
+    with service(scenario, transactional_ids=[outbox_of(scenario)]) as recovery:
+        (found,) = recovery.plan().found
+    told = "a living process has the lease of this outbox, whose oldest block has waited for "
+    assert (found.is_left, str(found.error).startswith(told)) == (False, True)
     assert state_row(scenario.database, outbox_of(scenario)) == row
     assert publisher.status.publishes_outbox
     assert publisher.status.lost_total == 0

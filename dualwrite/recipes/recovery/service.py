@@ -266,7 +266,7 @@ class RecoveryService:
             if action is Action.NOTHING and not (apply and (seen.end is not None or seen.is_to_settle)):
                 return None
             if action is Action.IN_USE:  # by the publisher of an outbox
-                return self._found(seen, action)
+                return self._found(seen, action, error=self._waits_for_publisher(seen))
             return self._resolve(seen, apply=apply)
         except _LeftAlone as left:
             return left.found
@@ -431,6 +431,10 @@ class RecoveryService:
     def _stored_age_ms(self, seen: Seen) -> int | None:
         since_ms = seen.waiting.since_ms
         return None if since_ms is None else max(int(self._clock() * 1000) - since_ms, 0)
+
+    def _waits_for_publisher(self, seen: Seen) -> str:
+        waits_ms = self._stored_age_ms(seen)
+        return f"a living process has the lease of this outbox, whose oldest block has waited for {waits_ms} ms"
 
     def _age_ms(self, seen: Seen) -> int | None:
         return age_ms_of(seen.state, seen.start_ms, int(self._clock() * 1000))
