@@ -52,7 +52,6 @@ class OutboxWrites:
         self._resolve_timeout_ms = resolve_timeout_ms
         self._sleep = sleep
         self._telemetry = telemetry_of(self.transactional_id, pause)
-        self._is_prepared = False
         self._backlog: Backlog | None = None
         self.on_added: Callable[[], None] = _nothing
         """Called when a block is committed, from any thread."""
@@ -71,20 +70,16 @@ class OutboxWrites:
         self._backlog = found
         self._telemetry.waits(found.since_ms if found is not None and found.blocks else None)
 
-    async def get_ready(self) -> None:
-        """Make the tables, once, before a block begins. Raises StoreFullError if too much waits to be published."""
+    async def prepare(self) -> None:
+        """Make the tables and the state row, before the first block."""
+        await self.database.ensure_row(self.transactional_id)
+        await self.database.prepare_outbox()
+        await self.database.prepare_to_store(self.transactional_id)  # copies, which the publisher may have to keep
+
+    def assert_not_full(self) -> None:
+        """Raise StoreFullError if too much waits to be published."""
         if self.backlog is not None:
             self._assert_not_full(self.backlog)
-        if not self._is_prepared:
-            await self.prepare()
-
-    async def prepare(self) -> None:
-        """Make the tables and the state row. Costs nothing when repeated."""
-        if not self._is_prepared:
-            await self.database.ensure_row(self.transactional_id)
-            await self.database.prepare_outbox()
-            await self.database.prepare_to_store(self.transactional_id)  # copies, which the publisher may have to keep
-            self._is_prepared = True
 
     def _assert_not_full(self, backlog: Backlog) -> None:
         age_ms = int(time.time() * 1000) - backlog.since_ms if backlog.blocks else 0

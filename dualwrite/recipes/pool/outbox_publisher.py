@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _SLOT: Final = 0
 
 _MOMENT_S: Final = 0.02
-"""How often `recover` looks whether a round is over."""
+"""How often to look whether a round, or the preparation by another block, is over."""
 
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
@@ -99,6 +99,7 @@ class OutboxPublisher:
         self._bell = runtime.bell()
         self._heartbeat_bell = runtime.bell()
         self._is_prepared = False
+        self._is_preparing = False
         self._is_running = False
         self._background: list[Background] = []
         self._starting = threading.Lock()
@@ -127,11 +128,28 @@ class OutboxPublisher:
             self._bell.ring()
 
     async def get_ready(self) -> None:
-        """Make what blocks and the publisher need, once. Raises StoreFullError if too much waits to be published."""
-        await self.writes.get_ready()
+        """Do what must come before a block. Raises StoreFullError if too much waits to be published."""
+        self.writes.assert_not_full()
         if not self._is_prepared:
+            await self._be_prepared()
+
+    async def _be_prepared(self) -> None:
+        """Make what blocks and the publisher need, once."""
+        while not self._is_prepared:
+            with self._starting:
+                is_first, self._is_preparing = not self._is_preparing, True
+            if is_first:
+                await self._prepare()
+            else:  # each would open a connection
+                await self._runtime.bell().wait(_MOMENT_S)
+
+    async def _prepare(self) -> None:
+        try:
+            await self.writes.prepare()
             await self._leases.every_lease()
             self._is_prepared = True
+        finally:
+            self._is_preparing = False
 
     # ---- loops ----------------------------------------------------------------------------------------------
 
@@ -334,7 +352,7 @@ class OutboxPublisher:
 
         Raises why that is impossible now, and IllegalStateError if the background has ended.
         """
-        await self.get_ready()
+        await self._be_prepared()
         if not self._settings.publishes:
             return []
         self.start()
