@@ -128,6 +128,7 @@ _ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_
 _ON_POSTGRES_ALONE = (
     "cli.test_outbox_tables",
     "cli.test_outbox_tools",
+    "cli.test_publish",
     "recipes.test_outbox_telemetry",
     "recovery.test_outbox",
 )

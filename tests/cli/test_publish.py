@@ -1,0 +1,93 @@
+"""`dualwrite publish`: the publisher of outboxes as a process of its own."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+
+import pytest
+
+from dualwrite import Outbox
+from dualwrite.broker_emulator import Emulator
+from tests.cli.conftest import Call, assert_one_line, ended, process
+from tests.crash.scenario import Scenario
+from tests.recipes.pools import make_pool, prefix_of, write
+from tests.support.conditions import until
+from tests.support.databases import Database, unique
+from tests.support.topics import read_topic
+
+
+@pytest.fixture
+def scenario(database: Database, emulator: Emulator) -> Scenario:
+    return Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
+
+
+def options(scenario: Scenario, *more: object) -> list[object]:
+    url = scenario.database.url.render_as_string(hide_password=False)
+    where = ["--bootstrap-server", scenario.emulator.bootstrap_servers, "--database", url]
+    return ["publish", *where, "--prefix", prefix_of(scenario), *more]
+
+
+def line(running: subprocess.Popen[str]) -> str:
+    assert running.stdout is not None
+    return running.stdout.readline().strip()
+
+
+def bodies(scenario: Scenario) -> list[str]:
+    return [str(value) for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
+
+
+def test_it_publishes_what_waits_and_what_comes_until_it_is_told_to_stop(scenario: Scenario) -> None:
+    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+        write(pool, scenario, 1)
+        running = process(*options(scenario))
+        try:
+            assert line(running) == f"{prefix_of(scenario)}: published by this process"
+            until(lambda: bodies(scenario) == ["1"])
+            write(pool, scenario, 2)
+            until(lambda: bodies(scenario) == ["1", "2"])
+        finally:
+            running.send_signal(signal.SIGTERM)
+            done = ended(running)
+    assert done.code == 0
+
+
+def test_a_second_one_stands_by_until_the_first_one_ends(scenario: Scenario) -> None:
+    published = f"{prefix_of(scenario)}: published by"
+    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+        write(pool, scenario, 1)
+        first = process(*options(scenario))
+        assert line(first) == f"{published} this process"
+        second = process(*options(scenario))
+        assert line(second) == f"{published} another process, or by none yet"
+        first.send_signal(signal.SIGTERM)
+        assert ended(first).code == 0
+        assert line(second) == f"{published} this process"
+        write(pool, scenario, 2)
+        until(lambda: bodies(scenario) == ["1", "2"])
+        second.send_signal(signal.SIGTERM)
+        assert ended(second).code == 0
+
+
+def test_a_kafka_that_is_away_is_waited_for(scenario: Scenario) -> None:
+    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+        write(pool, scenario, 1)
+    scenario.emulator.stop_node(0)
+    running = process(*options(scenario, "--timeout-ms", 500))
+    try:
+        assert line(running).startswith(f"{prefix_of(scenario)}: published by")
+        scenario.emulator.start_node(0)
+        until(lambda: bodies(scenario) == ["1"])
+    finally:
+        running.send_signal(signal.SIGTERM)
+        assert ended(running).code == 0
+
+
+def test_tables_that_are_missing(call: Call, scenario: Scenario) -> None:
+    assert_one_line(call(*options(scenario)), 2, "dualwrite init-db")
+
+
+def test_wrong_usage(call: Call, scenario: Scenario) -> None:
+    assert_one_line(call(*options(scenario)[:-2]), 2, "--prefix")
+    assert_one_line(call(*options(scenario, "--prefix", "a-outbox")), 2, "must not end with '-outbox'")
+    assert_one_line(call(*options(scenario, "--poll-ms", 0)), 2, "--poll-ms")
