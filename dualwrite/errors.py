@@ -361,7 +361,10 @@ class UnsafeDatabaseError(RecipeError):
 
 
 class PoolTimeoutError(RecipeError):
-    """No transactional id of the pool became free in time; both sides were rolled back, and nothing was sent."""
+    """No transactional id, turn in a group or connection of an `asyncpg.Pool` became free in time.
+
+    Both sides were rolled back, and nothing was sent.
+    """
 
 
 class GroupGivenUpError(RecipeError):

@@ -19,16 +19,18 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
+    PoolTimeoutError,
     RowLockTimeoutError,
     StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.asyncpg import driver
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter, AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario, dsn_of
 from tests.support.databases import PostgresDatabase, event_bodies, unique
@@ -242,6 +244,104 @@ def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: 
 
     scenario.run(steps())
     scenario.assert_both_sides_agree()
+
+
+def with_one_id(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> AsyncpgDualWriter:
+    return scenario.awaited_writer(source=source, lock_timeout_ms=wait_ms)
+
+
+def with_a_pool_of_ids(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> AsyncpgDualWriterPool:
+    return _pool_of_ids(scenario, source, wait_ms)
+
+
+def in_groups(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> AsyncpgDualWriterPool:
+    return _pool_of_ids(scenario, source, wait_ms, group_commit=GroupCommit())
+
+
+def _pool_of_ids(scenario: AsyncpgScenario, source: Any, wait_ms: int, **settings: Any) -> AsyncpgDualWriterPool:
+    return AsyncpgDualWriterPool(
+        source,
+        prefix=scenario.transactional_id,
+        acquire_timeout_ms=wait_ms,
+        bootstrap_servers=scenario.emulator.bootstrap_servers,
+        **settings,
+    )
+
+
+OpenWriter = Callable[[AsyncpgScenario, Any, int], Any]
+
+
+@pytest.mark.parametrize("wait_ms", [0, 50])
+@pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids, in_groups])
+def test_the_wait_for_a_connection_of_an_exhausted_pool_is_limited(
+    scenario: AsyncpgScenario, open_writer: OpenWriter, wait_ms: int
+) -> None:
+    async def steps() -> None:
+        async with (
+            asyncio.timeout(30),
+            from_a_pool(dsn_of(scenario.database.url)) as pool,
+            open_writer(scenario, pool, wait_ms) as writer,
+        ):
+            await writer.recover()
+            await pool.expire_connections()  # opening a connection does not count as waiting for one
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 1)
+            async with pool.acquire():
+                with pytest.raises(PoolTimeoutError, match=f"within {wait_ms} ms .max_size=1.; nothing was written"):
+                    async with writer.transaction():
+                        pass
+            assert pool.get_idle_size() == 1
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 2)
+
+    scenario.run(steps())
+    assert event_bodies(scenario.database) == ["1", "2"]
+    assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["1", "2"]
+
+
+@pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids, in_groups])
+@pytest.mark.parametrize("is_free_at_once", [False, True])
+def test_a_cancelled_wait_for_a_connection_of_an_exhausted_pool_takes_none(
+    scenario: AsyncpgScenario, open_writer: OpenWriter, is_free_at_once: bool
+) -> None:
+    async def steps() -> None:
+        async with (
+            asyncio.timeout(30),
+            from_a_pool(dsn_of(scenario.database.url)) as pool,
+            open_writer(scenario, pool, 60_000) as writer,
+        ):
+            await writer.recover()
+
+            async def write(number: int) -> None:
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, number)
+
+            held = await pool.acquire()
+            waiting = asyncio.create_task(write(1))
+            await turns_until(lambda: _is_waiting_for(pool))
+            if is_free_at_once:  # the task has been given the connection, and is cancelled before it runs
+                releasing = asyncio.create_task(pool.release(held))
+                await turns_until(lambda: not _is_waiting_for(pool))
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await (releasing if is_free_at_once else pool.release(held))
+            assert pool.get_idle_size() == 1
+            await write(2)
+
+    scenario.run(steps())
+    assert event_bodies(scenario.database) == ["2"]
+    assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["2"]
+
+
+async def turns_until(condition: Callable[[], bool]) -> None:
+    """Let others run until it holds, and go on before they run again."""
+    while not condition():  # noqa: ASYNC110 - each turn of the loop counts
+        await asyncio.sleep(0)
+
+
+def _is_waiting_for(pool: Any) -> bool:
+    return any(not getter.done() for getter in pool._queue._getters)
 
 
 @pytest.mark.parametrize("source", [from_a_dsn, from_a_pool, from_a_function])

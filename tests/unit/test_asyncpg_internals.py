@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 from asyncpg import cursor, prepared_stmt, transaction
 from asyncpg.connection import Connection, _Callback
-from asyncpg.pool import Pool, PoolConnectionProxy
+from asyncpg.pool import Pool, PoolConnectionHolder, PoolConnectionProxy
 from asyncpg.protocol import Protocol
 
 from dualwrite.recipes.asyncpg import driver
@@ -102,6 +102,12 @@ def test_a_rollback_is_limited_where_asyncpg_waits_without_a_limit(monkeypatch: 
 def test_terminate_sends_no_cancel_request() -> None:
     assert "cancel" not in source(Connection.terminate).replace("_clean_tasks", "")
     assert "cancel" not in source(Connection._abort)
+
+
+def test_a_pool_has_its_free_connections_in_a_queue() -> None:
+    """`is_exhausted` looks whether it is empty; what is open and what is not are both in there."""
+    assert "ch = await self._queue.get()" in source(Pool._acquire)
+    assert "_queue.put_nowait(" in source(PoolConnectionHolder._release)
 
 
 @pytest.mark.parametrize("says", ["self._connect(", "self._connect_args", "self._connect_kwargs", "self._init("])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 
-from dualwrite.errors import ConfigError
+from dualwrite.errors import ConfigError, PoolTimeoutError
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.postgres.connections import Connections, KeptConnections, MadeConnections, settled
@@ -32,8 +33,9 @@ def _kept(make: Callable[[], Any], most: int) -> KeptConnections:
 class PooledConnections:
     """Connections of an `asyncpg.Pool`, which the caller opens and closes."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool: Any, wait_ms: int | None) -> None:
         self._pool = pool
+        self._wait_ms = wait_ms
 
     @property
     def attempts(self) -> int:
@@ -44,7 +46,27 @@ class PooledConnections:
         return True
 
     async def acquire(self) -> Any:
-        return await self._pool.acquire()
+        """Take a free connection, or wait for one. Raises PoolTimeoutError: an `asyncpg.Pool` has no limit of its own.
+
+        Opening a connection has another limit, which asyncpg sets.
+        """
+        if self._wait_ms is None or not driver.is_exhausted(self._pool):
+            return await self._pool.acquire()
+        try:
+            async with asyncio.timeout(self._wait_ms / 1000) as limit:
+                return await self._pool.acquire()
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._timeout(self._wait_ms) from error
+
+    def _timeout(self, wait_ms: int) -> PoolTimeoutError:
+        return PoolTimeoutError(
+            f"no connection of the asyncpg.Pool became free for this block within {wait_ms} ms (max_size="
+            f"{self._pool.get_max_size()}); nothing was written: try again later, make blocks shorter, give the "
+            "asyncpg.Pool a larger max_size, or raise the limit (acquire_timeout_ms, or lock_timeout_ms of a writer "
+            "with one id)"
+        )
 
     async def release(self, connection: Any) -> None:
         """Give the connection back. Its pool drops it if that fails, which is no failure of the block that ended."""
@@ -66,12 +88,12 @@ async def _connected(dsn: str) -> Any:
     return await asyncpg.connect(dsn, statement_cache_size=0)
 
 
-def connections_from(source: Any, *, most_kept: int) -> Connections:
+def connections_from(source: Any, *, most_kept: int, wait_ms: int | None) -> Connections:
     """Return the connections of a DSN, a pool or a function. Raises ConfigError for anything else."""
     if isinstance(source, str):
         return _kept(lambda: _connected(source), most_kept)
     if isinstance(source, asyncpg.Pool):
-        return PooledConnections(source)
+        return PooledConnections(source, wait_ms)
     if callable(source):
         return MadeConnections(source, _close)
     raise ConfigError(

@@ -87,6 +87,12 @@ def keep_alive(raw: Any) -> None:
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
+def is_exhausted(pool: Any) -> bool:
+    """Return whether `acquire` would have to wait until others release a connection."""
+    free = pool._queue  # noqa: SLF001
+    return free is not None and bool(free.empty())
+
+
 async def connected_as_by(pool: Any) -> Any:
     """Open a connection like those of `pool`, but outside of it."""
     return await pool._get_new_connection()  # noqa: SLF001

@@ -27,7 +27,7 @@ from typing import Self, Unpack
 
 import asyncpg
 
-from dualwrite.recipes.asyncpg.backend import ASYNCPG
+from dualwrite.recipes.asyncpg.backend import AsyncpgDriver
 from dualwrite.recipes.asyncpg.transaction import AsyncpgTransaction
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
@@ -90,7 +90,8 @@ class AsyncpgDualWriter(AsyncOneIdWriter[asyncpg.Connection, AsyncpgDualTransact
     `database` is the database that decides and that has the table `kafka_transaction_state` (created when missing
     unless `create_table=False`): a DSN, of which one connection is opened and kept, without prepared statements; an
     `asyncpg.Pool`, which the caller closes; or a function that makes a connection, awaited or not, which is closed
-    after use. The other settings are those of `AsyncPsycopgDualWriter`.
+    after use. `lock_timeout_ms` also limits the wait for a connection of an exhausted pool (`PoolTimeoutError`). The
+    other settings are those of `AsyncPsycopgDualWriter`.
 
     One dual write at a time, whatever the task; another one meanwhile raises IllegalStateError. Belongs to the loop in
     which it is first used. How a cancellation ends, anywhere: see the module.
@@ -129,7 +130,7 @@ class AsyncpgDualWriter(AsyncOneIdWriter[asyncpg.Connection, AsyncpgDualTransact
         )
         backend = PostgresOneIdBackend[asyncpg.Connection, AsyncpgDualTransaction](
             database,
-            driver=ASYNCPG,
+            driver=AsyncpgDriver(wait_ms=lock_timeout_ms),
             handle=AsyncpgDualTransaction,
             waiting=TASKS,
             create_table=create_table,
@@ -165,8 +166,9 @@ class AsyncpgDualWriterPool(AsyncPooledWriter[asyncpg.Connection, AsyncpgDualTra
 
     `database` is where blocks get their connections: a DSN, of which up to `max_writers` connections are kept; an
     `asyncpg.Pool`, which the caller closes; or a function that makes a connection, which is closed after use. The
-    background uses separate connections to the same database, which do not count towards a pool. Prefix, leases and
-    the other settings are those of `AsyncPsycopgDualWriterPool`.
+    background uses separate connections to the same database, which do not count towards a pool. `acquire_timeout_ms`
+    also limits the wait for a connection of an exhausted pool. Prefix, leases and the other settings are those of
+    `AsyncPsycopgDualWriterPool`.
 
     Belongs to the loop in which it is first used. Not usable in a forked child: make a new one there.
     """
@@ -216,7 +218,7 @@ class AsyncpgDualWriterPool(AsyncPooledWriter[asyncpg.Connection, AsyncpgDualTra
         )
         backend = PostgresPoolBackend[asyncpg.Connection, AsyncpgDualTransaction](
             database,
-            driver=ASYNCPG,
+            driver=AsyncpgDriver(wait_ms=acquire_timeout_ms),
             handle=AsyncpgDualTransaction,
             waiting=TASKS,
             create_table=create_table,

@@ -34,7 +34,7 @@ class PoolStatus:
     recovered_total: int
     """Slots of this process and of dead processes that were resolved."""
     timeouts_total: int
-    """How many PoolTimeoutErrors were raised."""
+    """How many blocks waited in vain for an id, or for their turn in a group."""
     background_failures_total: int
     last_background_error: str | None
     """The last error of the background; None again after a round without errors."""
