@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
@@ -328,10 +328,49 @@ class AsyncpgTasks(TaskStyle):
             case "steal":
                 with suppress(DualWriteError, asyncpg.PostgresError):
                     await self.execute(member, self.steal)
+            case "swallow a limit of time":
+                with suppress(TimeoutError):
+                    await member.tx.connection.execute("SELECT pg_sleep(60)", timeout=0.05)
+            case "swallow a cancellation":
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await member.tx.connection.execute("SELECT pg_sleep(60)")
+            case "swallow a failed source of a COPY":
+                with suppress(OrdinaryError):
+                    await member.tx.connection.copy_to_table("events", source=_failing_source())
+            case "swallow a failed sink of a COPY":
+                with suppress(OrdinaryError):
+                    await member.tx.connection.copy_from_query(
+                        "SELECT generate_series(1, 100000000)", output=_failing_sink
+                    )
+            case "swallow a wrong value of a COPY":
+                with suppress(TypeError):
+                    await member.tx.connection.copy_records_to_table(
+                        "events", records=[(member.number + 1000, "k", 1)], columns=["id", "event_key", "body"]
+                    )
+            case "swallow a failed source of many":
+                with suppress(OrdinaryError):
+                    await member.tx.connection.executemany(
+                        "INSERT INTO events (id, event_key, body) VALUES ($1, 'k', 'many')", _failing_values()
+                    )
             case "put" | "hold" | "raise" | "bad" | "swallow" | "refused" | "part":
                 await super().do(step, member)
             case _:
                 member.seen.append([tuple(row) for row in await member.tx.connection.fetch(step)])
+
+
+async def _failing_source() -> AsyncIterator[bytes]:
+    yield b"1000\tk\tcopied\n"
+    raise OrdinaryError
+
+
+def _failing_values() -> Iterator[tuple[int]]:
+    yield (1000,)
+    raise OrdinaryError
+
+
+async def _failing_sink(data: bytes) -> None:
+    raise OrdinaryError
 
 
 class SqlAlchemyTasks(TaskStyle):

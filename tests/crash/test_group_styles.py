@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -24,6 +25,7 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
+from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.group_settings import GroupCommit
@@ -33,6 +35,7 @@ from tests.crash import group_worker
 from tests.crash.group_styles import (
     PATIENCE_S,
     STYLES,
+    AsyncpgTasks,
     OrdinaryError,
     PsycopgThreads,
     SqlAlchemyThreads,
@@ -114,6 +117,69 @@ def test_a_block_that_fails_fails_by_itself(
     assert [(member.error, member.outcome) for member in members] == [(None, Outcome.COMMITTED)] * 2
     assert written(scenario) == {"0", "1", "2"} - {str(place)}
     scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("open_style", [AsyncpgTasks], indirect=True)
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "between", "last"])
+@pytest.mark.parametrize(
+    "failure",
+    [
+        "swallow a limit of time",
+        "swallow a cancellation",
+        "swallow a failed source of a COPY",
+        "swallow a failed sink of a COPY",
+        "swallow a wrong value of a COPY",
+        "swallow a failed source of many",
+    ],
+)
+def test_a_block_that_swallows_an_error_of_asyncpg_fails_by_itself(
+    scenario: PsycopgScenario, open_style: Open, failure: str, place: int
+) -> None:
+    """The server says that the transaction has failed with the next statement, which is one of the next block."""
+    scripts: list[list[str]] = [[], [], []]
+    scripts[place] = [failure]
+    members = open_style().together(scripts)
+    failed = members.pop(place)
+    assert isinstance(failed.error, TransactionDoomedError), failed.error
+    assert failed.outcome is Outcome.ROLLED_BACK
+    assert [(member.error, member.outcome) for member in members] == [(None, Outcome.COMMITTED)] * 2
+    assert written(scenario) == {"0", "1", "2"} - {str(place)}
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("open_style", [AsyncpgTasks], indirect=True)
+@pytest.mark.parametrize("failure", ["swallow a limit of time", "swallow a cancellation"])
+def test_a_cancel_request_without_an_answer_takes_the_group_with_it(
+    postgres_server: PostgresServer,
+    scenario: PsycopgScenario,
+    open_style: Open,
+    failure: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It might cancel a statement of the next block."""
+    monkeypatch.setattr(driver, "_ROLLBACK_S", 0.05)
+    answers = threading.Event()
+    with NetworkProxy.for_database(postgres_server.url) as proxy:
+
+        def hold_up(request: bytes) -> bool:
+            if request[4:8] == _CANCEL_REQUEST:
+                answers.wait(PATIENCE_S)
+            return False
+
+        proxy.cut_at(hold_up)
+        style = open_style(url=proxy.through(scenario.database.url))
+        members = style.together([[], [failure], []])
+        answers.set()
+        assert isinstance(members[0].error, IllegalStateError)
+        assert "statement was in progress; neither" in str(members[0].error)
+        assert isinstance(members[1].error, TransactionDoomedError)
+        assert [member.outcome for member in members] == [Outcome.ROLLED_BACK] * 2 + [Outcome.COMMITTED]
+        assert members[2].error is None
+    assert written(scenario) == {"2"}
+    scenario.assert_nothing_open()
+
+
+_CANCEL_REQUEST = (80877102).to_bytes(4, "big")
 
 
 @pytest.mark.parametrize("then", [[], ["raise"]], ids=["ends", "fails"])

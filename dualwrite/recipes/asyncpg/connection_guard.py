@@ -104,7 +104,12 @@ class Watch(StatementWatch):
         is_unclear = control.may_be_half_done or not (by_the_server or was_not_sent)
         if control.steps and is_unclear:
             self._refused_ending = error
-        if by_the_server and self._statement_failure is None:
+        if not was_not_sent:
+            self.failed_halfway(error)
+
+    def failed_halfway(self, error: BaseException) -> None:
+        """Remember the failure of a statement that the server may have begun."""
+        if self._statement_failure is None:
             self._statement_failure = error  # later ones follow from it
 
     def after(self, control: TransactionControl) -> None:
@@ -152,7 +157,7 @@ class WatchedProtocol(driver.Substitute):
         return await self._watched(control, self.genuine.bind_execute, state, *arguments, **keywords)
 
     async def bind_execute_many(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
-        return await self._other(state.query, self.genuine.bind_execute_many, state, *arguments, **keywords)
+        return await self._in_parts(state.query, self.genuine.bind_execute_many, state, *arguments, **keywords)
 
     async def bind(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
         return await self._other(state.query, self.genuine.bind, state, *arguments, **keywords)
@@ -161,14 +166,22 @@ class WatchedProtocol(driver.Substitute):
         return await self._other(state.query, self.genuine.execute, state, *arguments, **keywords)
 
     async def copy_out(self, copy_stmt: str, *arguments: Any, **keywords: Any) -> Any:
-        return await self._other(copy_stmt, self.genuine.copy_out, copy_stmt, *arguments, **keywords)
+        return await self._in_parts(copy_stmt, self.genuine.copy_out, copy_stmt, *arguments, **keywords)
 
     async def copy_in(self, copy_stmt: str, *arguments: Any, **keywords: Any) -> Any:
-        return await self._other(copy_stmt, self.genuine.copy_in, copy_stmt, *arguments, **keywords)
+        return await self._in_parts(copy_stmt, self.genuine.copy_in, copy_stmt, *arguments, **keywords)
 
     async def prepare(self, stmt_name: str, query: str, *arguments: Any, **keywords: Any) -> Any:
         # It is checked when it is executed; but that it is refused by the server fails the transaction, too.
         return await self._watched(_NOTHING_SENT, self.genuine.prepare, stmt_name, query, *arguments, **keywords)
+
+    async def _in_parts(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:
+        """Send a statement while asyncpg converts its values one by one, or calls the application's functions."""
+        try:
+            return await self._other(text, send, *arguments, **keywords)
+        except BaseException as error:
+            self._watch.failed_halfway(error)
+            raise
 
     async def _other(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:
         self._watch.before_other(text)

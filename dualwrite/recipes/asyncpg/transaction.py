@@ -8,7 +8,6 @@ from typing import Any, Final
 import asyncpg
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.connection_guard import Watch, assert_can_begin
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -47,12 +46,6 @@ class AsyncpgTransaction(PostgresTransaction):
                 raise
             raise IllegalStateError(NOT_READY) from error
 
-    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        try:
-            return await super().lock(transactional_id, timeout_ms=timeout_ms)
-        except asyncpg.InFailedSQLTransactionError as error:
-            raise self._watch.doomed() from error  # by a statement that was cancelled, or whose limit of time was over
-
     @property
     def is_idle(self) -> bool:
         return driver.is_idle(self._raw)
@@ -87,6 +80,14 @@ class AsyncpgTransaction(PostgresTransaction):
     async def _send_rollback(self) -> None:
         if not self.is_idle or driver.is_cancelling(self._raw):
             await driver.roll_back(self._raw)
+
+    async def roll_back_to_savepoint(self, name: str) -> None:
+        self._assert_ours()
+        try:
+            await driver.roll_back(self._raw, f"ROLLBACK TO SAVEPOINT {name}")
+        except TimeoutError:
+            self._drop()  # an earlier statement, or the request to cancel it, is still in progress
+            raise
 
     def _drop(self) -> None:
         self._raw.terminate()

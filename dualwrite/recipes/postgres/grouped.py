@@ -65,7 +65,10 @@ class PostgresGroup(Generic[TxT]):
         if self._transaction.is_busy:
             raise IllegalStateError(_UNFINISHED)
         self._assert_within(tx)
-        await self._transaction.roll_back_to_savepoint(self._savepoint)
+        try:
+            await self._transaction.roll_back_to_savepoint(self._savepoint)
+        except TimeoutError as error:
+            raise IllegalStateError(_UNFINISHED) from error
         self._transaction.forgive()
         self._transaction.follow(self.progress.records)
 
