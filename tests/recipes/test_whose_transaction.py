@@ -20,7 +20,7 @@ from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put, raw_rollback
-from tests.support.databases import event_bodies, events
+from tests.support.databases import event_bodies, events, unique
 from tests.support.topics import read_topic
 
 
@@ -278,3 +278,39 @@ def _raw(connection: sa.Connection, text: str) -> None:
     """Past everything that psycopg and SQLAlchemy know."""
     driver: Any = connection.connection.driver_connection
     driver.pgconn.exec_(text.encode())
+
+
+@pytest.mark.parametrize("first", ["engine", "variant"])
+@pytest.mark.parametrize("used", ["engine", "variant", "variant of the variant"])
+def test_writers_on_an_engine_and_on_a_variant_of_it_mark_a_transaction_once(
+    scenario: Scenario, first: str, used: str
+) -> None:
+    """Between their listeners one of the application sends BEGIN with a mark, which the second must leave alone."""
+    engine = sa.create_engine(scenario.database.url)
+    if engine.dialect.driver != "psycopg":
+        pytest.skip("only psycopg's BEGIN is marked")
+    variant = engine.execution_options(isolation_level="READ COMMITTED")
+    engines = {"engine": engine, "variant": variant, "variant of the variant": variant.execution_options()}
+    event.listen(variant, "begin", lambda connection: connection.exec_driver_sql("SELECT 1"))
+    writers = [
+        DualWriter(
+            engines[name],
+            bootstrap_servers=scenario.emulator.bootstrap_servers,
+            transactional_id=scenario.transactional_id if name == first else unique("other"),
+        )
+        for name in sorted(["engine", "variant"], key=lambda name: name != first)
+    ]
+    with Session(engines[used]) as session, writers[0].transaction(session) as tx:
+        put(tx, scenario, 1)
+        mark = vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE]
+        assert tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
+    scenario.expected.append("1")
+    with Session(engines[used]) as session, pytest.raises(TransactionEndedInsideError, match="was ended past"):
+        with writers[0].transaction(session) as tx:
+            put(tx, scenario, 2)
+            _raw(tx.connection, "ROLLBACK; BEGIN")
+            put(tx, scenario, 3)
+    for each in writers:
+        each.close()
+    engine.dispose()
+    scenario.assert_both_sides_agree()

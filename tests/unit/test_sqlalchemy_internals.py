@@ -21,6 +21,7 @@ from pymysql.constants import SERVER_STATUS
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_connection
 
 from dualwrite.recipes.sqlalchemy.drivers import in_transaction
+from dualwrite.recipes.sqlalchemy.engines import proxied_by
 from tests.support.narrowing import current
 
 
@@ -45,6 +46,19 @@ def test_a_followed_commit_is_of_the_connection_that_the_dialect_is_given() -> N
         connection.exec_driver_sql("SELECT 1")
         expected = connection.connection
     assert given == [expected]
+
+
+def test_a_variant_of_an_engine_keeps_it_and_calls_its_own_listeners_first() -> None:
+    """Why `transaction.watch` registers one on both, and only the nearest one marks a transaction."""
+    engine = sa.create_engine("sqlite://")
+    variant = engine.execution_options()
+    assert proxied_by(variant) is engine
+    assert proxied_by(variant.execution_options()) is variant
+    called: list[str] = []
+    sa.event.listen(engine, "begin", lambda connection: called.append("engine"))
+    sa.event.listen(variant, "begin", lambda connection: called.append("variant"))
+    with variant.begin():
+        assert called == ["variant", "engine"]
 
 
 def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:

@@ -305,16 +305,13 @@ def drop_while_deciding(connection: sa.Connection) -> None:
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------
 
 
-def begin_marker() -> Callable[[sa.Connection], None]:
+def begin_marker() -> Callable[[Any], None]:
+    """Return the function that lets the next BEGIN of a connection of psycopg set a mark."""
     from dualwrite.recipes.psycopg.driver import (
         mark_next_begin,
     )  # psycopg may not be installed if another driver is used
 
-    def mark(connection: sa.Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        mark_next_begin(driver)
-
-    return mark
+    return mark_next_begin
 
 
 def driver_connection(connection: sa.Connection) -> Any:

@@ -24,6 +24,12 @@ def connections_of(transaction: SessionTransaction) -> Collection[sa.Connection]
     return {used[0] for used in vars(transaction)["_connections"].values()} if found is None else found
 
 
+def proxied_by(variant: sa.Engine) -> sa.Engine:
+    """Return the engine whose `execution_options()` returned this one."""
+    proxied: sa.Engine = vars(variant)["_proxied"]
+    return proxied
+
+
 def background_engine(engine: sa.Engine) -> sa.Engine:
     """Return an engine to the same database whose connections `engine`'s pool does not count.
 

@@ -31,7 +31,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     drop_while_deciding,
     in_transaction,
 )
-from dualwrite.recipes.sqlalchemy.engines import connections_of
+from dualwrite.recipes.sqlalchemy.engines import connections_of, proxied_by
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
@@ -141,7 +141,29 @@ def watch(engine: sa.Engine) -> None:
                 event.listen(engine, "checkout", raise_synchronous)
             if engine.dialect.name == "postgresql" and engine.dialect.driver in DRIVERS_THAT_MARK:
                 # Before other listeners, which may send the first statement. `event.listen` ignores `insert` here.
-                _event_key(engine, "begin", begin_marker()).base_listen(insert=True)
+                _event_key(engine, "begin", _begin_listener(engine)).base_listen(insert=True)
+
+
+def _begin_listener(engine: sa.Engine) -> Callable[[sa.Connection], None]:
+    """Return the listener that marks the transactions of `engine`, and of its variants that have none of their own.
+
+    A variant, which `execution_options()` returns, calls its own listeners and then those of `engine`. Between two of
+    ours one of the application may send BEGIN, whose mark the second would forget.
+    """
+    mark = begin_marker()
+    own = weakref.ref(engine)  # the engine keeps the listener
+
+    def on_begin(connection: sa.Connection) -> None:
+        if connection.engine is own() or _nearest_watched(connection.engine) is own():
+            mark(connection.connection.driver_connection)
+
+    return on_begin
+
+
+def _nearest_watched(variant: sa.Engine) -> sa.Engine:
+    while variant not in _watched:
+        variant = proxied_by(variant)
+    return variant
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
