@@ -28,6 +28,8 @@ from dataclasses import dataclass
 
 _WARM_UP_S = 0.3
 _WARM_UP_TRANSACTIONS = 3
+_MOST_BYTES = 512 << 20
+"""The values that one process sends at most, because the emulator keeps a gibibyte until the topic is deleted."""
 _TIMEOUT_S = 30.0
 
 
@@ -47,6 +49,15 @@ class Job:
         """The values of one transaction, all different: copying one that is in the CPU cache would cost nothing."""
         chance = random.Random(0)
         return [chance.randbytes(self.record_bytes) for _ in range(self.records)]
+
+    @property
+    def most_transactions(self) -> int:
+        """How many transactions each producer may make, warm-up included, even if there is time for more."""
+        return _MOST_BYTES // (self.producers * self.records * self.record_bytes)
+
+    @property
+    def most_to_warm_up(self) -> int:
+        return max(_WARM_UP_TRANSACTIONS, self.most_transactions // 4)
 
 
 @dataclass(frozen=True)
@@ -304,6 +315,12 @@ def _names(job: Job) -> Iterator[str]:
     return (f"bench-{run}-{index}" for index in range(job.producers))
 
 
+def is_cold(job: Job, made: int, warm_until_s: float) -> bool:
+    """Return whether a producer that has made some transactions is to warm up further."""
+    is_time = made < _WARM_UP_TRANSACTIONS or time.perf_counter() < warm_until_s
+    return is_time and made < job.most_to_warm_up
+
+
 def measure_threads(client: SyncClient, job: Job) -> Done:
     """Measure a client for threads, with a thread for each producer."""
     stopwatch = Stopwatch(job)
@@ -312,14 +329,15 @@ def measure_threads(client: SyncClient, job: Job) -> Done:
 
     def run(transact: Transact) -> None:
         try:
-            warm_until_s, warmed = time.perf_counter() + _WARM_UP_S, 0
-            while warmed < _WARM_UP_TRANSACTIONS or time.perf_counter() < warm_until_s:
+            warm_until_s, made = time.perf_counter() + _WARM_UP_S, 0
+            while is_cold(job, made, warm_until_s):
                 transact()
-                warmed += 1
+                made += 1
             ready.wait()
             began_s = time.perf_counter()
-            while began_s < stopwatch.end_s:
+            while began_s < stopwatch.end_s and made < job.most_transactions:
                 transact()
+                made += 1
                 now_s = time.perf_counter()
                 stopwatch.latencies_ms.append((now_s - began_s) * 1000)
                 began_s = now_s
@@ -345,16 +363,17 @@ async def measure_tasks(client: AsyncClient, job: Job) -> Done:
     ready = asyncio.Barrier(job.producers)
 
     async def run(transact: TransactAsync) -> None:
-        warm_until_s, warmed = time.perf_counter() + _WARM_UP_S, 0
-        while warmed < _WARM_UP_TRANSACTIONS or time.perf_counter() < warm_until_s:
+        warm_until_s, made = time.perf_counter() + _WARM_UP_S, 0
+        while is_cold(job, made, warm_until_s):
             await transact()
-            warmed += 1
+            made += 1
         if await ready.wait() == 0:
             stopwatch.start()
         await ready.wait()
         began_s = time.perf_counter()
-        while began_s < stopwatch.end_s:
+        while began_s < stopwatch.end_s and made < job.most_transactions:
             await transact()
+            made += 1
             now_s = time.perf_counter()
             stopwatch.latencies_ms.append((now_s - began_s) * 1000)
             began_s = now_s

@@ -300,7 +300,7 @@ def options() -> argparse.ArgumentParser:
         type=duration_of,
         default=1.0,
         metavar="SECONDS",
-        help="how long a measurement takes (default: %(default)s)",
+        help="how long a measurement takes, unless it has sent half a gibibyte before (default: %(default)s)",
     )
     parser.add_argument("--broker", choices=BROKERS, action="append", help="only this one; may be repeated")
     parser.add_argument("--workload", choices=WORKLOADS, action="append", help="only this one; may be repeated")
