@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
 from dualwrite import AsyncDualWriter, AsyncDualWriterPool, DualWriterPool
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
@@ -27,8 +28,11 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import Scenario
-from tests.recipes.steps import put
+from tests.recipes.steps import put, raw_rollback
+from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.topics import read_topic
 
 
 @pytest.mark.parametrize(
@@ -85,6 +89,40 @@ def test_a_hook_that_undoes_what_was_written_right_before_commit(
         put(tx, scenario, 2)
     scenario.expected += ["2"]
     scenario.assert_both_sides_agree()
+
+
+def go_on_without_a_transaction(session: Session) -> None:
+    raw_rollback(session.connection())
+
+
+def go_on_in_another_transaction(session: Session) -> None:
+    raw_rollback(session.connection(), begins=True)
+
+
+@pytest.mark.parametrize(
+    "undo", [roll_back_in_part, roll_back_past_sqlalchemy, go_on_without_a_transaction, go_on_in_another_transaction]
+)
+def test_a_hook_that_undoes_what_was_written_is_found_on_psycopg2(
+    postgres_server: PostgresServer, emulator: Emulator, undo: Callable[[Session], object]
+) -> None:
+    """Its COMMIT does not carry the state, and psycopg2 sends no BEGIN for what comes after a ROLLBACK as text."""
+    database = PostgresDatabase(postgres_server)
+    scenario = Scenario(database, emulator)
+    engine = sa.create_engine(database.url.set(drivername="postgresql+psycopg2"))
+    with scenario.writer(engine=engine) as writer:
+        with Session(engine) as session:
+            event.listen(session, "before_commit", undo, once=True)
+            with pytest.raises(TransactionEndedInsideError), writer.transaction(session) as tx:
+                tx.connection.execute(sa.text("SAVEPOINT s"))
+                put(tx, scenario, 1)
+        assert tx.outcome is Outcome.ROLLED_BACK
+        with writer.transaction() as tx:
+            put(tx, scenario, 2)
+    engine.dispose()
+    assert event_bodies(database) == (["2", "7"] if undo is go_on_without_a_transaction else ["2"])
+    assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == ["2"]
+    scenario.assert_nothing_open()
+    database.close()
 
 
 def commit_past_sqlalchemy(session: Session) -> None:
