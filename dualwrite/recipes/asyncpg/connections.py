@@ -26,8 +26,13 @@ def _forget(connection: Any) -> None:
     """Do nothing: a connection that was lost has nothing left."""
 
 
+def _is_idle(connection: Any) -> bool:
+    """Return whether a connection is in no transaction, and has none in store, as after a BEGIN that was cancelled."""
+    return driver.is_idle(connection) and not driver.is_cancelling(connection)
+
+
 def _kept(make: Callable[[], Any], most: int) -> KeptConnections:
-    return KeptConnections(make, is_idle=driver.is_idle, close=_close, forget=_forget, most=most)
+    return KeptConnections(make, is_idle=_is_idle, close=_close, forget=_forget, most=most)
 
 
 class PooledConnections:
