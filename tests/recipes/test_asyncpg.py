@@ -14,6 +14,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     ConfigError,
@@ -33,6 +34,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario, dsn_of
+from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies, unique
 from tests.support.topics import read_topic
 
@@ -423,6 +425,47 @@ def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_anot
     scenario.run(steps())
     scenario.expected.append("1")
     scenario.assert_both_sides_agree()
+
+
+def test_a_kept_connection_on_which_begin_was_cancelled_is_not_used_again(
+    scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server cancels what comes after BEGIN, in a transaction that nobody here has heard of."""
+    genuine = driver.execute
+    begun = asyncio.Event()
+
+    async def slowly(raw: Any, sql: str) -> str:
+        if not sql.startswith("BEGIN") or begun.is_set():
+            return await genuine(raw, sql)
+        begun.set()
+        return await genuine(raw, sql.replace(";", "; SELECT pg_sleep(60);", 1))
+
+    async def steps() -> None:
+        async with asyncio.timeout(30), scenario.awaited_writer() as writer:
+            await writer.recover()
+            monkeypatch.setattr(driver, "execute", slowly)
+
+            async def write(number: int) -> None:
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, number)
+
+            first = asyncio.create_task(write(1))
+            await begun.wait()
+            await asyncio.to_thread(until, lambda: _is_asleep(scenario))
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            await write(2)
+
+    scenario.run(steps())
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
+def _is_asleep(scenario: AsyncpgScenario) -> bool:
+    asked = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND usename = current_user"
+    with scenario.database.aside.connect() as connection:
+        return connection.exec_driver_sql(asked).scalar() == 1
 
 
 # ---- blocks --------------------------------------------------------------------------------------------------------
@@ -828,6 +871,36 @@ def test_what_is_unfinished_at_the_end(scenario: AsyncpgScenario, run: Run) -> N
     run(steps)
     scenario.expected.append("2")
     scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("sql", [INSERT.replace("$1", "7").replace("$2", "'7'"), "ROLLBACK TO s"])
+def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
+    scenario: AsyncpgScenario, run: Run, sql: str
+) -> None:
+    """Of a task that the block has left behind: its row would have no record, or what it undoes would have one."""
+
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        held = scenario.emulator.faults.add(Fault(api="Produce", topic=scenario.topic, action=Hold()))
+
+        async def write() -> Outcome | None:
+            async with writer.transaction(connection) as tx:
+                await tx.connection.execute("SAVEPOINT s")
+                await put(tx, scenario, 1)
+            return tx.outcome
+
+        block = asyncio.create_task(write())
+        await asyncio.to_thread(held.wait_held)
+        said.extend(await asyncio.gather(connection.execute(sql), return_exceptions=True))
+        held.release()
+        assert await block is Outcome.COMMITTED
+
+    said: list[object] = []
+    run(steps)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+    (refused,) = said
+    assert isinstance(refused, IllegalStateError)
+    assert "has ended, so the statement was not sent" in str(refused)
 
 
 def test_a_part_that_was_ended_by_text_is_no_longer_unfinished(scenario: AsyncpgScenario, run: Run) -> None:

@@ -524,6 +524,26 @@ def test_a_transaction_that_was_ended_under_the_lock(
     scenario.assert_both_sides_agree()
 
 
+@pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.AFTER_PREPARE, PausePoint.BEFORE_DATABASE_COMMIT])
+def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
+    scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint
+) -> None:
+    """Of a thread that the block has left behind: its row would have no record."""
+
+    def come_late() -> None:
+        with pytest.raises(IllegalStateError, match="has ended, so the statement was not sent"):
+            connection.execute(INSERT, (7, "7"))
+        with pytest.raises(IllegalStateError, match="has ended"), connection.cursor() as cursor:
+            cursor.executemany(INSERT, [(8, "8")])
+
+    with scenario.writer(AtPoint(point, come_late)) as writer:
+        with writer.transaction(connection) as tx:
+            put(tx, scenario, 1)
+        assert tx.outcome is Outcome.COMMITTED
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
 def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:

@@ -21,6 +21,7 @@ class StatementWatch(ABC):
         self._records = records
         self._refused_ending: BaseException | None = None
         self._statement_failure: BaseException | None = None
+        self._is_closed = False
         self.has_changed_settings = False
         """Whether a statement has changed settings, which hold for the rest of the transaction."""
 
@@ -44,6 +45,10 @@ class StatementWatch(ABC):
     def follow(self, records: RecordBuffer) -> None:
         """Notify `records` from now on."""
         self._records = records
+
+    def close(self) -> None:
+        """Refuse further statements: the decision is being made, and the records of the block are complete."""
+        self._is_closed = True
 
     def doom(self, error: BaseException) -> None:
         """Let the transaction, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
@@ -73,6 +78,8 @@ class StatementWatch(ABC):
             except (TransactionEndedInsideError, IllegalStateError) as error:
                 self._refused_ending = error
                 raise
+        if self._is_closed:
+            raise IllegalStateError(_TOO_LATE)
         return control
 
     def _assert_no_savepoint(self, control: TransactionControl) -> None:
@@ -129,6 +136,10 @@ ENDED: Final = (
 UNFINISHED: Final = (
     "the block ended inside connection.transaction(), or while a COPY or a stream was in progress; neither database "
     "nor Kafka was changed: finish it inside the block"
+)
+_TOO_LATE: Final = (
+    "this dual write has ended, so the statement was not sent, and is no part of it: let the block wait for the tasks "
+    "or threads that use its connection"
 )
 _BY_EXECUTE: Final = (
     "a statement about a savepoint was sent by a method other than execute(), and cannot be followed; it was not "

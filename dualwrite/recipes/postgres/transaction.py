@@ -280,6 +280,7 @@ class PostgresTransaction(ABC):
 
     async def flush(self) -> None:
         self._watch.assert_intact()  # a connection does not hold statements back
+        self._watch.close()
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._transactional_id = transactional_id
