@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -983,6 +983,46 @@ def test_connections_that_are_refused(scenario: AsyncpgScenario, run: Run) -> No
                     pass
 
     run(steps)
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_a_connection_on_which_another_dual_write_begins_while_a_block_waits_for_its_id(
+    scenario: AsyncpgScenario,
+) -> None:
+    """Each would commit what the other has written, without its records."""
+    snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ"  # in which a block of a pool gets its id before it begins
+
+    async def steps() -> None:
+        dsn = dsn_of(scenario.database.url)
+        one, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+        await one.execute(snapshot)
+        await other.execute(snapshot)
+        async with (
+            asyncio.timeout(30),
+            scenario.awaited_writer() as writer,
+            _pool_of_ids(scenario, dsn, 30_000, max_writers=1) as pool,
+        ):
+            await writer.recover()
+
+            async def write() -> None:
+                async with pool.transaction(one) as tx:
+                    await put(tx, scenario, 2)
+
+            async with AsyncExitStack() as only_id:
+                await only_id.enter_async_context(pool.transaction(other))
+                waiting = asyncio.create_task(write())
+                await turns_until(lambda: pool.status.waiting == 1)
+                async with writer.transaction(one) as tx:
+                    await put(tx, scenario, 1)
+                    await only_id.aclose()
+                    with pytest.raises(IllegalStateError, match="already carries a dual write"):
+                        await waiting
+                assert tx.outcome is Outcome.COMMITTED
+        await one.close()
+        await other.close()
+
+    scenario.run(steps())
     scenario.expected.append("1")
     scenario.assert_both_sides_agree()
 

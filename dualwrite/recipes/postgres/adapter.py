@@ -220,11 +220,11 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         """
         if connection is None:
             return await self._begin(self._of_blocks, records, before)
-        transaction = self._new_transaction(connection, records, None)
+        if before is not None:
+            await before(connection)
+        transaction = self._new_transaction(connection, records, None)  # nothing else may begin on it meanwhile
         was_idle = transaction.is_idle
         try:
-            if before is not None:
-                await before(connection)
             await self._assert_here(await transaction.begin_and_locate())
         except BaseException:
             if was_idle:
