@@ -1,0 +1,508 @@
+"""Blocks of a pool with an outbox whose COMMIT gets no response: what they are told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import OutcomeUnknown
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.pool.outbox import OutboxWrites
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.recovery.taking_out import take_out
+from dualwrite.recipes.sql.outbox_statements import PUBLISHED_KEPT_MS
+from dualwrite.testing.network_proxy import NetworkProxy
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
+from tests.recipes.outboxes import (
+    assert_published,
+    outbox_pool,
+    scenario,
+    scenario_of,
+    settings_for,
+    waiting,
+)
+from tests.recipes.pools import QUIET_LEASE_MS, put, write
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.narrowing import current
+
+__all__ = ["scenario"]  # a fixture
+
+QUIET: Final = Outbox(publishes=False)
+
+# ---- tools ----------------------------------------------------------------------------------------------------------
+
+
+def is_commit(request: bytes) -> bool:
+    return b"COMMIT" in request
+
+
+def execute(scenario: PsycopgScenario, sql: str, **values: Any) -> Any:
+    """Execute a statement as an operator, past every fault, and return its first value, if it has rows."""
+    with scenario.database.aside.begin() as connection:
+        result = connection.execute(sa.text(sql), values)
+        return result.scalar() if result.returns_rows else None
+
+
+@contextmanager
+def faulty(scenario: PsycopgScenario) -> Iterator[psycopg.Connection[Any]]:
+    """Open a connection for one block, which alone meets the faults of the database."""
+    with psycopg.connect(conninfo_of(scenario.database.engine.url)) as connection:
+        yield connection
+
+
+def lose_commit(
+    pool: PsycopgDualWriterPool,
+    scenario: PsycopgScenario,
+    number: int,
+    *,
+    applied: bool = True,
+    begun: Callable[[PsycopgDualTransaction], object] = lambda tx: None,
+) -> None:
+    """Write a block whose COMMIT gets no response; `begun` gets it before it ends."""
+    with faulty(scenario) as connection, pool.transaction(connection) as tx:
+        begun(tx)
+        put(tx, scenario, number)
+        scenario.database.lose_commit(applied=applied)
+
+
+def lost(
+    pool: PsycopgDualWriterPool, scenario: PsycopgScenario, number: int, *, applied: bool = True
+) -> Outcome | None:
+    """Write a block whose COMMIT gets no response. Return its outcome, as it is known at its end."""
+    begun: list[PsycopgDualTransaction] = []
+    try:
+        lose_commit(pool, scenario, number, applied=applied, begun=begun.append)
+    except psycopg.Error:
+        assert begun[0].outcome is Outcome.ROLLED_BACK
+    return begun[0].outcome
+
+
+def outbox_writes(pool: Any) -> OutboxWrites:
+    outbox = pool.coordinator.outbox
+    assert outbox is not None
+    writes: OutboxWrites = outbox.writes
+    return writes
+
+
+def before_first_question(pool: Any, act: Callable[[], Awaitable[None] | None]) -> None:
+    """Let something happen after a COMMIT has got no response, and before the block asks for its outcome."""
+    database: Any = outbox_writes(pool).database
+    ask = database.is_in_progress
+    acts = [act]
+
+    async def is_in_progress(added: Any) -> bool:
+        if acts:
+            done = acts.pop()()
+            if done is not None:
+                await done
+        found: bool = await ask(added)
+        return found
+
+    database.is_in_progress = is_in_progress
+
+
+class Asked:
+    """Counts how often the database has said that the transaction of a lost COMMIT has not ended."""
+
+    def __init__(self, pool: Any) -> None:
+        database: Any = outbox_writes(pool).database
+        self._ask = database.is_in_progress
+        self.count = 0
+        database.is_in_progress = self._is_in_progress
+
+    async def _is_in_progress(self, added: Any) -> bool:
+        found: bool = await self._ask(added)
+        self.count += found
+        return found
+
+
+@contextmanager
+def in_thread(function: Callable[[], Any]) -> Iterator[Future[Any]]:
+    with ThreadPoolExecutor(1) as threads:
+        yield threads.submit(function)
+
+
+# ---- how it has ended -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_it_is_told_what_the_database_has(scenario: PsycopgScenario, applied: bool) -> None:
+    with outbox_pool(scenario, QUIET) as pool, outbox_pool(scenario) as publisher:
+        assert lost(pool, scenario, 1, applied=applied) is (Outcome.STORED if applied else Outcome.ROLLED_BACK)
+        write(publisher, scenario, 2)
+        assert_published(scenario, *([1] if applied else []), 2)
+
+
+def test_it_was_published_meanwhile(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, QUIET) as pool, outbox_pool(scenario) as publisher:
+        write(publisher, scenario, 1)
+        before_first_question(pool, lambda: until(lambda: waiting(scenario) == 0))
+        assert lost(pool, scenario, 2) is Outcome.STORED
+        assert_published(scenario, 1, 2)
+
+
+def test_it_was_published_among_others(scenario: PsycopgScenario) -> None:
+    """Its number is noted with that of the first block."""
+    with outbox_pool(scenario, QUIET) as pool:
+        for number in (1, 2):
+            write(pool, scenario, number)
+
+        def publish() -> None:
+            write(pool, scenario, 4)
+            with outbox_pool(scenario) as publisher:
+                publisher.recover()
+            assert waiting(scenario) == 0
+
+        before_first_question(pool, publish)
+        assert lost(pool, scenario, 3) is Outcome.STORED
+        assert_published(scenario, 1, 2, 3, 4)
+
+
+def test_what_was_rolled_back_is_not_taken_for_what_was_published(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, QUIET) as pool, outbox_pool(scenario) as publisher:
+
+        def publish_others() -> None:
+            for number in (2, 3):
+                write(publisher, scenario, number)
+            until(lambda: waiting(scenario) == 0)
+
+        write(publisher, scenario, 1)
+        before_first_question(pool, publish_others)
+        assert lost(pool, scenario, 9, applied=False) is Outcome.ROLLED_BACK
+        assert_published(scenario, 1, 2, 3)
+
+
+def test_it_was_taken_out_meanwhile(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, QUIET) as pool:
+
+        def take_it_out() -> None:
+            seq = execute(scenario, "SELECT seq FROM kafka_transaction_outbox WHERE seq > 0")
+            assert take_out(scenario.database.aside, scenario.transactional_id, seq, apply=True).changed
+
+        write(pool, scenario, 1)
+        with outbox_pool(scenario) as publisher:
+            publisher.recover()
+        before_first_question(pool, take_it_out)
+        assert lost(pool, scenario, 2) is Outcome.STORED
+    assert waiting(scenario) == 0
+    assert event_bodies(scenario.database) == ["1", "2"]
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_it_was_so_long_ago_that_nothing_tells(scenario: PsycopgScenario, applied: bool) -> None:
+    with outbox_pool(scenario, QUIET) as pool:
+        begun: list[PsycopgDualTransaction] = []
+
+        def let_time_pass() -> None:
+            progress = begun[0].progress
+            assert progress.added is not None
+            progress.added = progress.added._replace(stored_at_ms=progress.added.stored_at_ms - PUBLISHED_KEPT_MS - 1)
+            execute(scenario, "DELETE FROM kafka_transaction_outbox")  # it was published, and that was forgotten
+            raise psycopg.OperationalError("asked again")
+
+        before_first_question(pool, let_time_pass)
+        with pytest.raises(OutcomeUnknown, match="look for what the block wrote in the tables of the application"):
+            lose_commit(pool, scenario, 1, applied=applied, begun=begun.append)
+        assert begun[0].outcome is None
+        assert not outbox_writes(pool).has_unresolved  # nothing will ever tell
+
+
+def test_notes_of_what_was_published_long_ago_are_forgotten(scenario: PsycopgScenario) -> None:
+    notes = "SELECT count(*) FROM kafka_transaction_outbox WHERE published IS NOT NULL"
+    with outbox_pool(scenario) as pool:
+        for number in range(4):
+            write(pool, scenario, number)
+            until(lambda: waiting(scenario) == 0)
+        kept = execute(scenario, notes)
+        execute(scenario, f"UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - {PUBLISHED_KEPT_MS + 1}")
+        for number in range(4, 8):
+            write(pool, scenario, number)
+            until(lambda: waiting(scenario) == 0)
+        assert execute(scenario, notes) == kept
+        assert_published(scenario, *range(8))
+
+
+# ---- what it waits for ----------------------------------------------------------------------------------------------
+
+
+class SlowCommit:
+    """Lets a COMMIT that inserted into `events` wait in the server, and then end as it is told."""
+
+    def __init__(self, scenario: PsycopgScenario) -> None:
+        self._scenario = scenario
+        self._key = int.from_bytes(os.urandom(4)) // 2
+        self._holder = psycopg.connect(conninfo_of(scenario.database.url), autocommit=True)
+        self._holder.execute("SELECT pg_advisory_lock(%s)", (self._key,))
+        self._holder.execute("CREATE TABLE fails ()")
+        self._holder.execute(
+            "CREATE FUNCTION wait_for_test() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN"
+            f" PERFORM pg_advisory_xact_lock({self._key});"
+            " IF to_regclass('fails_now') IS NOT NULL THEN RAISE EXCEPTION 'the test lets it fail'; END IF;"
+            " RETURN NULL; END$$"
+        )
+        self._holder.execute(
+            "CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED"
+            " FOR EACH ROW EXECUTE FUNCTION wait_for_test()"
+        )
+
+    def is_waited_for(self) -> bool:
+        found = execute(
+            self._scenario,
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = :key AND NOT granted",
+            key=self._key,
+        )
+        return bool(found)
+
+    def end(self, *, commits: bool) -> None:
+        if not commits:
+            self._holder.execute("ALTER TABLE fails RENAME TO fails_now")
+        self._holder.close()
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_its_transaction_is_still_in_progress(scenario: PsycopgScenario, commits: bool) -> None:
+    with outbox_pool(scenario, QUIET) as pool:
+        asked = Asked(pool)
+        commit = SlowCommit(scenario)
+        begun: list[PsycopgDualTransaction] = []
+
+        def write_one() -> None:
+            with faulty(scenario) as connection, pool.transaction(connection) as tx:
+                begun.append(tx)
+                put(tx, scenario, 1)
+
+        with in_thread(write_one) as ended:
+            until(commit.is_waited_for)
+            scenario.database.cut()
+            until(lambda: asked.count >= 2)
+            assert not ended.done()
+            commit.end(commits=commits)
+            error = ended.exception(60)
+        assert begun[0].outcome is (Outcome.STORED if commits else Outcome.ROLLED_BACK)
+        assert (error is None) is commits
+        assert isinstance(error, psycopg.Error) is not commits
+    assert event_bodies(scenario.database) == (["1"] if commits else [])
+    assert waiting(scenario) == len(event_bodies(scenario.database))
+
+
+@contextmanager
+def locked_row(scenario: PsycopgScenario) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(conninfo_of(scenario.database.url)) as connection:
+        connection.execute("SELECT FROM kafka_transaction_state FOR UPDATE")
+        yield connection
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_the_row_is_locked_for_longer_than_it_may_wait(scenario: PsycopgScenario, applied: bool) -> None:
+    with outbox_pool(scenario, QUIET, resolve_timeout_ms=200) as pool:
+        write(pool, scenario, 1)
+        begun: list[PsycopgDualTransaction] = []
+        with locked_row(scenario):
+            with pytest.raises(OutcomeUnknown, match="the pool goes on asking in the background"):
+                lose_commit(pool, scenario, 2, applied=applied, begun=begun.append)
+            assert current(begun[0].outcome) is None
+            assert current(outbox_writes(pool).has_unresolved)
+        until(lambda: begun[0].outcome is not None)
+        assert begun[0].outcome is (Outcome.STORED if applied else Outcome.ROLLED_BACK)
+        assert not outbox_writes(pool).has_unresolved
+
+
+def test_the_row_is_locked_for_a_while(scenario: PsycopgScenario) -> None:
+    waits = (
+        "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
+        " AND query LIKE '%kafka_transaction_state%'"
+    )
+    with outbox_pool(scenario, QUIET) as pool:
+        write(pool, scenario, 1)
+        with locked_row(scenario) as locked, in_thread(lambda: lost(pool, scenario, 2)) as ended:
+            until(lambda: bool(execute(scenario, waits)))
+            assert not ended.done()
+            locked.rollback()
+            assert ended.result(60) is Outcome.STORED
+
+
+# ---- interruptions --------------------------------------------------------------------------------------------------
+
+
+def in_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriterPool], Awaitable[None]]) -> None:
+    async def run() -> None:
+        url = conninfo_of(scenario.database.url)
+        async with AsyncPsycopgDualWriterPool(url, **settings_for(scenario, QUIET, resolve_timeout_ms=60_000)) as pool:
+            await use(pool)
+
+    asyncio.run(run())
+
+
+async def happens(condition: Callable[[], bool]) -> None:
+    await asyncio.to_thread(until, condition)
+
+
+def started_block(scenario: PsycopgScenario, pool: AsyncPsycopgDualWriterPool, begun: list[Any]) -> asyncio.Task[None]:
+    """Start a block on a connection of its own, which alone meets the faults of the database."""
+
+    async def block() -> None:
+        connection = await psycopg.AsyncConnection.connect(conninfo_of(scenario.database.engine.url))
+        async with connection, pool.transaction(connection) as tx:
+            begun.append(tx)
+            await tx.connection.execute(INSERT, (1, "1"))
+            tx.send(scenario.topic, key="k", value="1")
+
+    return asyncio.create_task(block())
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_task_is_cancelled_during_its_commit(scenario: PsycopgScenario, commits: bool) -> None:
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        begun: list[Any] = []
+        commit = SlowCommit(scenario)
+        block = started_block(scenario, pool, begun)
+        await happens(commit.is_waited_for)
+        block.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await block
+        assert begun[0].outcome is None
+        commit.end(commits=commits)
+        await happens(lambda: begun[0].outcome is not None)
+        assert begun[0].outcome is (Outcome.STORED if commits else Outcome.ROLLED_BACK)
+
+    in_tasks(scenario, use)
+    assert event_bodies(scenario.database) == (["1"] if commits else [])
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_task_is_cancelled_while_it_asks_for_its_outcome(scenario: PsycopgScenario, applied: bool) -> None:
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        begun: list[Any] = []
+
+        async def cancel() -> None:
+            block.cancel()
+            await asyncio.sleep(0)
+
+        before_first_question(pool, cancel)
+        async with pool.transaction() as tx:  # the tables are there then
+            await tx.connection.execute("SELECT 1")
+        scenario.database.lose_commit(applied=applied)
+        block = started_block(scenario, pool, begun)
+        with pytest.raises(asyncio.CancelledError):
+            await block
+        await happens(lambda: begun[0].outcome is not None)
+        assert begun[0].outcome is (Outcome.STORED if applied else Outcome.ROLLED_BACK)
+        assert not outbox_writes(pool).has_unresolved
+
+    in_tasks(scenario, use)
+    assert event_bodies(scenario.database) == (["1"] if applied else [])
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_thread_is_interrupted_while_it_asks_for_its_outcome(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, QUIET) as pool:
+        before_first_question(pool, _interrupt)
+        begun: list[PsycopgDualTransaction] = []
+        with pytest.raises(KeyboardInterrupt):
+            lose_commit(pool, scenario, 1, begun=begun.append)
+        until(lambda: begun[0].outcome is not None)
+        assert begun[0].outcome is Outcome.STORED
+
+
+def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, QUIET) as pool:
+        commit = SlowCommit(scenario)
+        main = threading.get_ident()
+        begun: list[PsycopgDualTransaction] = []
+
+        def interrupt() -> None:
+            until(commit.is_waited_for)
+            signal.pthread_kill(main, signal.SIGINT)
+
+        with in_thread(interrupt), pytest.raises(KeyboardInterrupt):
+            with pool.transaction() as tx:
+                begun.append(tx)
+                put(tx, scenario, 1)
+        assert begun[0].outcome is None
+        commit.end(commits=True)
+        until(lambda: begun[0].outcome is not None)
+        assert begun[0].outcome is Outcome.STORED
+
+
+# ---- a crash of the server ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crashing(emulator: Emulator) -> Iterator[PsycopgScenario]:
+    """A scenario on a server of its own, whose crash concerns nobody else."""
+    with PostgresServer.start() as server:
+        database = PostgresDatabase(server)
+        yield scenario_of(database, emulator)
+        database.close()
+
+
+def write_after_crash(scenario: PsycopgScenario) -> list[str]:
+    """Commit transactions of others as soon as the server has recovered, and return their ids."""
+    given: list[str] = []
+
+    def are_written() -> bool:
+        try:
+            given.append(
+                execute(scenario, "INSERT INTO others VALUES (1) RETURNING CAST(pg_current_xact_id() AS text)")
+            )
+        except sa.exc.OperationalError:
+            scenario.database.aside.dispose()
+            given.clear()  # the server had not noticed yet that it has to recover
+        return len(given) == 12
+
+    until(are_written)
+    return given
+
+
+def test_a_crash_gives_its_transaction_id_to_another(crashing: PsycopgScenario) -> None:
+    """So the id of a transaction does not tell whether it was committed."""
+    scenario = crashing
+    execute(scenario, "CREATE TABLE others (id int)")
+    with outbox_pool(scenario, QUIET, lease_ms=QUIET_LEASE_MS) as pool:
+        write(pool, scenario, 1)
+        for number in range(2, 6):  # the server may have written the id to its log before it crashed
+            begun: list[PsycopgDualTransaction] = []
+            given: list[str] = []
+            proxy = NetworkProxy.for_database(scenario.database.url)
+            with psycopg.connect(conninfo_of(proxy.through(scenario.database.url))) as connection:
+                server_process = connection.info.backend_pid
+
+                def crash(request: bytes) -> bool:
+                    if not is_commit(request):
+                        return False
+                    os.kill(server_process, signal.SIGKILL)  # noqa: B023 - it is called in this round
+                    given.extend(write_after_crash(scenario))  # noqa: B023
+                    return True
+
+                with pytest.raises(psycopg.OperationalError), pool.transaction(connection) as tx:
+                    begun.append(tx)
+                    put(tx, scenario, number)
+                    proxy.cut_at(crash)
+            proxy.close()
+            assert begun[0].outcome is Outcome.ROLLED_BACK
+            added = begun[0].progress.added
+            assert added is not None
+            if added.transaction in given:
+                break
+        else:
+            raise AssertionError("no id was given to another transaction")
+    assert event_bodies(scenario.database) == ["1"]
+    assert waiting(scenario) == 1
