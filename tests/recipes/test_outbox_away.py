@@ -1,0 +1,171 @@
+"""Kafka is away, or refuses a record for good: the blocks of a pool with an outbox go on, up to its limits."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import StoredBlockRefusedError, StoreFullError
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.recovery.taking_out import take_out
+from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.recipes.outboxes import (
+    Open,
+    assert_published,
+    in_order,
+    open_style,
+    outbox_pool,
+    scenario,
+    waiting,
+)
+from tests.recipes.pools import put, write
+from tests.recipes.test_refused_blocks import CAUSES, REFUSING
+from tests.recipes.test_stored_blocks import kafka_away
+from tests.support.conditions import until
+from tests.support.databases import event_bodies
+
+__all__ = ["open_style", "scenario"]  # fixtures
+
+
+def test_blocks_go_on_while_kafka_is_away(scenario: PsycopgScenario, emulator: Emulator, open_style: Open) -> None:
+    style = open_style()
+    style.write(0)
+    assert_published(scenario, 0)
+    with kafka_away(emulator):
+        for number in range(1, 6):
+            assert style.write(number).outcome is Outcome.STORED
+        until(lambda: style.pool.status.kafka_away_since_s is not None)
+        until(lambda: style.pool.status.outbox_blocks == 5)
+    assert_published(scenario, *range(6))
+    assert in_order(scenario) == [str(number) for number in range(6)]
+    until(lambda: style.pool.status.outbox_blocks == 0)
+
+
+def test_kafka_was_never_there(scenario: PsycopgScenario, emulator: Emulator, open_style: Open) -> None:
+    emulator.crash_node(0)
+    style = open_style()
+    for number in range(3):
+        assert style.write(number).outcome is Outcome.STORED
+    emulator.start_node(0)
+    assert_published(scenario, 0, 1, 2)
+    assert in_order(scenario) == ["0", "1", "2"]
+
+
+def test_kafka_leaves_again_and_again(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    with outbox_pool(scenario) as pool:
+        numbers = iter(range(1_000))
+        written_so_far = 0
+        for _ in range(4):
+            with kafka_away(emulator), ThreadPoolExecutor(4) as threads:
+                batch = [next(numbers) for _ in range(20)]
+                assert set(threads.map(lambda number: write(pool, scenario, number).outcome, batch)) == {Outcome.STORED}
+            written_so_far += 20
+            write(pool, scenario, next(numbers))
+            written_so_far += 1
+        assert_published(scenario, *range(written_so_far))
+
+
+def test_a_process_dies_while_kafka_is_away(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    with kafka_away(emulator), outbox_pool(scenario) as gone:
+        write(gone, scenario, 1)
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 2)
+        assert_published(scenario, 1, 2)
+    assert in_order(scenario) == ["1", "2"]
+
+
+@pytest.mark.parametrize("publishes", [True, False])
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [({"max_stored_bytes": 200}, "max_stored_bytes=200"), ({"max_stored_age_ms": 1}, "max_stored_age_ms=1")],
+)
+def test_at_a_limit_blocks_are_refused(
+    scenario: PsycopgScenario, emulator: Emulator, limit: dict[str, Any], says: str, publishes: bool
+) -> None:
+    """Before they have begun: neither side has anything of them."""
+    expected = [0]
+    with outbox_pool(scenario, Outbox(publishes=publishes), **limit) as pool:
+        write(pool, scenario, 0)
+        with kafka_away(emulator):
+            refused: list[StoreFullError] = []
+
+            def is_refused() -> bool:
+                number = len(expected)
+                try:
+                    write(pool, scenario, number)
+                except StoreFullError as error:
+                    refused.append(error)
+                    return True
+                expected.append(number)
+                return False
+
+            until(is_refused)
+            assert says in str(refused[0])
+            assert "neither side was changed" in str(refused[0])
+        with outbox_pool(scenario) as other:
+            other.recover()
+            assert_published(scenario, *expected)
+            until(lambda: pool.status.outbox_blocks == 0)
+            write(pool, scenario, len(expected))
+            assert_published(scenario, *expected, len(expected))
+
+
+# ---- what Kafka refuses for good ------------------------------------------------------------------------------------
+
+
+TOO_LARGE = CAUSES["too large"]
+
+
+def write_refused(pool: PsycopgDualWriterPool, scenario: PsycopgScenario, number: int) -> None:
+    with pool.transaction() as tx:
+        put(tx, scenario, number)
+        tx.send(REFUSING, key="k", value=str(number))
+    assert tx.outcome is Outcome.STORED
+
+
+def test_the_outbox_waits_behind_a_record_that_kafka_refuses(scenario: PsycopgScenario, emulator: Emulator) -> None:
+    emulator.create_topic(REFUSING)
+    TOO_LARGE.begin(emulator)
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        write_refused(pool, scenario, 2)
+        write(pool, scenario, 3)
+        until(lambda: bool(pool.status.refused))
+        (refused,) = pool.status.refused
+        assert (refused.transactional_id, refused.topic) == (scenario.transactional_id, REFUSING)
+        assert TOO_LARGE.why in refused.why
+        assert write(pool, scenario, 4).outcome is Outcome.STORED
+        assert waiting(scenario) == 3
+        assert in_order(scenario) == ["1"]
+        with pytest.raises(StoredBlockRefusedError, match="take the block out"):
+            pool.recover()
+        TOO_LARGE.end(emulator)
+        pool.recover()
+        assert pool.status.refused == ()
+        assert_published(scenario, 1, 2, 3, 4)
+        assert in_order(scenario) == ["1", "2", "3", "4"]
+
+
+def test_a_block_that_is_taken_out_is_not_published_and_the_others_are(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    emulator.create_topic(REFUSING)
+    TOO_LARGE.begin(emulator)
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        write_refused(pool, scenario, 2)
+        write(pool, scenario, 3)
+        until(lambda: bool(pool.status.refused))
+        (refused,) = pool.status.refused
+        taken = take_out(scenario.database.aside, scenario.transactional_id, refused.seq, apply=True)
+        assert [record.topic for record in taken.records] == [scenario.topic, REFUSING]
+        pool.recover()
+        assert pool.status.refused == ()
+        until(lambda: in_order(scenario) == ["1", "3"])
+        assert event_bodies(scenario.database) == ["1", "2", "3"]
+        assert waiting(scenario) == 0
