@@ -103,8 +103,7 @@ class Publishing:
         """
         try:
             await self._publish_next()
-            await self._confirm_last()
-            self._assert_confirmed()
+            await self._end(settles=False)
         except KafkaUnreachableError as error:
             raise self._owned.availability.note(error) from error
         return self._owned.has_stored
@@ -160,10 +159,15 @@ class Publishing:
         if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
             while self._owned.has_stored:
                 await self._publish_next()
-            await self._confirm_last()
-            await self._settle_last()
-            self._assert_confirmed()
+            await self._end(settles=True)
         return resolution
+
+    async def _end(self, *, settles: bool) -> None:
+        """Wait until Kafka has confirmed what was published last. `settles`: nothing is stored any more."""
+        await self._confirm_last()
+        if settles:
+            await self._settle_last()
+        self._assert_confirmed()
 
     async def _confirm_last(self) -> None:
         """Wait for Kafka's commit of what was published, where blocks do not: nobody may use the id again."""
