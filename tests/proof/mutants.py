@@ -589,7 +589,7 @@ MUTANTS: Final = (
         "last-not-confirmed",
         "recover() waits for Kafka where blocks do not",
         _in(1, "a1,a2", settings=Settings(stores_blocks=True, follows_later=True), outages=1),
-        (Edit(f"{_CORE}publishing.py", "            await self._confirm_last()\n", ""),),
+        (Edit(f"{_CORE}publishing.py", "        await self._confirm_last()\n", ""),),
     ),
     Mutant(
         "fenced-goes-on",
@@ -610,7 +610,7 @@ MUTANTS: Final = (
         "unconfirmed-not-said",
         "recover() says so if Kafka has not confirmed what it published",
         _in(3, "a1", crashes=1, timeouts=1, give_ups=1),
-        (Edit(f"{_CORE}publishing.py", "            self._assert_confirmed()\n", ""),),
+        (Edit(f"{_CORE}publishing.py", "        self._assert_confirmed()\n", ""),),
     ),
     # repair
     Mutant(
