@@ -447,25 +447,36 @@ def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) ->
 
 @pytest.fixture
 def crashing(emulator: Emulator) -> Iterator[PsycopgScenario]:
-    """A scenario on a server of its own, whose crash concerns nobody else."""
+    """A scenario on a server of its own, whose crash concerns nobody else, and loses what was not committed."""
     with PostgresServer.start() as server:
+        engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            for setting in ("wal_writer_delay = '10s'", "full_page_writes = off"):  # which write the log ahead
+                connection.exec_driver_sql(f"ALTER SYSTEM SET {setting}")
+            connection.exec_driver_sql("SELECT pg_reload_conf()")
         database = PostgresDatabase(server)
         yield scenario_of(database, emulator)
         database.close()
 
 
+def answers(scenario: PsycopgScenario, sql: str) -> str | None:
+    """Execute a statement on the connection that is kept aside, or on a new one after an error, which returns None."""
+    try:
+        return str(execute(scenario, sql))
+    except sa.exc.OperationalError:
+        scenario.database.aside.dispose()
+        return None
+
+
 def write_after_crash(scenario: PsycopgScenario) -> list[str]:
-    """Commit transactions of others as soon as the server has recovered, and return their ids."""
+    """Commit transactions of others once the server has crashed and recovered, and return their ids."""
+    until(lambda: answers(scenario, "SELECT 1") is None)  # not earlier: it would still write the log for all of them
+    insert = "INSERT INTO others VALUES (1) RETURNING CAST(pg_current_xact_id() AS text)"
     given: list[str] = []
 
     def are_written() -> bool:
-        try:
-            given.append(
-                execute(scenario, "INSERT INTO others VALUES (1) RETURNING CAST(pg_current_xact_id() AS text)")
-            )
-        except sa.exc.OperationalError:
-            scenario.database.aside.dispose()
-            given.clear()  # the server had not noticed yet that it has to recover
+        found = answers(scenario, insert)
+        given.extend([] if found is None else [found])
         return len(given) == 12
 
     until(are_written)
@@ -484,6 +495,7 @@ def test_a_crash_gives_its_transaction_id_to_another(crashing: PsycopgScenario) 
             proxy = NetworkProxy.for_database(scenario.database.url)
             with psycopg.connect(conninfo_of(proxy.through(scenario.database.url))) as connection:
                 server_process = connection.info.backend_pid
+                assert answers(scenario, "SELECT 1") == "1"
 
                 def crash(request: bytes) -> bool:
                     if not is_commit(request):
@@ -492,6 +504,7 @@ def test_a_crash_gives_its_transaction_id_to_another(crashing: PsycopgScenario) 
                     given.extend(write_after_crash(scenario))  # noqa: B023
                     return True
 
+                before_first_question(pool, lambda: until(lambda: len(given) == 12))  # noqa: B023
                 with pytest.raises(psycopg.OperationalError), pool.transaction(connection) as tx:
                     begun.append(tx)
                     put(tx, scenario, number)
