@@ -30,6 +30,8 @@ from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.conditions import until
 
 INSERT: Final = "INSERT INTO events (id, event_key, body) VALUES ({0}, 'k', '{0}')"
+STEAL: Final = "ROLLBACK TO SAVEPOINT dualwrite_block_1"
+"""A statement that undoes the second block of a group."""
 PATIENCE_S: Final = 60.0
 
 
@@ -66,11 +68,8 @@ class Style:
     """A pool, and how its blocks do what a script says."""
 
     on_sqlalchemy = False
-
-    @property
-    def steal(self) -> str:
-        """A statement that undoes the second block of a group."""
-        return f"ROLLBACK TO SAVEPOINT {'sa_savepoint_1' if self.on_sqlalchemy else 'dualwrite_block_1'}"
+    sends_savepoints_ahead = True
+    """Whether a block learns what became of its savepoint with its first statement."""
 
     def __init__(self, url: sa.URL, topic: str, group_commit: GroupCommit | None, **settings: Any) -> None:
         self.url = url
@@ -105,16 +104,21 @@ class Style:
         return member
 
     def together(self, scripts: Sequence[Sequence[str]], first: int = 0) -> list[Member]:
-        """Run blocks in one group, in this order, and return them when all have ended."""
-        leader = self.start(first, "put", "hold", *scripts[0])
+        """Run blocks that write in one group, in this order, and return them when all have ended."""
+        members = self.waiting([["put", "hold", *scripts[0]], *(["put", *script] for script in scripts[1:])], first)
+        members[0].hold.set()
+        for member in members:
+            _ = member.error
+        return members
+
+    def waiting(self, scripts: Sequence[Sequence[str]], first: int = 0) -> list[Member]:
+        """Start blocks of one group, in this order, and return them when the first one holds and all others wait."""
+        leader = self.start(first, *scripts[0])
         assert leader.holds.wait(PATIENCE_S)
         members = [leader]
         for number, script in enumerate(scripts[1:], start=1):
-            members.append(self.start(first + number, "put", *script))
+            members.append(self.start(first + number, *script))
             until(lambda: self.groups.waiting == number, PATIENCE_S)  # noqa: B023 - it is called here
-        leader.hold.set()
-        for member in members:
-            _ = member.error
         return members
 
     def _started(self, member: Member) -> Future[None]:
@@ -184,9 +188,16 @@ class ThreadStyle(Style):
             case "put":
                 self.execute(member, INSERT.format(member.number))
                 self.send(member)
+            case "try":
+                with suppress(Exception):
+                    self.do("put", member)
+            case "send":
+                self.send(member)
             case "hold":
                 member.holds.set()
                 assert member.hold.wait(PATIENCE_S)
+            case "pass":
+                pass
             case "raise":
                 raise OrdinaryError
             case "bad":
@@ -205,7 +216,7 @@ class ThreadStyle(Style):
                     (member.tx.session if self.on_sqlalchemy else member.tx.connection).rollback()
             case "steal":
                 with suppress(DualWriteError, psycopg.Error, sa.exc.DBAPIError):
-                    self.execute(member, self.steal)
+                    self.execute(member, STEAL)
             case "part":
                 with suppress(OrdinaryError), member.tx.savepoint():
                     self.execute(member, INSERT.format(member.number + 1000))
@@ -278,9 +289,16 @@ class TaskStyle(Style):
             case "put":
                 await self.execute(member, INSERT.format(member.number))
                 self.send(member)
+            case "try":
+                with suppress(Exception):
+                    await self.do("put", member)
+            case "send":
+                self.send(member)
             case "hold":
                 member.holds.set()
                 await asyncio.to_thread(member.hold.wait, PATIENCE_S)
+            case "pass":
+                pass
             case "raise":
                 raise OrdinaryError
             case "bad":
@@ -299,7 +317,7 @@ class TaskStyle(Style):
                     await (member.tx.session if self.on_sqlalchemy else member.tx.connection).rollback()
             case "steal":
                 with suppress(DualWriteError, psycopg.Error, sa.exc.DBAPIError):
-                    await self.execute(member, self.steal)
+                    await self.execute(member, STEAL)
             case "part":
                 with suppress(OrdinaryError):
                     async with member.tx.savepoint():
@@ -317,6 +335,8 @@ class PsycopgTasks(TaskStyle):
 
 
 class AsyncpgTasks(TaskStyle):
+    sends_savepoints_ahead = False
+
     async def begin(self) -> None:
         self.pool = AsyncpgDualWriterPool(dsn_of(self.url), **self.settings)
 
@@ -327,7 +347,7 @@ class AsyncpgTasks(TaskStyle):
                     await self.execute(member, step.upper())
             case "steal":
                 with suppress(DualWriteError, asyncpg.PostgresError):
-                    await self.execute(member, self.steal)
+                    await self.execute(member, STEAL)
             case "swallow a limit of time":
                 with suppress(TimeoutError):
                     await member.tx.connection.execute("SELECT pg_sleep(60)", timeout=0.05)
@@ -353,7 +373,7 @@ class AsyncpgTasks(TaskStyle):
                     await member.tx.connection.executemany(
                         "INSERT INTO events (id, event_key, body) VALUES ($1, 'k', 'many')", _failing_values()
                     )
-            case "put" | "hold" | "raise" | "bad" | "swallow" | "refused" | "part":
+            case "put" | "try" | "send" | "hold" | "pass" | "raise" | "bad" | "swallow" | "refused" | "part":
                 await super().do(step, member)
             case _:
                 member.seen.append([tuple(row) for row in await member.tx.connection.fetch(step)])

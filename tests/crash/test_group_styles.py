@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import random
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import partial
 from typing import Any
 
 import asyncpg
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy import event
-from sqlalchemy.orm import Session, sessionmaker
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
@@ -36,10 +36,12 @@ from tests.crash.group_styles import (
     PATIENCE_S,
     STYLES,
     AsyncpgTasks,
+    Member,
     OrdinaryError,
     PsycopgThreads,
     SqlAlchemyThreads,
     Style,
+    TaskStyle,
 )
 from tests.crash.group_worker import LEASE_MS, PATIENT
 from tests.crash.killed import run_until_killed
@@ -47,7 +49,7 @@ from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint
 from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections, prefix_of, written
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, unique
+from tests.support.databases import PostgresDatabase, event_bodies, unique
 from tests.support.topics import read_topic
 
 Open = Callable[..., Style]
@@ -103,13 +105,14 @@ def test_blocks_that_come_together_are_committed_together(scenario: PsycopgScena
         ("refused", TransactionDoomedError),
         ("commit", (TransactionDoomedError, TransactionEndedInsideError)),
         ("rollback", (TransactionDoomedError, TransactionEndedInsideError)),
+        ("rollback try rollback try", (TransactionDoomedError, TransactionEndedInsideError)),
     ],
 )
 def test_a_block_that_fails_fails_by_itself(
     scenario: PsycopgScenario, open_style: Open, failure: str, error: Any, place: int
 ) -> None:
     scripts: list[list[str]] = [[], [], []]
-    scripts[place] = [failure]
+    scripts[place] = failure.split()
     members = open_style().together(scripts)
     failed = members.pop(place)
     assert isinstance(failed.error, error), failed.error
@@ -198,6 +201,48 @@ def test_a_part_of_a_block_that_fails(scenario: PsycopgScenario, open_style: Ope
     members = open_style().together([["part"], ["part"], []])
     assert [member.error for member in members] == [None] * 3
     assert written(scenario) == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize("last", [["put"], ["send"], ["pass"], ["raise"]], ids=lambda script: script[0])
+def test_blocks_that_send_no_statement(scenario: PsycopgScenario, open_style: Open, last: list[str]) -> None:
+    scripts = [["hold"], ["send"], ["pass"], ["raise"], ["put"], ["send"], last]
+    members = open_style().waiting(scripts)
+    members[0].hold.set()
+    failed = [member.number for member in members if isinstance(member.error, OrdinaryError)]
+    assert failed == ([3, 6] if last == ["raise"] else [3])
+    assert [member.number for member in members if member.outcome is not Outcome.COMMITTED] == failed
+    assert event_bodies(scenario.database) == (["4", "6"] if last == ["put"] else ["4"])
+    assert in_order(scenario) == ["1", "4", "5", *(["6"] if last in (["put"], ["send"]) else [])]
+    scenario.assert_nothing_open()
+
+
+def test_a_connection_that_is_lost_between_two_blocks(scenario: PsycopgScenario, open_style: Open) -> None:
+    members = open_style().waiting([["put", "hold"], ["put"], ["put"]])
+    scenario.database.cut()
+    members[0].hold.set()
+    assert members[0].error is not None
+    assert [member.error for member in members[1:]] == [None, None]
+    assert [member.outcome for member in members] == [Outcome.ROLLED_BACK, Outcome.COMMITTED, Outcome.COMMITTED]
+    assert written(scenario) == {"1", "2"}
+    scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("first", ["put", "send", "part"])
+def test_a_connection_that_is_lost_with_the_savepoint_of_a_block(
+    scenario: PsycopgScenario, open_style: Open, first: str
+) -> None:
+    """The block hears of it with its first statement, at the latest at its end, or runs in another group."""
+    style = open_style()
+    members = style.waiting([["put", "hold"], [first], ["put"]])
+    assert isinstance(scenario.database, PostgresDatabase)
+    scenario.database.proxy.cut_at(lambda request: b"SAVEPOINT dualwrite_block_1" in request)
+    members[0].hold.set()
+    lost = members[: 2 if style.sends_savepoints_ahead else 1]
+    assert [member for member in members if member.error is not None] == lost
+    assert {member.outcome for member in lost} == {Outcome.ROLLED_BACK}
+    rows = [str(member.number) for member in members if member not in lost and "put" in member.script]
+    assert event_bodies(scenario.database) == rows
+    scenario.assert_nothing_open()
 
 
 def test_what_a_block_sees_of_its_neighbours(open_style: Open) -> None:
@@ -357,6 +402,42 @@ def test_blocks_that_wait_hear_that_kafka_is_away(scenario: PsycopgScenario, ope
     assert waits.tx is None
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_any_mixture_leaves_both_sides_equal(scenario: PsycopgScenario, open_style: Open, seed: int) -> None:
+    """Blocks that succeed, fail in every way and are cancelled, while connections of both sides break."""
+    chance = random.Random(seed)
+    steps = ["part", "send", "pass", "raise", "bad", "swallow", "refused", "rollback", "SELECT 1"]
+    style = open_style(GroupCommit(max_groups=2), max_writers=4)
+    ended: list[Member] = []
+
+    def worker(name: int) -> None:
+        for number in range(name * 100, name * 100 + 12):
+            script = chance.sample(steps, chance.choice([0, 0, 1, 2]))
+            member = style.start(number, *script[:1], "put", *script[1:])
+            if isinstance(style, TaskStyle) and chance.random() < 0.15:
+                assert member.future is not None
+                member.future.cancel()
+            with suppress(CancelledError):
+                _ = member.error
+            ended.append(member)
+            if chance.random() < 0.03:
+                scenario.database.cut()
+            if chance.random() < 0.03:
+                scenario.emulator.disconnect_clients()
+
+    with ThreadPoolExecutor(8) as workers:
+        list(workers.map(worker, range(8)))
+    style.write(9_999)
+    until(lambda: all(member.outcome is not None for member in ended if member.tx is not None), PATIENCE_S)
+    until(lambda: style.groups.open == style.groups.waiting == 0, PATIENCE_S)
+    committed = [member for member in ended if member.outcome is Outcome.COMMITTED]
+    assert len(committed) > 20
+    records = Counter({str(member.number): 1 + member.script.count("send") for member in committed})
+    assert Counter(in_order(scenario)) == records + Counter(["9999"])
+    assert sorted(event_bodies(scenario.database)) == sorted(["9999", *(str(member.number) for member in committed)])
+    scenario.assert_nothing_open()
+
+
 # ---- a process that is killed, interrupted or closed ----------------------------------------------------------------
 
 
@@ -492,49 +573,3 @@ def test_a_block_that_is_alone_costs_what_it_costs_by_itself(
 
         assert count(10, alone=False) == count(20, alone=True)
         assert style.groups.open == 0
-
-
-# ---- Sessions -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("point", [PausePoint.BEFORE_DATABASE_COMMIT, None], ids=["rolled back", "committed"])
-def test_hooks_of_a_session_follow_the_decision_of_its_group(
-    scenario: PsycopgScenario, point: PausePoint | None
-) -> None:
-    """`before_commit` comes when the block ends, `after_commit` and `after_rollback` when the group is decided."""
-    engine = sa.create_engine(scenario.database.engine.url.set(drivername="postgresql+psycopg"))
-    sessions = sessionmaker(engine)
-    heard: list[tuple[str, bool]] = []
-    members: list[Any] = []
-
-    def hear(name: str, session: Session) -> None:
-        (member,) = [member for member in members if member.info["session"] is session]
-        heard.append((name, member.outcome is not None))
-
-    def remember(member: Any) -> None:
-        member.info["session"] = member.tx.session
-        members.append(member)
-
-    for name in ("before_commit", "after_commit", "after_rollback"):
-        event.listen(sessions, name, partial(hear, name))
-
-    def fail() -> None:
-        raise OrdinaryError
-
-    pause = AtPoint(point or PausePoint.AFTER_INIT, fail, armed=point is not None)
-    with SqlAlchemyThreads(
-        scenario.database.engine.url,
-        scenario.topic,
-        PATIENT,
-        prefix=prefix_of(scenario),
-        bootstrap_servers=scenario.emulator.bootstrap_servers,
-        lease_ms=QUIET_LEASE_MS,
-        session_factory=sessions,
-        pause=pause,
-    ) as style:
-        style.on_begin = remember
-        ended = style.together([[], [], []])
-    assert [type(member.error) for member in ended] == [OrdinaryError if point else type(None)] * 3
-    expected = [("before_commit", False)] * 3 + [("after_rollback" if point else "after_commit", True)] * 3
-    assert heard == expected
-    engine.dispose()

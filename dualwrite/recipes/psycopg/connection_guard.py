@@ -35,6 +35,7 @@ from dualwrite.recipes.psycopg.driver import (
     is_in_transaction_block,
     is_plain,
     is_two_phase,
+    send_ahead,
 )
 from dualwrite.recipes.sql.transaction_control import TransactionControl, postgres_savepoint
 
@@ -141,12 +142,10 @@ class Watch(StatementWatch):
 
     def send_ahead(self, sql: str) -> bool:
         """Send a statement whose response is read with the next one. Return False if it cannot be sent now."""
-        if is_busy(self._connection):
+        ahead = send_ahead(self._connection, sql)
+        if ahead is None:
             return False
-        try:
-            self._ahead = PipelinedStatement(self._connection, sql)
-        except psycopg.Error:
-            return False  # the next statement raises the error
+        self._ahead = ahead
         return True
 
     def forget_ahead(self) -> None:

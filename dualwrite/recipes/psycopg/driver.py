@@ -97,8 +97,12 @@ def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
 
 
 def is_between_statements(connection: AnyConnection) -> bool:
-    """Return whether the connection is in a transaction that has not failed, and outside of a pipeline."""
-    return connection.pgconn.transaction_status == _IN_TRANSACTION and not connection._pipeline  # noqa: SLF001
+    """Return whether the connection is in a transaction that has not failed, outside of a pipeline, and not in use."""
+    return (
+        connection.pgconn.transaction_status == _IN_TRANSACTION
+        and not connection._pipeline  # noqa: SLF001
+        and not connection.lock.locked()
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -206,6 +210,19 @@ class PipelinedStatement:
     def _keep(self, error: BaseException) -> None:
         """Keep the error for every later call."""
         self._failure = error if isinstance(error, psycopg.Error) else psycopg.OperationalError(_INTERRUPTED)
+
+
+def send_ahead(connection: AnyConnection, sql: str) -> PipelinedStatement | None:
+    """Send a statement whose response is read with the next one. Return None if it cannot be sent now.
+
+    Then the next statement waits, or raises why.
+    """
+    if not is_between_statements(connection):
+        return None
+    try:
+        return PipelinedStatement(connection, sql)
+    except psycopg.Error:
+        return None
 
 
 _INTERRUPTED: Final = (

@@ -1,10 +1,11 @@
-"""What SQLAlchemy leaves to the database drivers: which errors are trouble, COMMITs that decide, states of connections.
+"""What SQLAlchemy leaves to drivers: which errors are trouble, COMMITs that decide, savepoints, states of connections.
 
 Trouble is any state in which no transaction succeeds, or a good one may fail. The rest (a violated constraint, a value
 that does not fit) is the fault of the data.
 
 `deciding` wraps a COMMIT that decides: it must not be cancelled, and the server's warnings are recorded
-(`psycopg/driver.py` says why). The functions below it read what a driver knows about its connection's transaction.
+(`psycopg/driver.py` says why). The functions below it read what a driver knows about its connection's transaction, and
+send what would cost too much by SQLAlchemy.
 `tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or a driver changes what this module relies on.
 """
 
@@ -12,13 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+
+if TYPE_CHECKING:
+    from dualwrite.recipes.psycopg.driver import PipelinedStatement
 
 ResultT = TypeVar("ResultT")
 
@@ -337,16 +341,52 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[s
     driver = driver_connection(connection)
     if connection.dialect.name != "postgresql" or connection.dialect.driver not in DRIVERS_THAT_MARK:
         return None
-    from dualwrite.recipes.psycopg.driver import is_between_statements, one_value
+    from dualwrite.recipes.psycopg.driver import is_between_statements
 
-    if not is_between_statements(driver):
-        return None
+    return _value(connection, driver, sql, values) if is_between_statements(driver) else None
+
+
+def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
+    from dualwrite.recipes.psycopg.driver import one_value
+
     try:
         value: Any = one_value(driver, sql, values)
         text: str | None = await_only(value) if connection.dialect.is_async else value
     except BaseException as error:
         connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001 - which raises
     return text
+
+
+def savepoint_ahead(connection: sa.Connection, name: str) -> PipelinedStatement | None:
+    """Send a savepoint on psycopg, whose response the next statement reads, at a tenth of what SQLAlchemy costs.
+
+    None if it was not sent: the connection is not between two statements of a transaction, or it is lost.
+    """
+    from dualwrite.recipes.psycopg.driver import send_ahead
+
+    return send_ahead(driver_connection(connection), f"SAVEPOINT {name}")
+
+
+def read_ahead(connection: sa.Connection) -> None:
+    """Read the response to a savepoint that was sent ahead, by an empty statement. Raises what SQLAlchemy would."""
+    _value(connection, driver_connection(connection), "")
+
+
+def begin_nested_by(connection: sa.Connection, send: Callable[[], str]) -> sa.NestedTransaction:
+    """Do what `begin_nested` of the Connection does, but let `send` send the savepoint, and return its name."""
+
+    def savepoint() -> str:
+        connection.dispatch.savepoint(connection, None)  # without a name, as SQLAlchemy does
+        return send()
+
+    vars(connection)[_SAVEPOINT] = savepoint
+    try:
+        return connection.begin_nested()
+    finally:
+        del vars(connection)[_SAVEPOINT]
+
+
+_SAVEPOINT: Final = "_savepoint_impl"  # the method of Connection by which `begin_nested` sends a savepoint
 
 
 def in_transaction(driver: Any) -> bool | None:

@@ -9,8 +9,9 @@ block's own thread or task, whereas `before_commit` hooks run when the block end
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -23,8 +24,11 @@ from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.sql.settings_changed import changes_settings
 from dualwrite.recipes.sql.socket_timeout import SocketCut
-from dualwrite.recipes.sqlalchemy.drivers import Carry, has_failed
+from dualwrite.recipes.sqlalchemy.drivers import Carry, begin_nested_by, has_failed, read_ahead, savepoint_ahead
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, follow_session, forget_session
+
+if TYPE_CHECKING:
+    from dualwrite.recipes.psycopg.driver import PipelinedStatement
 
 TxT = TypeVar("TxT", bound=DualWrite)
 
@@ -32,6 +36,11 @@ TxT = TypeVar("TxT", bound=DualWrite)
 class GroupedTransaction(SqlAlchemyTransaction):
     """The transaction of a group; what it remembers of failures is its running block's."""
 
+    _savepoints = 0
+    _savepoint = ""
+    """Each one has its own name: if it was not set, rolling back to it must fail rather than undo another block."""
+    _ahead: PipelinedStatement | None = None
+    """The last savepoint that was sent without waiting for its response."""
     has_changed_settings = False
     """Whether a statement has changed settings, which hold for the rest of the transaction."""
     block_savepoint: sa.NestedTransaction | None = None
@@ -51,13 +60,33 @@ class GroupedTransaction(SqlAlchemyTransaction):
     def begin_block(self, records: RecordBuffer, session: Session, *, first: bool) -> None:
         """Begin a block, behind a savepoint unless it is the first one, and let `session` take part in it."""
         self.follow(records)
-        self.block_savepoint = None if first else self.connection.begin_nested()
+        self.block_savepoint = None if first else begin_nested_by(self.connection, self._send_savepoint)
         if session.in_transaction():
             raise IllegalStateError(_SESSION_HAS_BEGUN)
         follow_session(session, self)
         session.bind = self.connection
         session.join_transaction_mode = "rollback_only"
         session.connection()
+
+    def _send_savepoint(self) -> str:
+        self._savepoints += 1
+        self._savepoint = savepoint = f"dualwrite_block_{self._savepoints}"
+        ahead = savepoint_ahead(self.connection, savepoint)
+        if ahead is None:
+            self.connection.exec_driver_sql(f"SAVEPOINT {savepoint}")
+        else:
+            self._ahead = ahead
+            self._records.savepoint(savepoint)
+        return savepoint
+
+    def _forget_ahead(self) -> None:
+        """Restore the connection after a savepoint whose error no longer matters."""
+        if self._ahead is not None and not self._ahead.is_pending:
+            self._ahead.forget()
+
+    def rollback(self) -> None:
+        self._forget_ahead()
+        super().rollback()
 
     def end_block(self, session: Session) -> None:
         """Send what the Session holds back. Raises if the block cannot go into the decision."""
@@ -69,6 +98,8 @@ class GroupedTransaction(SqlAlchemyTransaction):
                 root._prepare_impl()  # noqa: SLF001 - commit() without its end, which follows the group's decision
             finally:
                 self.is_preparing = False
+        if self._ahead is not None and self._ahead.is_pending:  # the block has sent nothing
+            read_ahead(self.connection)
         self._assert_block_intact()
         if self._is_in_savepoint():
             raise IllegalStateError(_SAVEPOINT_OPEN)
@@ -77,7 +108,7 @@ class GroupedTransaction(SqlAlchemyTransaction):
         self.assert_intact()
         if self._records.rolled_back_beyond:
             raise TransactionEndedInsideError(_ENDED_FOR_ALL)
-        if self.block_savepoint is not None and not self.block_savepoint.is_active:
+        if self._has_been_undone:
             raise TransactionEndedInsideError(_ROLLED_BACK)
         if has_failed(self.connection):
             raise TransactionDoomedError(_SWALLOWED)
@@ -85,27 +116,48 @@ class GroupedTransaction(SqlAlchemyTransaction):
     def undo_block(self, session: Session) -> None:
         """Roll the block back to its savepoint. Raises if the whole transaction must end."""
         savepoint = self.block_savepoint
-        if savepoint is None or self._has_left_the_block:
+        if savepoint is None or self._has_left_the_block or not self._records.knows_savepoint(self._savepoint):
             raise TransactionEndedInsideError(_ENDED_FOR_ALL)
+        self._forget_ahead()
+        if savepoint.is_active:
+            self._roll_back_to(savepoint, session)
+            self.block_savepoint = None
+        else:
+            with suppress(TransactionEndedInsideError):  # `before_statement` lets nothing be sent
+                session.rollback()
+            self.block_savepoint = None
+            # The block may have gone on past SQLAlchemy, which nothing else would undo.
+            self.connection.exec_driver_sql(f"ROLLBACK TO SAVEPOINT {self._savepoint}")
+        if has_failed(self.connection) or self._has_left_the_block:
+            raise TransactionEndedInsideError(_ENDED_FOR_ALL)
+        self.forgive()
+
+    def _roll_back_to(self, savepoint: sa.NestedTransaction, session: Session) -> None:
         session.rollback()
         while savepoint.is_active:  # so the newest one is this or inside it, and not a neighbour's
             newest = self.connection.get_nested_transaction()
             assert newest is not None, "one that is active is among those of its Connection"
             newest.rollback()
-        if has_failed(self.connection) or self.is_over:
-            raise TransactionEndedInsideError(_ENDED_FOR_ALL)
-        self.forgive()
 
     @property
     def _has_left_the_block(self) -> bool:
         """Whether the block has undone more than itself."""
         return self.is_over or self._records.rolled_back_beyond
 
+    @property
+    def _has_been_undone(self) -> bool:
+        """Whether the block has rolled back to its savepoint, or released it."""
+        return self.block_savepoint is not None and not self.block_savepoint.is_active
+
+    def session_begins(self, session: Session) -> None:
+        """Keep a Session that begins anew from taking part in a neighbour's savepoint, which it would roll back."""
+        if self._has_been_undone:
+            session.join_transaction_mode = "create_savepoint"  # which `before_statement` refuses
+
     def session_began(self, connection: sa.Connection) -> None:
         """Raise if the Session begins anew, or on another connection."""
         self.refuse_second_database(connection)
-        savepoint = self.block_savepoint
-        if self.is_over or (savepoint is not None and not savepoint.is_active):
+        if self.is_over or self._has_been_undone:
             raise self._ended(_ROLLED_BACK)
 
     def session_commits(self, session: Session) -> None:
@@ -119,6 +171,8 @@ class GroupedTransaction(SqlAlchemyTransaction):
         return error
 
     def before_statement(self, statement: str) -> None:
+        if self._has_been_undone:
+            raise self._ended(_ROLLED_BACK)
         if changes_settings(statement):
             self.has_changed_settings = True
         super().before_statement(statement)
@@ -221,6 +275,7 @@ _SWALLOWED: Final = (
     "error end the block, or run a statement that may fail in a savepoint (session.begin_nested())"
 )
 _ENDED_FOR_ALL: Final = (
-    "a block of this group undid more than itself, by ending the transaction on its Connection or by rolling back to a "
-    "savepoint that is not its own; neither database nor Kafka was changed: repeat this block"
+    "a block of this group undid more than itself, or cannot be undone alone: it ended the transaction on its "
+    "Connection, released its savepoint, or rolled back to one that is not its own; neither database nor Kafka was "
+    "changed: repeat this block"
 )

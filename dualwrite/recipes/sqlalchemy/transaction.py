@@ -239,14 +239,18 @@ def _before_session_commit(session: Session) -> None:
 
 
 @event.listens_for(Session, "after_transaction_create")
-def _set_savepoint(session: Session, transaction: SessionTransaction) -> None:
+def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
     """Set a savepoint at once.
 
     A Session would wait for the first statement, so that records before it would come before the savepoint, and a
     statement on a Connection that the application holds would not be in it at all.
     """
-    if transaction.nested and _ATTRIBUTE in vars(session):
-        session.connection()
+    ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
+    if ours is not None:
+        if transaction.nested:
+            session.connection()
+        else:
+            ours.session_begins(session)
 
 
 def _on_error(context: ExceptionContext) -> None:
@@ -550,6 +554,9 @@ class SqlAlchemyTransaction:
         # Taken from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint.
         if self._control is not None and self._control.steps:
             self._control.follow(self._records)
+
+    def session_begins(self, session: Session) -> None:
+        """Take note that a Session which is part of the transaction begins one of its own, on no connection yet."""
 
     def session_began(self, connection: sa.Connection) -> None:
         """Take note that a Session which is part of the transaction uses a connection."""
