@@ -146,10 +146,10 @@ class Settings(NamedTuple):
         """What the database stores beside the row. No program reaches the limit of age."""
         if not (self.stores_blocks or self.keeps_copy):
             return STORES_NOTHING
-        most = {} if self.most_bytes is None else {"max_bytes": self.most_bytes}
-        return StorePolicy(
-            keeps_copy=self.keeps_copy, stores_blocks=self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2, **most
+        policy = StorePolicy(
+            keeps_copy=self.keeps_copy, stores_blocks=self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2
         )
+        return policy if self.most_bytes is None else replace(policy, max_bytes=self.most_bytes)
 
 
 DEFAULTS: Final = Settings()
