@@ -6,7 +6,7 @@ its row sees the earlier one too. What is read in the order of `seq` is therefor
 a row with a lower number may still be committed later by a transaction that conflicts with none of these.
 
 Rows are read and deleted only by a transaction that has locked the state row of the outbox's id. A block that a person
-has taken out keeps its row, under a negative number. The numbers of published blocks are noted for some minutes.
+has taken out keeps its row, under a negative number. Published blocks are noted for some minutes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_BLOCKS: Final = 1_000
 """The most blocks that are published at a time."""
 
 PUBLISHED_KEPT_MS: Final = 300_000
-"""For how long the numbers of published blocks are kept."""
+"""For how long it is noted which blocks were published."""
 
 _MOST_FORGOTTEN: Final = 2
 """How many notes of published blocks are deleted when one is made."""
@@ -68,9 +68,9 @@ Whether it was committed is not read from its id, which a crash of the server ca
 """
 _SELECT_EVIDENCE: Final = (
     f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND records = CAST(:content AS bytea)"
-    " AND seq IN (CAST(:seq AS bigint), -CAST(:seq AS bigint)))"
+    " AND seq IN (CAST(:seq AS bigint), -CAST(:seq AS bigint)) AND stored_at_ms = CAST(:stored_at AS bigint))"
     f" OR EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_NOTED} AND seq >= -CAST(:seq AS bigint)"
-    " AND CAST(:seq AS bigint) = ANY(published)),"
+    " AND hashint8extended(CAST(:seq AS bigint), CAST(:stored_at AS bigint)) = ANY(published)),"
     f" {POSTGRES_NOW_MS} - CAST(:stored_at AS bigint)"
 )
 _SELECT_EDGES: Final = (
@@ -88,15 +88,19 @@ _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
 _DELETE: Final = (
-    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY({_NUMBERS}) RETURNING 1),"
+    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY({_NUMBERS})"
+    " RETURNING hashint8extended(seq, stored_at_ms) AS block),"
     f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN (SELECT seq FROM {OUTBOX_TABLE}"
     f" WHERE {_NOTED} AND stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS} ORDER BY seq DESC"
     f" LIMIT {_MOST_FORGOTTEN})),"
     f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published)"
-    f" VALUES (CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, {_NUMBERS}))"
+    f" SELECT CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, array_agg(block) FROM gone)"
     " SELECT count(*) FROM gone"
 )
-"""Deletes blocks, notes their numbers under that of the first one, and forgets some that were noted long ago."""
+"""Deletes blocks, notes them under the number of the first one, and forgets some that were noted long ago.
+
+What is noted of a block is a hash of its number and time: a crash of the server can give the number to another block.
+"""
 HAS_WAITING: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_WAITING})"
 SELECT_BACKLOG: Final = (
     "SELECT count(*), CAST(coalesce(sum(octet_length(records)), 0) AS bigint), coalesce(min(stored_at_ms), 0)"
