@@ -26,7 +26,8 @@ from dualwrite.admin import HangingTransaction, TransactionAdmin
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.leases import transactional_id_of
+from dualwrite.recipes.core.leases import is_outbox, transactional_id_of
+from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
@@ -270,9 +271,18 @@ class Verdict:
                 self._problems.append(f"{each} is blocked: {error!r}")
 
     def _use(self, transactional_id: str) -> None:
+        if is_outbox(transactional_id):
+            self._use_outbox()
+            return
         with self._writer(transactional_id) as writer:
             outcome = writer.recover().outcome
             if outcome is not Outcome.NOTHING:
                 self._problems.append(f"{transactional_id} had something open after recovery: {outcome}")
             with writer.transaction() as tx:
+                tx.send(self._job.topic, value="unstuck", key="unstuck")
+
+    def _use_outbox(self) -> None:
+        with DualWriterPool(self._database.engine, outbox=Outbox(), **pool_settings(self._job, writers=1)) as pool:
+            until(lambda: not pool.recover() and pool.status.publishes_outbox, DEADLINE_S)
+            with pool.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")

@@ -60,6 +60,7 @@ from tests.support.forked_processes import processes
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 4
 POOLS: Final = ("sqlalchemy", "psycopg", "grouped", "grouped_sqlalchemy", "grouped_psycopg")
+OUTBOXES: Final = ("outbox_sqlalchemy", "outbox_psycopg", "outbox_tasks")
 EVERYBODY: Final = (
     *("rival-sqlalchemy", "rival-psycopg", "rival-async-psycopg", "rival-async-sqlalchemy"),
     *("sqlalchemy", "psycopg", "grouped", "tasks", RECOVERY),

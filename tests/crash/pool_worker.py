@@ -8,12 +8,13 @@ import random
 import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
@@ -30,6 +31,17 @@ from tests.crash.chaos_job import (
 
 GIVEN_UP: Final = 0.1
 """Of the blocks."""
+
+
+Kind = Literal["pool", "grouped", "outbox"]
+"""How the blocks of a pool come to Kafka: each by its own dual write, with others, or by an outbox."""
+
+
+def settings_of(kind: Kind) -> dict[str, Any]:
+    return {
+        "group_commit": GroupCommit() if kind == "grouped" else None,
+        "outbox": Outbox() if kind == "outbox" else None,
+    }
 
 
 def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dict[str, Any]:
@@ -50,12 +62,11 @@ def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dic
 class PoolWorker:
     """One process, whose threads share a pool."""
 
-    def __init__(self, job: Job, name: str, orders: Orders, *, on_psycopg: bool, grouped: bool = False) -> None:
+    def __init__(self, job: Job, name: str, orders: Orders, *, on_psycopg: bool, kind: Kind = "pool") -> None:
         self._job = job
         self._name = name
         self._orders = orders
-        settings = pool_settings(job, job.writers, orders.reach)
-        settings["group_commit"] = GroupCommit() if grouped else None
+        settings = pool_settings(job, job.writers, orders.reach) | settings_of(kind)
         self._pool: DualWriterPool | PsycopgDualWriterPool = (
             PsycopgDualWriterPool(job.conninfo, **settings)
             if on_psycopg
@@ -104,13 +115,13 @@ def _insert(tx: DualTransaction | PsycopgDualTransaction, body: str) -> None:
 
 
 class TaskWorker:
-    """One process, whose tasks share a pool, and commit together where they are `grouped`."""
+    """One process, whose tasks share a pool."""
 
-    def __init__(self, job: Job, name: str, orders: Orders, *, grouped: bool) -> None:
+    def __init__(self, job: Job, name: str, orders: Orders, kind: Kind = "pool") -> None:
         self._job = job
         self._name = name
         self._orders = orders
-        self._grouped = grouped
+        self._kind = kind
         self._is_stopped = False
         self._journal = Journal(job, name)
 
@@ -119,11 +130,8 @@ class TaskWorker:
 
     async def _work(self) -> None:
         async with AsyncExitStack() as stack:
-            settings = pool_settings(self._job, self._job.writers, self._orders.reach)
-            group_commit = GroupCommit() if self._grouped else None
-            pool = await stack.enter_async_context(
-                AsyncPsycopgDualWriterPool(self._job.conninfo, group_commit=group_commit, **settings)
-            )
+            settings = pool_settings(self._job, self._job.writers, self._orders.reach) | settings_of(self._kind)
+            pool = await stack.enter_async_context(AsyncPsycopgDualWriterPool(self._job.conninfo, **settings))
             tasks = [asyncio.create_task(self._write_on(pool, task)) for task in range(self._job.writers)]
             await asyncio.to_thread(self._orders.obey, self._stop)
             await asyncio.gather(*tasks)
@@ -156,10 +164,13 @@ class TaskWorker:
 POOL_KINDS: Final[dict[str, Callable[[Job, str, Orders], PoolWorker | TaskWorker]]] = {
     "sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False),
     "psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True),
-    "grouped_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, grouped=True),
-    "grouped_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, grouped=True),
-    "grouped": lambda job, name, orders: TaskWorker(job, name, orders, grouped=True),
-    "tasks": lambda job, name, orders: TaskWorker(job, name, orders, grouped=False),
+    "grouped_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, kind="grouped"),
+    "grouped_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, kind="grouped"),
+    "grouped": lambda job, name, orders: TaskWorker(job, name, orders, "grouped"),
+    "tasks": TaskWorker,
+    "outbox_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, kind="outbox"),
+    "outbox_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, kind="outbox"),
+    "outbox_tasks": lambda job, name, orders: TaskWorker(job, name, orders, "outbox"),
 }
 
 

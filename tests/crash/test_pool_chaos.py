@@ -12,7 +12,8 @@ import pytest
 
 from dualwrite.guarantee import Tier
 from dualwrite.testing.server_unavailable import ServerUnavailableError
-from tests.crash.pool_chaos import Plan, Tally, run_chaos, with_freezes
+from tests.crash.pool_chaos import OUTBOXES, Plan, Tally, run_chaos, with_freezes
+from tests.crash.rival_worker import RECOVERY
 from tests.support.servers.required import servers_are_required
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
@@ -39,6 +40,21 @@ def _run(plan: Plan) -> Tally:
 def test_eight_processes_with_eight_slots_each_come_right() -> None:
     tally = _run(Plan(SECONDS, SEED, rest_s=REST_S))
     assert tally.kills["worker"] > 0
+    assert tally.told["committed"] > 0
+
+
+@pytest.mark.timeout(SECONDS + SECONDS_TO_COME_RIGHT)
+def test_eight_processes_with_an_outbox_come_right() -> None:
+    tally = _run(Plan(SECONDS, SEED, rest_s=REST_S, kinds=OUTBOXES))
+    assert tally.kills["worker"] > 0
+    assert tally.told["committed"] > 0
+
+
+@pytest.mark.timeout(SECONDS_WITH_FREEZES + SECONDS_TO_COME_RIGHT)
+@pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
+def test_outboxes_that_are_frozen_and_killed_come_right(tier: Tier) -> None:
+    tally = _run(with_freezes(SECONDS_WITH_FREEZES, SEED, tier=tier, kinds=(*OUTBOXES, *OUTBOXES, RECOVERY)))
+    assert tally.kills.total() > 0
     assert tally.told["committed"] > 0
 
 
