@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.resources
+import itertools
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +54,7 @@ from tests.recipes.outboxes import (
     settings_for,
     waiting,
 )
-from tests.recipes.pools import QUIET_LEASE_MS, isolated_source, put, read, write, written
+from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, isolated_source, put, read, write, written
 from tests.support.awaited_databases import awaited_engine
 from tests.support.conditions import until
 from tests.support.event_class import Event
@@ -400,6 +401,18 @@ def test_closing_hands_over_at_once(scenario: PsycopgScenario) -> None:
         write(second, scenario, 3)
         assert_published(scenario, 1, 2, 3)
         assert second.status.publishes_outbox
+
+
+def test_publishers_that_lose_their_lease_all_the_time(scenario: PsycopgScenario) -> None:
+    """Each believes that it is the one; row lock and fence keep both from publishing at once, or out of order."""
+    leases = LeaseTable(scenario)
+    disturb = itertools.cycle((leases.expire, leases.free, leases.empty))
+    with outbox_pool(scenario) as first, outbox_pool(scenario) as second:
+        for number in range(60):
+            write(second if number % 2 else first, scenario, number)
+            next(disturb)()
+        assert_published(scenario, *range(60))
+    assert in_order(scenario) == [str(number) for number in range(60)]
 
 
 def test_a_closed_pool_takes_no_blocks(scenario: PsycopgScenario, open_style: Open) -> None:
