@@ -1,0 +1,515 @@
+"""The background that publishes an outbox: it goes on whatever fails, gives way, and asks for no more than it needs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import CloseBefore, Error, Fault
+from dualwrite.errors import ConfigError, DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
+from dualwrite.recipes.asyncpg import driver as asyncpg_driver
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.store import Backlog
+from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.psycopg import driver as psycopg_driver
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.sql import pinned_tables
+from dualwrite.recipes.sqlalchemy import tables
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from tests.crash.outbox_worker import AtPointOf, is_publisher
+from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
+from tests.recipes.outboxes import (
+    Open,
+    assert_published,
+    in_order,
+    open_style,
+    outbox_pool,
+    pool_prefix,
+    scenario,
+    settings_for,
+    waiting,
+)
+from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, put, write
+from tests.recipes.test_outbox_lost_commits import execute, locked_row, lose_commit, outbox_writes
+from tests.recipes.test_stored_blocks import kafka_away
+from tests.support.conditions import until
+from tests.support.databases import event_bodies
+from tests.support.narrowing import current
+
+__all__ = ["open_style", "scenario"]  # fixtures
+
+NOWHERE: Final = "127.0.0.1:1"
+"""Where no broker is."""
+
+
+def publisher_of(pool: Any) -> OutboxPublisher:
+    publisher: OutboxPublisher | None = pool.coordinator.outbox
+    assert publisher is not None
+    return publisher
+
+
+def write_elsewhere(scenario: PsycopgScenario, *numbers: int) -> None:
+    """Write blocks in a process that does not publish."""
+    with outbox_pool(scenario, Outbox(publishes=False)) as pool:
+        for number in numbers:
+            write(pool, scenario, number)
+
+
+class Calls:
+    """Counts the calls of a method of one object, which does what it did."""
+
+    def __init__(self, of: Any, name: str) -> None:
+        self._genuine = getattr(of, name)
+        self.count = 0
+        setattr(of, name, self._call)
+
+    def _call(self, *given: Any, **named: Any) -> Any:
+        self.count += 1
+        return self._genuine(*given, **named)
+
+
+# ---- it goes on -----------------------------------------------------------------------------------------------------
+
+
+class TokenServiceError(Exception):
+    """As the listeners of an application raise that get a token for each connection."""
+
+
+def test_errors_that_are_not_the_databases(scenario: PsycopgScenario) -> None:
+    engine = sa.create_engine(scenario.database.url)
+    is_away = threading.Event()
+
+    @sa.event.listens_for(engine, "do_connect")
+    def get_token(*connecting: Any) -> None:
+        if is_away.is_set():
+            raise TokenServiceError
+
+    with DualWriterPool(engine, **settings_for(scenario)) as pool:
+        write(pool, scenario, 1)
+        assert_published(scenario, 1)
+        is_away.set()
+        execute(
+            scenario,
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE usename = current_user AND pid <> pg_backend_pid()",
+        )
+        until(lambda: isinstance(publisher_of(pool).last_error, TokenServiceError))
+        is_away.clear()
+        write_elsewhere(scenario, 2)  # so that no block of this process starts anything
+        assert_published(scenario, 1, 2)
+        assert pool.status.publishes_outbox
+    engine.dispose()
+
+
+def on_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriterPool], Any]) -> None:
+    async def run() -> None:
+        async with AsyncPsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings_for(scenario)) as pool:
+            await use(pool)
+
+    asyncio.run(run())
+
+
+async def write_awaited(pool: AsyncPsycopgDualWriterPool, scenario: PsycopgScenario, number: int) -> None:
+    async with pool.transaction() as tx:
+        await tx.connection.execute(INSERT, (number, str(number)))
+        tx.send(scenario.topic, key="k", value=str(number))
+
+
+async def cancel_publisher() -> None:
+    (task,) = [each for each in asyncio.all_tasks() if each.get_name().endswith("-publisher")]
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def test_a_task_that_was_cancelled_is_started_again(scenario: PsycopgScenario) -> None:
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        await write_awaited(pool, scenario, 1)
+        await asyncio.to_thread(assert_published, scenario, 1)
+        await cancel_publisher()
+        await write_awaited(pool, scenario, 2)
+        await asyncio.to_thread(assert_published, scenario, 1, 2)
+        await cancel_publisher()
+        await pool.recover()
+        await write_awaited(pool, scenario, 3)
+        await asyncio.to_thread(assert_published, scenario, 1, 2, 3)
+
+    on_tasks(scenario, use)
+
+
+def test_recover_raises_when_the_background_ends(scenario: PsycopgScenario) -> None:
+    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        await write_awaited(pool, scenario, 1)
+        await asyncio.to_thread(assert_published, scenario, 1)
+        with locked_row(scenario):
+            recovering = asyncio.create_task(pool.recover())
+            await asyncio.to_thread(until, lambda: publisher_of(pool)._callers == 1)
+            await cancel_publisher()
+            with pytest.raises(IllegalStateError, match="has ended"):
+                await recovering
+
+    on_tasks(scenario, use)
+
+
+def test_recover_of_a_closed_pool(scenario: PsycopgScenario) -> None:
+    pool = outbox_pool(scenario)
+    write(pool, scenario, 1)
+    pool.close()
+    with pytest.raises(IllegalStateError):
+        pool.recover()
+
+
+def test_recover_in_several_threads_at_once(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool, ThreadPoolExecutor(5) as threads:
+        write(pool, scenario, 1)
+        assert_published(scenario, 1)
+        assert [each.result(60) for each in [threads.submit(pool.recover) for _ in range(5)]] == [[]] * 5
+        assert_published(scenario, 1)
+
+
+def test_recover_raises_in_each_of_several_threads(scenario: PsycopgScenario) -> None:
+    settings: dict[str, Any] = {"bootstrap_servers": NOWHERE, "max_block_ms": 500, "lease_ms": QUIET_LEASE_MS}
+    with outbox_pool(scenario, **settings) as pool, ThreadPoolExecutor(3) as threads:
+        write(pool, scenario, 1)
+        errors = [each.exception(60) for each in [threads.submit(pool.recover) for _ in range(3)]]
+        assert all(isinstance(error, DualWriteError) for error in errors), errors
+
+
+# ---- commits of Kafka that are not confirmed ------------------------------------------------------------------------
+
+
+@contextmanager
+def fault(emulator: Emulator, fault: Fault) -> Iterator[None]:
+    handle = emulator.faults.add(fault)
+    yield
+    assert handle.hits
+    handle.remove()
+
+
+NO_END: Final = Fault(api="EndTxn", action=CloseBefore(), count=None)
+REFUSAL: Final = Fault(api="Produce", action=Error("INVALID_RECORD"), count=None)
+
+
+@pytest.mark.parametrize("confirm", ["kafka", "database"])
+def test_what_kafka_has_not_confirmed_becomes_visible_without_another_block(
+    scenario: PsycopgScenario, confirm: Any
+) -> None:
+    with outbox_pool(scenario, max_block_ms=500, lease_ms=QUIET_LEASE_MS, confirm=confirm) as pool:
+        write(pool, scenario, 1)
+        assert_published(scenario, 1)
+        with fault(scenario.emulator, NO_END):
+            write(pool, scenario, 2)
+            until(lambda: waiting(scenario) == 0)
+            until(lambda: pool.status.last_background_error is not None)
+            assert in_order(scenario) == ["1"]
+        assert_published(scenario, 1, 2)
+
+
+def test_recover_completes_what_kafka_has_not_confirmed(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, max_block_ms=500, lease_ms=QUIET_LEASE_MS) as pool:
+        write(pool, scenario, 1)
+        pool.recover()
+        with fault(scenario.emulator, NO_END):
+            write(pool, scenario, 2)
+            with pytest.raises(DualWriteError):
+                pool.recover()
+            assert in_order(scenario) == ["1"]
+        pool.recover()
+        assert in_order(scenario) == ["1", "2"]
+        assert_published(scenario, 1, 2)
+
+
+# ---- what does not stop it ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def unresolvable(pool: PsycopgDualWriterPool) -> Iterator[None]:
+    """Let no lost commit be resolved."""
+    database: Any = outbox_writes(pool).database
+
+    async def fail(*given: Any) -> bool:
+        raise psycopg.OperationalError("the database restarts")
+
+    genuine, database.was_committed = database.was_committed, fail
+    yield
+    database.was_committed = genuine
+
+
+def test_a_lost_commit_that_cannot_be_resolved(scenario: PsycopgScenario) -> None:
+    begun: list[Any] = []
+    with outbox_pool(scenario, resolve_timeout_ms=100) as pool:
+        write(pool, scenario, 1)
+        with unresolvable(pool):
+            with pytest.raises(OutcomeUnknown):
+                lose_commit(pool, scenario, 2, begun=begun.append)
+            write(pool, scenario, 3)
+            assert_published(scenario, 1, 2, 3)
+            assert current(begun[0].outcome) is None
+            until(lambda: "the database restarts" in (pool.status.last_background_error or ""))
+        until(lambda: begun[0].outcome is Outcome.STORED)
+        until(lambda: pool.status.last_background_error is None)
+
+
+def test_the_status_shows_its_error_although_the_pool_succeeds(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 1)
+        assert_published(scenario, 1)
+        with fault(scenario.emulator, REFUSAL):
+            write(pool, scenario, 2)
+            until(lambda: bool(pool.status.refused))
+            sweeps = Calls(pool.coordinator.maintenance._leases, "adopt")
+            until(lambda: sweeps.count >= 2)  # the first of them has ended then
+            assert pool.coordinator._counts.last_background_error is None
+            assert "StoredBlockRefusedError" in (pool.status.last_background_error or "")
+        pool.recover()
+        assert pool.status.last_background_error is None
+        assert_published(scenario, 1, 2)
+
+
+# ---- who publishes --------------------------------------------------------------------------------------------------
+
+
+def test_a_leader_that_cannot_reach_kafka_leaves_it_to_another(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, bootstrap_servers=NOWHERE, max_block_ms=500) as isolated:
+        write(isolated, scenario, 1)
+        until(lambda: isolated.status.publishes_outbox)
+        with outbox_pool(scenario) as other:
+            write(other, scenario, 2)
+            assert_published(scenario, 1, 2)
+            assert other.status.publishes_outbox
+
+
+# ---- caches ---------------------------------------------------------------------------------------------------------
+
+CACHES: Final[dict[str, Any]] = {
+    "names of tables": pinned_tables._qualified,
+    "statements of psycopg": psycopg_driver.pyformat,
+    "statements of asyncpg": asyncpg_driver._numbered,
+    "statements of SQLAlchemy": tables.cached_text,
+}
+
+
+def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style()
+
+    def publish(numbers: range) -> None:
+        for number in numbers:
+            style.write(number)
+            until(lambda: waiting(scenario) == 0)
+
+    publish(range(5))
+    before = {name: cache.cache_info().currsize for name, cache in CACHES.items()}
+    publish(range(5, 55))
+    assert {name: cache.cache_info().currsize for name, cache in CACHES.items()} == before
+    assert all(cache.cache_info().maxsize for cache in CACHES.values())
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outbox", [None, Outbox()], ids=["without", "with"])
+def test_prefixes_that_the_outbox_of_another_pool_has(scenario: PsycopgScenario, outbox: Outbox | None) -> None:
+    settings = {**settings_for(scenario), "prefix": "orders-outbox", "outbox": outbox}
+    with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):
+        PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings)
+    with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):
+        DualWriterPool(scenario.database.engine, **settings)
+
+
+def test_ids_that_the_outbox_of_a_pool_has(scenario: PsycopgScenario) -> None:
+    settings: dict[str, Any] = {"transactional_id": "orders-outbox-0", "bootstrap_servers": NOWHERE}
+    with pytest.raises(ConfigError, match="must not end with '-outbox-0'"):
+        PsycopgDualWriter(conninfo_of(scenario.database.url), **settings)
+    with pytest.raises(ConfigError, match="must not end with '-outbox-0'"):
+        DualWriter(scenario.database.engine, **settings)
+
+
+# ---- tables that are missing ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["redo", "lease", "outbox"])
+@pytest.mark.parametrize("on_sqlalchemy", [False, True], ids=["psycopg", "sqlalchemy"])
+def test_a_table_is_missing(scenario: PsycopgScenario, table: str, on_sqlalchemy: bool) -> None:
+    write_elsewhere(scenario, 1)
+    execute(scenario, f"DROP TABLE kafka_transaction_{table}")
+    settings = settings_for(scenario, create_table=False)
+    source: Any = scenario.database.engine if on_sqlalchemy else conninfo_of(scenario.database.url)
+    pool: Any = (DualWriterPool if on_sqlalchemy else PsycopgDualWriterPool)(source, **settings)
+    with pool:
+        begun = False
+        with pytest.raises(StateRowError, match=f"kafka_transaction_{table}"), pool.transaction() as tx:
+            begun = True
+            put(tx, scenario, 2)
+        assert not begun
+    assert event_bodies(scenario.database) == ["1"]
+
+
+# ---- how much is asked ----------------------------------------------------------------------------------------------
+
+
+def most_in(seconds: float) -> int:
+    """Return how often the backlog may be queried in that time: about once a second."""
+    return int(seconds) + 2
+
+
+@contextmanager
+def few_queries(pool: PsycopgDualWriterPool) -> Iterator[None]:
+    """Assert that the backlog, which is large, is queried about once a second, and nothing is tried to publish."""
+    queries = Calls(outbox_writes(pool).database, "backlog")
+    attempts = Calls(publisher_of(pool), "_publish_by")
+    began_s = time.monotonic()
+    yield
+    assert queries.count <= most_in(time.monotonic() - began_s)
+    assert attempts.count == 0
+
+
+def test_blocks_of_a_process_that_does_not_publish(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, Outbox(publishes=False), lease_ms=QUIET_LEASE_MS) as pool:
+        write(pool, scenario, 0)
+        with few_queries(pool):
+            for number in range(1, 50):
+                write(pool, scenario, number)
+
+
+def test_blocks_while_kafka_is_away(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        write(pool, scenario, 0)
+        assert_published(scenario, 0)
+        with kafka_away(scenario.emulator):
+            write(pool, scenario, 1)
+            until(lambda: pool.coordinator.availability.is_away)
+            until(lambda: publisher_of(pool).last_error is not None)
+            with few_queries(pool):
+                for number in range(2, 50):
+                    write(pool, scenario, number)
+        assert_published(scenario, *range(50))
+
+
+def test_blocks_after_a_refusal(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        write(pool, scenario, 1)
+        assert_published(scenario, 1)
+        with fault(scenario.emulator, REFUSAL):
+            write(pool, scenario, 2)
+            until(lambda: bool(pool.status.refused))
+            with few_queries(pool):
+                for number in range(3, 50):
+                    write(pool, scenario, number)
+        pool.recover()  # which tries it although it was refused
+        assert_published(scenario, *range(1, 50))
+
+
+# ---- more than a batch ----------------------------------------------------------------------------------------------
+
+BATCHES: Final = 4
+
+
+def multiply(scenario: PsycopgScenario) -> None:
+    """Leave several batches of blocks in the outbox, all like one that is published already."""
+    execute(
+        scenario,
+        "INSERT INTO kafka_transaction_outbox (transactional_id, stored_at_ms, records)"
+        " SELECT transactional_id, stored_at_ms, records FROM kafka_transaction_outbox, generate_series(1, :many)"
+        " WHERE seq > 0",
+        many=BATCHES * 1_000 - 1,
+    )
+
+
+@contextmanager
+def drained_by(
+    scenario: PsycopgScenario, between: Callable[[PsycopgDualWriterPool], None], **settings: Any
+) -> Iterator[PsycopgDualWriterPool]:
+    """Let a process begin to publish several batches; `between` happens in its background after the first one."""
+    pools: list[PsycopgDualWriterPool] = []
+    at = AtPointOf(PausePoint.AFTER_KAFKA_COMMIT, lambda: between(pools[0]), of_publisher=True)
+    write_elsewhere(scenario, 1)
+    multiply(scenario)
+    with outbox_pool(scenario, pause=at, **settings) as pool:
+        pools.append(pool)
+        with pool.transaction() as tx:  # which starts the background, and adds nothing
+            tx.connection.execute("SELECT 1")
+        yield pool
+
+
+def test_unresolved_commits_are_looked_at_between_batches(scenario: PsycopgScenario) -> None:
+    begun: list[Any] = []
+    left: list[int] = []
+
+    def lose_one(pool: PsycopgDualWriterPool) -> None:
+        with unresolvable(pool), ThreadPoolExecutor(1) as threads, pytest.raises(OutcomeUnknown):
+            threads.submit(lose_commit, pool, scenario, 2, begun=begun.append).result()
+        resolve = outbox_writes(pool)._resolve
+
+        async def resolve_and_count(write: Any) -> bool:
+            left.append(waiting(scenario))
+            return await resolve(write)
+
+        vars(outbox_writes(pool))["_resolve"] = resolve_and_count
+
+    with drained_by(scenario, lose_one, resolve_timeout_ms=100):
+        until(lambda: bool(begun) and begun[0].outcome is Outcome.STORED)
+        assert left[0] > 1_000
+        until(lambda: waiting(scenario) == 0)
+
+
+def test_a_lost_lease_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
+    def lose_lease(pool: PsycopgDualWriterPool) -> None:
+        leases = LeaseTable(scenario)
+        leases._prefix = f"{pool_prefix(scenario)}-outbox"
+        leases.change(owner="another", expires_at_ms=int(time.time() * 1000) + QUIET_LEASE_MS)
+        until(lambda: publisher_of(pool)._lease_lost)
+
+    with drained_by(scenario, lose_lease) as pool:
+        until(lambda: waiting(scenario) <= (BATCHES - 1) * 1_000 and not pool.status.publishes_outbox)
+        assert waiting(scenario) == (BATCHES - 1) * 1_000
+
+
+def test_closing_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
+    by: list[str] = []
+
+    def close(pool: PsycopgDualWriterPool) -> None:
+        genuine = publisher_of(pool)._publish_by
+
+        async def publish_by(coordinator: Any, *, goes_on: bool) -> bool:
+            by.append(threading.current_thread().name)
+            return await genuine(coordinator, goes_on=goes_on)
+
+        vars(publisher_of(pool))["_publish_by"] = publish_by
+        threading.Thread(target=pool.close, name="closing", daemon=True).start()
+        until(lambda: publisher_of(pool)._stopped)
+
+    with drained_by(scenario, close):
+        until(lambda: waiting(scenario) == 0)
+    assert set(by) == {"closing"}
+
+
+def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario) -> None:
+    """The process knows of a backlog from when another one published, and then has always something to publish."""
+    seen: list[int] = []
+    pools: list[PsycopgDualWriterPool] = []
+
+    def note(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_KAFKA_COMMIT and is_publisher():
+            seen.append(pools[0].status.outbox_blocks)
+            if len(seen) < 5:
+                with ThreadPoolExecutor(1) as threads:
+                    threads.submit(write, pools[0], scenario, len(seen) + 1).result()
+
+    with outbox_pool(scenario, pause=note) as pool:
+        pools.append(pool)
+        outbox_writes(pool).backlog = Backlog(7, 7, int(time.time() * 1000))
+        write(pool, scenario, 1)
+        until(lambda: len(seen) >= 5)
+    assert seen[1:5] == [0, 0, 0, 0]
