@@ -8,6 +8,7 @@ has waited for `max.block.ms` without one; `AWAY`, that no broker could be reach
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dualwrite.client import messages as m
@@ -146,9 +147,7 @@ class Settings(NamedTuple):
         """What the database stores beside the row. No program reaches the limit of age."""
         if not (self.stores_blocks or self.keeps_copy):
             return STORES_NOTHING
-        policy = StorePolicy(
-            keeps_copy=self.keeps_copy, stores_blocks=self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2
-        )
+        policy = StorePolicy(keeps_copy=self.keeps_copy, stores_blocks=self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2)
         return policy if self.most_bytes is None else replace(policy, max_bytes=self.most_bytes)
 
 

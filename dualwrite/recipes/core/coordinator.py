@@ -405,15 +405,20 @@ class DualWriteCoordinator:
 
     # -- recovery ----------------------------------------------------------------------------------------------
 
-    async def recover(self, examine: Callable[[PreparedTxnState], bool] | None = None) -> Resolution:
+    async def recover(
+        self, examine: Callable[[PreparedTxnState], bool] | None = None, *, publishes_all: bool = True
+    ) -> Resolution:
         """Complete what was left open under the id, by the row; publish again what Kafka aborted against it.
 
-        Then publish what is stored, until nothing is. The id must be acquired. `examine` is called with the locked row
-        before the owner of the id is fenced. If it raises, nothing is changed; if it returns False, the row's
-        transaction counts as dealt with from now on, and nothing else is changed. Raises RetriableError if Kafka has
-        not confirmed what was published, or an operator has aborted it in a partition meanwhile.
+        Then publish what is stored, until nothing is; without `publishes_all`, the oldest of it, and
+        `owned.has_stored` tells whether more is stored. The id must be acquired.
+
+        `examine` is called with the locked row before the owner of the id is fenced. If it raises, nothing is changed;
+        if it returns False, the row's transaction counts as dealt with from now on, and nothing else is changed. Raises
+        RetriableError if Kafka has not confirmed what was published, or an operator has aborted it in a partition
+        meanwhile.
         """
-        return await self._publishing.recover(examine)
+        return await self._publishing.recover(examine, publishes_all=publishes_all)
 
     async def publish_stored(self) -> bool:
         """Publish the oldest of what is stored; the id must be acquired, and have been recovered by this process.

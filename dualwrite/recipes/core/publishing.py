@@ -133,10 +133,13 @@ class Publishing:
                 first_line(error),
             )
 
-    async def recover(self, examine: Callable[[PreparedTxnState], bool] | None = None) -> Resolution:
+    async def recover(
+        self, examine: Callable[[PreparedTxnState], bool] | None = None, *, publishes_all: bool = True
+    ) -> Resolution:
         """Complete what was left open under the id, by the row; publish again what Kafka aborted against it.
 
-        Then publish what is stored, until nothing is. `examine` is as `DualWriteCoordinator.recover` has it.
+        Then publish what is stored, until nothing is. `examine` and `publishes_all` are as
+        `DualWriteCoordinator.recover` has them.
         """
         owned = self._owned
         if self._slot.state is SlotState.UNRESOLVED:
@@ -147,19 +150,21 @@ class Publishing:
         owned.assert_usable()
         await owned.ensure_row()
         try:
-            return await self._recover_and_publish(examine)
+            return await self._recover_and_publish(examine, publishes_all=publishes_all)
         except KafkaUnreachableError as error:
             raise owned.availability.note(error) from error
 
-    async def _recover_and_publish(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
+    async def _recover_and_publish(
+        self, examine: Callable[[PreparedTxnState], bool] | None, *, publishes_all: bool
+    ) -> Resolution:
         try:
             resolution = await self._recover(examine)
         except RefusedTogetherError:
             resolution = await self._publish_next()
         if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
-            while self._owned.has_stored:
+            while publishes_all and self._owned.has_stored:
                 await self._publish_next()
-            await self._end(settles=True)
+            await self._end(settles=not self._owned.has_stored)
         return resolution
 
     async def _end(self, *, settles: bool) -> None:

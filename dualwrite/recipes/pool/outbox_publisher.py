@@ -83,6 +83,8 @@ class OutboxPublisher:
         """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
         self._has_added = False
         """Whether this process has added something since it last looked."""
+        self._is_draining = False
+        """Whether more waits than the last batch has taken."""
         self._lease_lost = False
         self._failures = 0
         self._failing_since_s: float | None = None
@@ -96,10 +98,11 @@ class OutboxPublisher:
         self.last_error: Exception | None = None
         """Why the last attempt to publish failed; None if it did not."""
         self._rounds = 0
+        """How often it has done all that there was to do, or failed."""
         self._bell = runtime.bell()
         self._heartbeat_bell = runtime.bell()
+        self._preparing = runtime.lock()
         self._is_prepared = False
-        self._is_preparing = False
         self._is_running = False
         self._background: list[Background] = []
         self._starting = threading.Lock()
@@ -134,22 +137,12 @@ class OutboxPublisher:
             await self._be_prepared()
 
     async def _be_prepared(self) -> None:
-        """Make what blocks and the publisher need, once."""
-        while not self._is_prepared:
-            with self._starting:
-                is_first, self._is_preparing = not self._is_preparing, True
-            if is_first:
-                await self._prepare()
-            else:  # each would open a connection
-                await self._runtime.bell().wait(_MOMENT_S)
-
-    async def _prepare(self) -> None:
-        try:
-            await self.writes.prepare()
-            await self._leases.every_lease()
-            self._is_prepared = True
-        finally:
-            self._is_preparing = False
+        """Make what blocks and the publisher need, once: each task would need a connection of its own for it."""
+        async with self._preparing:
+            if not self._is_prepared:  # by whoever was first
+                await self.writes.prepare()
+                await self._leases.every_lease()
+                self._is_prepared = True
 
     # ---- loops ----------------------------------------------------------------------------------------------
 
@@ -181,7 +174,8 @@ class OutboxPublisher:
         try:
             while not self._stopped:
                 pause_s = await self._round()
-                self._rounds += 1
+                if not self._is_draining:
+                    self._rounds += 1
                 await self._bell.wait(pause_s)
         finally:
             self._is_running = False
@@ -238,6 +232,8 @@ class OutboxPublisher:
             return max(self._settings.poll_ms / 1000, (time.monotonic() - began_s) / _SHARE_OF_POLLS)
         if await self._publish():
             await self._look_at_backlog()
+        elif self._coordinator is not None:
+            self.writes.backlog = None
         return 0.0
 
     def _failed(self, error: Exception) -> None:
@@ -301,7 +297,7 @@ class OutboxPublisher:
     async def _part_with_slot(self, *, holds_lease: bool) -> None:
         """Let another process publish. What is left open is completed by it."""
         coordinator, self._coordinator = self._coordinator, None
-        self._has_recovered = self._lease_lost = False
+        self._has_recovered = self._lease_lost = self._is_draining = False
         try:
             if coordinator is not None:
                 await coordinator.close(waits=False)
@@ -314,7 +310,7 @@ class OutboxPublisher:
     async def _is_anything_waiting(self) -> bool:
         """Return whether there is something to publish; what this process has just added needs no query."""
         added, self._has_added = self._has_added, False
-        if added or not self._has_recovered or self._callers:
+        if added or self._is_draining or not self._has_recovered or self._callers:
             return True
         return await self.writes.database.has_waiting(self.writes.transactional_id)
 
@@ -322,23 +318,25 @@ class OutboxPublisher:
         """Publish what waits, or the oldest of it. Return whether more waits."""
         coordinator = self._coordinator
         assert coordinator is not None, "this process leads"
+        was_draining, self._is_draining = self._is_draining, False
         try:
             with coordinator.exclusively():
-                more = await self._publish_by(coordinator)
+                more = await self._publish_by(coordinator, goes_on=was_draining)
         except FencedError as error:
             _log.info("outbox %s: another process publishes now (%s)", self.writes.transactional_id, error)
             await self._part_with_slot(holds_lease=False)
             return False
-        self._has_added |= more
+        self._is_draining = more
         self._failing_since_s = None
         return more
 
-    async def _publish_by(self, coordinator: DualWriteCoordinator) -> bool:
-        recovers = not self._has_recovered or bool(self._callers)
+    async def _publish_by(self, coordinator: DualWriteCoordinator, *, goes_on: bool) -> bool:
+        """Publish one batch, so that commits, the lease and `close` are not left alone for longer than it takes."""
+        recovers = not self._has_recovered or (bool(self._callers) and not goes_on)
         self._has_recovered = False  # until it has succeeded
-        more = False
         if recovers:
-            resolution = await coordinator.recover()
+            resolution = await coordinator.recover(publishes_all=False)
+            more = coordinator.owned.has_stored
             if self._callers and resolution.outcome is not Outcome.NOTHING:
                 self._found.append(resolution)
         else:

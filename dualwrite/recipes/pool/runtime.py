@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from dualwrite.recipes.core import blocking
@@ -31,6 +32,9 @@ class Background(Protocol):
 class Runtime(Protocol):
     def bell(self) -> Bell: ...
 
+    def lock(self) -> AbstractAsyncContextManager[object]:
+        """Return a lock, for an `async with` in one thread or task at a time."""
+
     def spawn(self, name: str, steps: Steps) -> Background:
         """Run `steps` in the background."""
 
@@ -55,6 +59,17 @@ class _ThreadBell:
         self._silence.acquire(timeout=-1 if timeout_s is None else max(timeout_s, 0.0))
 
 
+class _ThreadLock:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(self, *how: object) -> None:
+        self._lock.release()
+
+
 class _BackgroundThread:
     def __init__(self, name: str, steps: Steps) -> None:
         self._thread = threading.Thread(target=lambda: blocking.run(steps()), name=name, daemon=True)
@@ -70,6 +85,9 @@ class ThreadRuntime:
 
     def bell(self) -> Bell:
         return _ThreadBell()
+
+    def lock(self) -> AbstractAsyncContextManager[object]:
+        return _ThreadLock()
 
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundThread(name, steps)
@@ -127,6 +145,9 @@ class TaskRuntime:
 
     def bell(self) -> Bell:
         return _TaskBell()
+
+    def lock(self) -> AbstractAsyncContextManager[object]:
+        return asyncio.Lock()
 
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundTask(name, steps)
