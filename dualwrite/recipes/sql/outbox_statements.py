@@ -19,7 +19,8 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import NOT_COUNTED, NOTHING_STORED, Added, Stored, StoredBlock, StoredBlocks
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
-from dualwrite.recipes.sql.postgres import IS_MARKED, LOCATION
+from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, IS_MARKED, LOCATION, RAISE, with_literals
 
 OUTBOX_TABLE: Final = "kafka_transaction_outbox"
 
@@ -58,6 +59,10 @@ _DURABLE: Final = ("on", "remote_apply")
 """The values of synchronous_commit with which COMMIT waits for disk and standbys."""
 
 STILL_ADDED: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}) AND {IS_MARKED}"
+_COMMIT_IF_ADDED: Final = (
+    f"SELECT CAST(CASE WHEN EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}) AND {IS_MARKED} THEN '1'"
+    f" ELSE '{ANOTHER_TRANSACTION} ' || :token END AS integer), {RAISE}; COMMIT"
+)
 IS_IN_PROGRESS: Final = (
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND granted"
     " AND transactionid = CAST(CAST(CAST(:transaction AS text) AS xid8) AS xid))"
@@ -109,6 +114,15 @@ SELECT_BACKLOG: Final = (
 SELECT_OUTBOXES: Final = (
     f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE seq > 0 GROUP BY transactional_id"
 )
+
+
+def commit_if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> str:
+    """Return a message that makes its COMMIT durable and commits, if a block is still added, in its transaction.
+
+    Otherwise the server does not reach COMMIT, and its error quotes ANOTHER_TRANSACTION and the token.
+    """
+    sql = pinned.sql(_COMMIT_IF_ADDED)
+    return with_literals(sql, id=transactional_id, seq=str(added.seq), mark=mark, token=token)
 
 
 class Place(NamedTuple):

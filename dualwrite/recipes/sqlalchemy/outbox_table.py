@@ -5,6 +5,7 @@ The file `outbox_schema.sql` creates the same table by hand.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,13 +25,16 @@ from dualwrite.recipes.sql.outbox_statements import (
     SELECT_BACKLOG,
     STILL_ADDED,
     OutboxTable,
+    commit_if_added,
     place_of,
 )
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
+from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
     Carry,
+    CommitMessage,
+    commit_message,
     driver_connection,
     value_past_sqlalchemy,
 )
@@ -125,11 +129,29 @@ class SqlAlchemyOutbox:
         added, is_durable, _ = place_of(text, content)
         if raise_durability is not None and not is_durable:
             connection.exec_driver_sql(raise_durability)
-        where = {"id": transactional_id, "seq": added.seq, "mark": mark}
-        transaction.decides(
-            raise_durability, lambda: bool(connection.scalar(cached_text(pinned.sql(STILL_ADDED)), where))
-        )
+        if is_marked:
+            transaction.decides_by(self._commit_of(transaction, pinned, transactional_id, added, mark), is_added=True)
+        else:
+            where = {"id": transactional_id, "seq": added.seq, "mark": ""}
+            still_added = cached_text(pinned.sql(STILL_ADDED))
+            transaction.decides(raise_durability, lambda: bool(connection.scalar(still_added, where)), is_added=True)
         return added
+
+    def _commit_of(
+        self,
+        transaction: SqlAlchemyTransaction,
+        pinned: PinnedTables,
+        transactional_id: str,
+        added: Added,
+        mark: str,
+    ) -> CommitMessage:
+        """Return what commits on psycopg: it reads the response, and what functions of the application have done."""
+        token = mark or secrets.token_hex(8)
+        sql = "COMMIT"
+        if transaction.has_hooks:
+            sql = commit_if_added(pinned, transactional_id, added, mark=mark, token=token)
+        ended = {ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)}
+        return commit_message(driver_connection(transaction.connection), sql, token, ended)
 
     def is_in_progress(self, added: Added) -> bool:
         """Return whether the transaction that has added a block has not ended yet."""

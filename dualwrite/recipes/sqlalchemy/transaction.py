@@ -330,6 +330,7 @@ class SqlAlchemyTransaction:
         self._raise_durability: str | None = None  # None until the state is written
         self._is_still_written: Callable[[], bool] | None = None  # None until the state is written
         self._message: CommitMessage | None = None  # what COMMIT is sent with; None: it is sent alone
+        self._is_added = False  # what decides was written before COMMIT, whoever sends that
         self._statements_since = 0
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
@@ -397,19 +398,30 @@ class SqlAlchemyTransaction:
         # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
 
-    def decides(self, raise_durability: str | None, is_still_written: Callable[[], bool] | None = None) -> None:
+    def decides(
+        self,
+        raise_durability: str | None,
+        is_still_written: Callable[[], bool] | None = None,
+        *,
+        is_added: bool = False,
+    ) -> None:
         """Note that the state was written, and that `raise_durability`, if any, makes COMMIT wait for durability.
 
         `is_still_written` reads the row again, if something else was done before COMMIT; a caller whose last statement
-        is its own needs none.
+        is its own needs none. `is_added`: as for `decides_by`.
         """
+        self._is_added = is_added
         self._raise_durability = raise_durability or ""
         self._is_still_written = is_still_written
         self._statements_since = 0
 
-    def decides_by(self, message: CommitMessage) -> None:
-        """Let COMMIT be sent by `message`, which writes the state, proves the lock, and makes COMMIT durable."""
+    def decides_by(self, message: CommitMessage, *, is_added: bool = False) -> None:
+        """Let COMMIT be sent by `message`, which writes the state, proves the lock, and makes COMMIT durable.
+
+        `is_added`: it was written before, so that the COMMIT of a function of the application decides too.
+        """
         self._message = message
+        self._is_added = is_added
 
     def _decide(self) -> None:
         message = self._message
@@ -417,8 +429,8 @@ class SqlAlchemyTransaction:
             with message or deciding(self.connection.dialect.driver, self.driver) as wait:
                 self._binding.commit()
         except BaseException:
-            if message is not None and message.was_refused:
-                self.commit_was_sent = False  # the server did not reach the COMMIT
+            if message is not None and message.was_refused and not (self._is_added and self.has_hooks):
+                self.commit_was_sent = False  # the server did not reach the COMMIT, and there was no other one
             raise
         if wait.was_given_up:
             raise wait_given_up(self.transactional_id)
@@ -500,11 +512,12 @@ class SqlAlchemyTransaction:
             )
         self._assert_not_doomed()
         has_ended = self._driver_has_begun and in_transaction(self.driver) is False
-        if self._is_still_written is not None and (self._statements_since or has_ended or self._has_hooks):
+        if self._is_still_written is not None and (self._statements_since or has_ended or self.has_hooks):
             # A hook of the application ran after the state was written, and may have undone it: the records would be
             # published without what it has undone. Past SQLAlchemy, it leaves no trace here.
             self._driver_has_begun = False  # the row tells, also of a COMMIT past SQLAlchemy
             if not self._is_still_written():
+                self.commit_was_sent = self._is_added
                 raise TransactionEndedInsideError(_UNDONE)
         if self._raise_durability and self._statements_since:
             # a Session hook ran after the state was written, and may have lowered the durability setting
@@ -512,7 +525,7 @@ class SqlAlchemyTransaction:
         self.commit_was_sent = True
 
     @property
-    def _has_hooks(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether functions of the application are called inside the commit."""
         listeners = self.connection.dispatch.commit
         of_session = () if self.session is None else self.session.dispatch.before_commit
@@ -544,7 +557,8 @@ class SqlAlchemyTransaction:
                 "end the transaction"
             )
             self._doom_all(ended)
-            self.commit_was_sent |= self._is_still_written is not None  # a COMMIT after the state has decided
+            # a COMMIT after the state has decided
+            self.commit_was_sent |= self._is_still_written is not None or self._is_added
             raise ended
 
     def after_statement(self, statement: str) -> None:
