@@ -14,9 +14,10 @@ from typing import Any, Final
 import psycopg
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import OutcomeUnknown
+from dualwrite.errors import OutcomeUnknown, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_settings import Outbox
@@ -24,6 +25,7 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDual
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.recipes.sql.outbox_statements import PUBLISHED_KEPT_MS
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
@@ -440,6 +442,70 @@ def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) ->
         commit.end(commits=True)
         until(lambda: begun[0].outcome is not None)
         assert begun[0].outcome is Outcome.STORED
+
+
+# ---- a COMMIT that the server answers with ROLLBACK ----------------------------------------------------------------
+
+
+@contextmanager
+def listened_to(
+    scenario: PsycopgScenario, *, sends: str, is_first: bool
+) -> Iterator[tuple[DualWriterPool, threading.Event]]:
+    """Yield a pool on whose engine a listener sends something past SQLAlchemy at COMMIT, while the event is set."""
+    engine = sa.create_engine(scenario.database.url)
+    is_sending = threading.Event()
+
+    def send(connection: sa.Connection) -> None:
+        if is_sending.is_set():
+            driver: Any = connection.connection.driver_connection
+            driver.pgconn.exec_(sends.encode())
+
+    if is_first:
+        sa.event.listen(engine, "commit", send)
+    with DualWriterPool(engine, **settings_for(scenario)) as pool:
+        if not is_first:
+            sa.event.listen(engine, "commit", send)
+        yield pool, is_sending
+    engine.dispose()
+
+
+ORDER = pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "after ours"])
+
+
+@ORDER
+@pytest.mark.parametrize("on_session", [False, True], ids=["block", "session"])
+@pytest.mark.parametrize("sends", ["SELECT * FROM no_such_table", "ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"])
+def test_a_listener_undoes_it_past_sqlalchemy(
+    scenario: PsycopgScenario, sends: str, is_first: bool, on_session: bool
+) -> None:
+    with (
+        listened_to(scenario, sends=sends, is_first=is_first) as (pool, is_sending),
+        Session(pool.backend.engine) as session,
+    ):
+        write(pool, scenario, 1)
+        is_sending.set()
+        with (
+            pytest.raises((TransactionDoomedError, TransactionEndedInsideError, sa.exc.DBAPIError)),
+            pool.transaction(session if on_session else None) as tx,
+        ):
+            put(tx, scenario, 2)
+        assert tx.outcome is Outcome.ROLLED_BACK
+        is_sending.clear()
+        write(pool, scenario, 3)
+        assert_published(scenario, 1, 3)
+
+
+@ORDER
+@pytest.mark.parametrize("sends", ["COMMIT", "COMMIT; BEGIN", "COMMIT AND CHAIN"])
+def test_a_listener_commits_it_past_sqlalchemy(scenario: PsycopgScenario, sends: str, is_first: bool) -> None:
+    with listened_to(scenario, sends=sends, is_first=is_first) as (pool, is_sending):
+        write(pool, scenario, 1)
+        is_sending.set()
+        with pool.transaction() as tx:
+            put(tx, scenario, 2)
+        assert tx.outcome is Outcome.STORED
+        is_sending.clear()
+        assert_published(scenario, 1, 2)
 
 
 # ---- a crash of the server ------------------------------------------------------------------------------------------
