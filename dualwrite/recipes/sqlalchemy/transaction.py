@@ -429,8 +429,9 @@ class SqlAlchemyTransaction:
             with message or deciding(self.connection.dialect.driver, self.driver) as wait:
                 self._binding.commit()
         except BaseException:
-            if message is not None and message.was_refused and not (self._is_added and self.has_hooks):
-                self.commit_was_sent = False  # the server did not reach the COMMIT, and there was no other one
+            if message is not None and message.was_refused:
+                # the server did not reach the COMMIT; a function of the application may have sent another one
+                self.commit_was_sent = self._is_added and self.has_hooks
             raise
         if wait.was_given_up:
             raise wait_given_up(self.transactional_id)
