@@ -116,7 +116,8 @@ def test_errors_that_are_not_the_databases(scenario: PsycopgScenario) -> None:
 
 def on_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriterPool], Any]) -> None:
     async def run() -> None:
-        async with AsyncPsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings_for(scenario)) as pool:
+        url = conninfo_of(scenario.database.url)
+        async with asyncio.timeout(60), AsyncPsycopgDualWriterPool(url, **settings_for(scenario)) as pool:
             await use(pool)
 
     asyncio.run(run())
