@@ -166,11 +166,13 @@ class EarlyCoordinator(DualWriteCoordinator):
         if self._marked is not None and self._slot.state is not SlotState.READY:
             await self._marked.raise_mark()
 
-    async def recover(self, examine: Callable[[PreparedTxnState], bool] | None = None) -> Resolution:
+    async def recover(
+        self, examine: Callable[[PreparedTxnState], bool] | None = None, *, publishes_all: bool = True
+    ) -> Resolution:
         """Recover as always, after the row was marked."""
         if self._marked is not None:
             await self._marked.raise_mark()
-        return await super().recover(examine)
+        return await super().recover(examine, publishes_all=publishes_all)
 
     async def _prepare(self, write: DualWriteProgress) -> None:
         is_early = self._ordering is not Ordering.LOCKED

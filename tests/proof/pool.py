@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
 from typing import Any, Final, TypeVar
 
@@ -217,6 +218,9 @@ class _OneThread:
 
     def bell(self) -> Bell:
         return _NoBell()
+
+    def lock(self) -> AbstractAsyncContextManager[object]:
+        return nullcontext()
 
     def spawn(self, name: str, steps: Steps) -> Background:
         return _NoBackground()

@@ -78,10 +78,7 @@ _SELECT_EVIDENCE: Final = (
     " AND hashint8extended(CAST(:seq AS bigint), CAST(:stored_at AS bigint)) = ANY(published)),"
     f" {POSTGRES_NOW_MS} - CAST(:stored_at AS bigint)"
 )
-_SELECT_EDGES: Final = (
-    f"SELECT (SELECT seq FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq DESC LIMIT 1),"
-    f" (SELECT stored_at_ms FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq LIMIT 1)"
-)
+_SELECT_NEWEST: Final = f"SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq DESC LIMIT 1"
 _SELECT_OLDEST: Final = (
     "SELECT seq, stored_at_ms, records FROM (SELECT seq, stored_at_ms, records,"
     " sum(octet_length(records)) OVER (ORDER BY seq) - octet_length(records) AS bytes_before"
@@ -95,9 +92,9 @@ _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
 _DELETE: Final = (
     f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY({_NUMBERS})"
     " RETURNING hashint8extended(seq, stored_at_ms) AS block),"
-    f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN (SELECT seq FROM {OUTBOX_TABLE}"
-    f" WHERE {_NOTED} AND stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS} ORDER BY seq DESC"
-    f" LIMIT {_MOST_FORGOTTEN})),"
+    f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq IN (SELECT seq FROM"
+    f" (SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_NOTED} ORDER BY seq DESC LIMIT {_MOST_FORGOTTEN}) AS first"
+    f" WHERE stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS})),"
     f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published)"
     f" SELECT CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, array_agg(block) FROM gone)"
     " SELECT count(*) FROM gone"
@@ -163,8 +160,8 @@ class OutboxTable:
     async def stored(self, transactional_id: str) -> Stored:
         if not await self._statements.has_outbox_table():
             return NOTHING_STORED
-        ((newest, since_ms),) = await self._statements.rows(_SELECT_EDGES, {"id": transactional_id})
-        return NOTHING_STORED if newest is None else Stored(newest, NOT_COUNTED, since_ms)
+        newest = await self._statements.rows(_SELECT_NEWEST, {"id": transactional_id})
+        return Stored(newest[0][0], NOT_COUNTED, newest[0][1]) if newest else NOTHING_STORED
 
     async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
         values = {"id": transactional_id, "content": content, "mark": ""}
