@@ -200,7 +200,7 @@ class OutboxPublisher:
             await self._look_at_backlog()
         else:
             self._failures = 0
-            if unresolved is None and not self._waits_after_refusal:
+            if unresolved is None and not self._waits_after_refusal and not self._availability.is_away:
                 self.last_error = None
         return pause_s
 
