@@ -256,10 +256,10 @@ def test_a_lost_commit_that_cannot_be_resolved(scenario: PsycopgScenario) -> Non
         with unresolvable(pool):
             with pytest.raises(OutcomeUnknown):
                 lose_commit(pool, scenario, 2, begun=begun.append)
+            until(lambda: "the database restarts" in (pool.status.last_background_error or ""))
             write(pool, scenario, 3)
             assert_published(scenario, 1, 2, 3)
             assert current(begun[0].outcome) is None
-            until(lambda: "the database restarts" in (pool.status.last_background_error or ""))
         until(lambda: begun[0].outcome is Outcome.STORED)
         until(lambda: pool.status.last_background_error is None)
 
@@ -480,12 +480,14 @@ def test_a_lost_lease_is_noticed_between_batches(scenario: PsycopgScenario) -> N
 
 def test_closing_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
     by: list[str] = []
+    left: list[int] = []
 
     def close(pool: PsycopgDualWriterPool) -> None:
         genuine = publisher_of(pool)._publish_by
 
         async def publish_by(coordinator: Any, *, goes_on: bool) -> bool:
             by.append(threading.current_thread().name)
+            left.append(waiting(scenario))
             return await genuine(coordinator, goes_on=goes_on)
 
         vars(publisher_of(pool))["_publish_by"] = publish_by
@@ -495,6 +497,7 @@ def test_closing_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
     with drained_by(scenario, close):
         until(lambda: waiting(scenario) == 0)
     assert set(by) == {"closing"}
+    assert left[0] == (BATCHES - 1) * 1_000
 
 
 def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario) -> None:
