@@ -238,6 +238,7 @@ def relay(
 def publisher(database_url: str, bootstrap_servers: str) -> Iterator[None]:
     """Run `dualwrite publish` in a process of its own."""
     options = ["--database", database_url, "--bootstrap-server", bootstrap_servers, "--prefix", APART]
+    options += ["--prepare-threshold", "5"]
     command = [sys.executable, "-m", "dualwrite", "publish", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,7 +1,7 @@
 """The ways of `benchmarks.dual_write` with psycopg alone, for threads and for asyncio.
 
 Each worker has a connection, or for dual writes uses those of the pool; all are in autocommit mode, as usual with
-psycopg's `connection.transaction()`.
+psycopg's `connection.transaction()`, and prepare statements as psycopg does by default.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def dual_write(confirm: str, **settings: Any) -> Way:
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, confirm, **settings)
+        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, confirm, prepare_threshold=5, **settings)
 
         def transact() -> None:
             key = key_of_next()
@@ -113,7 +113,7 @@ def async_dual_write(confirm: str, **settings: Any) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm, **settings)
+        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm, prepare_threshold=5, **settings)
 
         async def transact() -> None:
             key = key_of_next()

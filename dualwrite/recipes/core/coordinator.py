@@ -420,10 +420,10 @@ class DualWriteCoordinator:
         """
         return await self._publishing.recover(examine, publishes_all=publishes_all)
 
-    async def publish_stored(self) -> bool:
+    async def publish_stored(self) -> Resolution:
         """Publish the oldest of what is stored; the id must be acquired, and have been recovered by this process.
 
-        Return whether more is stored. Raises as `recover` does, which is to be called next then.
+        `owned.has_stored` tells whether more is stored then. Raises as `recover` does, which is to be called next then.
         """
         return await self._publishing.publish_stored()
 

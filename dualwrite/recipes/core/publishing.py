@@ -96,17 +96,17 @@ class Publishing:
                 first_line(error),
             )
 
-    async def publish_stored(self) -> bool:
+    async def publish_stored(self) -> Resolution:
         """Publish the oldest of what is stored, under an id that this process has taken over.
 
-        Return whether more is stored. Raises as `recover` does, which is to be called next then.
+        Raises as `recover` does, which is to be called next then.
         """
         try:
-            await self._publish_next()
+            resolution = await self._publish_next()
             await self._end(settles=False)
         except KafkaUnreachableError as error:
             raise self._owned.availability.note(error) from error
-        return self._owned.has_stored
+        return resolution
 
     def wait_a_moment(self) -> None:
         """Let blocks be stored for a moment, instead of having each of them try to publish what is stored."""

@@ -82,7 +82,7 @@ class OutboxPublisher:
         self._refused_until_s = 0.0
         """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
         self._has_added = False
-        """Whether this process has added something since it last looked."""
+        """Whether something is likely to wait: this process has added it, or the last batch was not empty."""
         self._is_draining = False
         """Whether more waits than the last batch has taken."""
         self._lease_lost = False
@@ -336,14 +336,14 @@ class OutboxPublisher:
         self._has_recovered = False  # until it has succeeded
         if recovers:
             resolution = await coordinator.recover(publishes_all=False)
-            more = coordinator.owned.has_stored
             if self._callers and resolution.outcome is not Outcome.NOTHING:
                 self._found.append(resolution)
         else:
-            more = await coordinator.publish_stored()
+            resolution = await coordinator.publish_stored()
         self._has_recovered = True
         self._refused_until_s = 0.0
-        return more
+        self._has_added |= resolution.outcome is Outcome.PUBLISHED  # others may have added something meanwhile
+        return coordinator.owned.has_stored
 
     async def recover(self) -> list[Resolution]:
         """Publish what waits, unless another process does, or this one may not. Return what was left open.

@@ -55,14 +55,19 @@ class PooledConnections:
         """Close nothing: the pool belongs to the caller."""
 
 
-def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int) -> Connections:
-    """Return the connections of a conninfo, a pool or a function. Raises ConfigError for anything else."""
+def connections_from(
+    source: Any, connect: Callable[..., Any], *, most_kept: int, prepare_threshold: int | None
+) -> Connections:
+    """Return the connections of a conninfo, a pool or a function. Raises ConfigError for anything else.
+
+    By default no statements are prepared: if PgBouncer gives each transaction another server connection, the name of a
+    prepared statement may refer to a statement of another client there, which would be executed instead.
+    """
     if isinstance(source, str):
-        # In autocommit mode we send BEGIN ourselves, in one round trip with the mark. No statements are prepared: if
-        # PgBouncer gives each transaction another server connection, the name of a prepared statement may refer to a
-        # statement of another client there, which would be executed instead.
+        # In autocommit mode we send BEGIN ourselves, in one round trip with the mark.
         async def make() -> Any:
-            return read_by_its_loop(await settled(connect(source, autocommit=True, prepare_threshold=None)))
+            made = await settled(connect(source, autocommit=True, prepare_threshold=prepare_threshold))
+            return read_by_its_loop(made)
 
         return _kept(make, most_kept)
     if _is_pool(source):
@@ -75,7 +80,9 @@ def connections_from(source: Any, connect: Callable[..., Any], *, most_kept: int
     )
 
 
-def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: int) -> Connections:
+def connections_beside(
+    source: Any, connect: Callable[..., Any], *, most_kept: int, prepare_threshold: int | None
+) -> Connections:
     """Return connections to the same database as `connections_from(source)` that blocks do not use."""
 
     async def make() -> Any:
@@ -85,7 +92,7 @@ def connections_beside(source: Any, connect: Callable[..., Any], *, most_kept: i
             connection = await _made_as_by(source)
         else:
             connection = await settled(source())
-        connection.prepare_threshold = None  # as above
+        connection.prepare_threshold = prepare_threshold
         try:
             await settled(connection.set_autocommit(True))
             await settled(connection.set_isolation_level(IsolationLevel.READ_COMMITTED))

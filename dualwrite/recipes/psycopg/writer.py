@@ -80,10 +80,12 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
 
     `database` is the database that decides and that has the table `kafka_transaction_state` (created when missing
     unless `create_table=False`): a conninfo, of which one connection is opened and kept; a pool, which the
-    caller closes; or a function that makes a connection, which is closed after use. `lock_timeout_ms` is how long the
-    row may stay locked by another process (None: as long as the database is set to), `resolve_timeout_ms` how long a
-    database that does not respond after COMMIT is queried again, and `max_buffered_bytes` how much memory the records
-    of one dual write may take. `producer_settings` are producer settings, under Kafka's names with underscores.
+    caller closes; or a function that makes a connection, which is closed after use. Connections that the writer makes
+    prepare a statement once it was executed `prepare_threshold` times (None, for poolers: never). `lock_timeout_ms` is
+    how long the row may stay locked by another process (None: as long as the database is set to), `resolve_timeout_ms`
+    how long a database that does not respond after COMMIT is queried again, and `max_buffered_bytes` how much memory
+    the records of one dual write may take. `producer_settings` are producer settings, under Kafka's names with
+    underscores.
 
     Raises ConfigError. Two live writers with one transactional id are safe but useless: each fences the other. Use
     one id per concurrent writer. Not for use by several threads at once.
@@ -99,6 +101,7 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
+        prepare_threshold: int | None = None,
         confirm: Confirm = "kafka",
         redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
@@ -122,7 +125,7 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
         )
         backend = PostgresOneIdBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
-            driver=BLOCKING,
+            driver=BLOCKING.preparing(prepare_threshold),
             handle=PsycopgDualTransaction,
             waiting=THREADS,
             create_table=create_table,
@@ -160,7 +163,8 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
     pool, which the caller closes; or a function that makes a connection, which is closed after use. The
     background uses separate connections to the same database, which do not count towards a pool.
 
-    Prefix, leases and the other settings are those of `DualWriterPool`.
+    `prepare_threshold` is that of `PsycopgDualWriter`; prefix, leases and the other settings are those of
+    `DualWriterPool`.
 
     May be used by several threads. After a fork the child has a separate pool; running blocks stay with the
     parent. With a `psycopg_pool`, create a new one in the child, and a new writer pool on it.
@@ -179,6 +183,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
+        prepare_threshold: int | None = None,
         confirm: Confirm = "kafka",
         redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
@@ -209,7 +214,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         )
         backend = PostgresPoolBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
-            driver=BLOCKING,
+            driver=BLOCKING.preparing(prepare_threshold),
             handle=PsycopgDualTransaction,
             waiting=THREADS,
             create_table=create_table,

@@ -100,6 +100,7 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
+        prepare_threshold: int | None = None,
         confirm: Confirm = "kafka",
         redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
@@ -123,7 +124,7 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
         )
         backend = PostgresOneIdBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
             database,
-            driver=AWAITED,
+            driver=AWAITED.preparing(prepare_threshold),
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
             create_table=create_table,
@@ -169,6 +170,7 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
+        prepare_threshold: int | None = None,
         confirm: Confirm = "kafka",
         redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
@@ -199,7 +201,7 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
         )
         backend = PostgresPoolBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
             database,
-            driver=AWAITED,
+            driver=AWAITED.preparing(prepare_threshold),
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
             create_table=create_table,
