@@ -135,6 +135,26 @@ def writer_on(database: Any, scenario: PsycopgScenario, **settings: Any) -> Psyc
     )
 
 
+@pytest.mark.parametrize(("threshold", "prepared"), [(None, False), (1, True)])
+def test_a_writer_prepares_statements_if_it_may(
+    scenario: PsycopgScenario, threshold: int | None, prepared: bool
+) -> None:
+    """Through a pooler, the name of a prepared statement may be that of another client's."""
+    with writer_on(conninfo_of(scenario.database.url), scenario, prepare_threshold=threshold) as writer:
+        for number in range(3):
+            with writer.transaction() as tx:
+                put(tx, scenario, number)
+                ours = "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO events%'"
+                (found,) = current(tx.connection.execute(ours).fetchone())
+    assert (found > 0) is prepared
+
+
+@pytest.mark.parametrize("wrong", [-1, True, "5"])
+def test_a_threshold_that_is_no_number(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="prepare_threshold takes None or a whole number"):
+        PsycopgDualWriter("", transactional_id="t", bootstrap_servers="127.0.0.1:1", prepare_threshold=wrong)
+
+
 def test_a_pool_gets_its_connection_back_as_it_was(scenario: PsycopgScenario) -> None:
     with ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=10) as pool:
         with writer_on(pool, scenario) as writer:
