@@ -94,13 +94,17 @@ def _maker(database_url: str, opened: ExitStack, prepare_threshold: int | None) 
     opened.callback(engine.dispose)
     if engine.dialect.driver != "psycopg":
         return partial(DualWriterPool, engine)
-    from psycopg.conninfo import make_conninfo  # which may not be installed if another driver is used
+    import psycopg  # which may not be installed if another driver is used
 
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 
-    parameters: dict[str, Any] = engine.url.translate_connect_args(username="user", database="dbname")
-    parameters |= engine.url.query
-    return partial(PsycopgDualWriterPool, make_conninfo(**parameters), prepare_threshold=prepare_threshold)
+    _, parameters = engine.dialect.create_connect_args(engine.url)
+    parameters.pop("context", None)
+    try:
+        conninfo = psycopg.conninfo.make_conninfo(**parameters)
+    except psycopg.ProgrammingError:  # the URL has parameters of psycopg that libpq does not know
+        return partial(DualWriterPool, engine)
+    return partial(PsycopgDualWriterPool, conninfo, prepare_threshold=prepare_threshold)
 
 
 def _show_log() -> None:
