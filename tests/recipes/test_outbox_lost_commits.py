@@ -424,6 +424,15 @@ def test_a_thread_is_interrupted_while_it_asks_for_its_outcome(scenario: Psycopg
         assert begun[0].outcome is Outcome.STORED
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let SIGINT interrupt; it is ignored in a shell's background job."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, QUIET) as pool:
         commit = SlowCommit(scenario)
