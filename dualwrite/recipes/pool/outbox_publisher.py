@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _SLOT: Final = 0
 
 _MOMENT_S: Final = 0.02
-"""How often to look whether a round, or the preparation by another block, is over."""
+"""How often `recover` looks whether a round is over."""
 
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
