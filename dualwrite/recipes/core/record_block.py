@@ -6,7 +6,7 @@ them, and ends with a checksum, because nothing else would notice that a column 
 
 from __future__ import annotations
 
-import secrets
+import os
 import zlib
 from collections.abc import Iterable
 from typing import Final
@@ -22,7 +22,7 @@ def encode(records: Iterable[BufferedRecord]) -> bytes:
     """Return the records as bytes, which differ from those of every other call: two blocks are never taken for one."""
     listed = list(records)
     out = bytearray([_VERSION])
-    out += secrets.token_bytes(_TOKEN_BYTES)
+    out += os.urandom(_TOKEN_BYTES)
     _put_number(out, len(listed))
     for record in listed:
         _put_record(out, record)
@@ -42,10 +42,16 @@ def decode(block: bytes) -> list[BufferedRecord]:
 
 def _put_record(out: bytearray, record: BufferedRecord) -> None:
     _put_bytes(out, record.topic.encode())
-    _put_number(out, 0 if record.partition is None else record.partition + 1)
+    if record.partition is None:
+        out.append(0)
+    else:
+        _put_number(out, record.partition + 1)
     _put_number(out, record.timestamp_ms)
     _put_bytes(out, record.key)
     _put_bytes(out, record.value)
+    if not record.headers:
+        out.append(0)
+        return
     _put_number(out, len(record.headers))
     for name, value in record.headers:
         _put_bytes(out, name.encode())
@@ -56,7 +62,11 @@ def _put_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out.append(0)
         return
-    _put_number(out, len(value) + 1)
+    number = len(value) + 1
+    if number > 0x7F:
+        _put_number(out, number)
+    else:
+        out.append(number)
     out += value
 
 

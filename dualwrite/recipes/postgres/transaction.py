@@ -374,11 +374,12 @@ class PostgresTransaction(ABC):
         self._transactional_id = transactional_id
         values = {"id": transactional_id, "content": content, "mark": self._mark}
         try:
-            ((text,),) = await self.rows(self._pin.sql(ADD), values)
+            text = await self._scalar(self._pin.sql(ADD), values)
         except self.errors as error:
             if sqlstate_of(error) == NOT_MARKED:
                 raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
             raise
+        assert text is not None, "the statement returns a row"
         place = place_of(text, content)
         if self._must_be_in is not None and place.location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
@@ -477,7 +478,8 @@ class PostgresTransaction(ABC):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _scalar(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str | None:
+    async def _scalar(self, sql: str, parameters: Mapping[str, str | bytes] | None = None) -> str | None:
+        """Return the first value of a statement, which is a text; None if it is NULL or there is no row."""
         found = await self.rows(sql, parameters or {})
         value: str | None = found[0][0] if found else None
         return value

@@ -1,14 +1,15 @@
 """All access to psycopg past its public interface, and the reasons for it.
 
-Four things, each on one connection at a time:
+Five things, each on one connection at a time:
 
+* `executed` executes a statement of ours without a cursor, but prepares it where psycopg would;
 * `PipelinedStatement` sends a statement without waiting; the next user of the connection reads its response;
 * `SocketReader` lets the event loop watch the socket of an AsyncConnection permanently, instead of anew for each wait;
 * `standby_wait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
   `CommitMessage` sends it together with the write of the state;
 * `mark_next_begin` lets the BEGIN that psycopg sends by itself set the mark of the transaction.
 
-Everything that psycopg sends goes through `connection.wait`, which the first three replace; `CommitMessage` replaces
+Everything that psycopg sends goes through `connection.wait`, which the next three replace; `CommitMessage` replaces
 `connection.commit`, and the last replaces `connection._start_query`. `tests/unit/test_psycopg_internals.py` fails when
 psycopg changes what this module relies on.
 """
@@ -24,10 +25,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import psycopg
 from psycopg import generators, pq, waiting
+from psycopg._preparing import Prepare
 from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
@@ -74,13 +76,20 @@ def configure_function(pool: Any) -> Any:
     return pool._configure  # noqa: SLF001
 
 
-# ---- a statement sent ahead ----------------------------------------------------------------------------------------
+# ---- a statement of ours -------------------------------------------------------------------------------------------
 
-# It costs no iteration of the event loop, and the database works while the next user arrives. libpq accepts one
-# statement at a time, so the response must be read before anything else is sent.
+# A cursor takes four times as long for a statement, in Python. What it is for is left out here: adapters for types,
+# other result formats, and rows.
 
 _FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
-_IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
+
+_UNKNOWN_TYPE: Final = 0  # the server infers it
+_BYTEA: Final = 17  # the server's number of the type
+_TEXT_FORMAT: Final = 0
+_BINARY_FORMAT: Final = 1
+
+Values = Mapping[str, str | bytes]
+"""Values of parameters, which a statement names as `:name`."""
 
 
 def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
@@ -91,9 +100,106 @@ def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
     if sql is not None:
         connection.pgconn.send_query(sql.encode())
     answers: list[PGresult] = yield from generators.execute(connection.pgconn)
+    return _succeeded(connection, answers)
+
+
+def _succeeded(connection: AnyConnection, answers: Sequence[PGresult]) -> PGresult:
     if answers[-1].status == _FAILED:
         raise psycopg.errors.error_from_result(answers[-1], encoding=connection.info.encoding)
     return answers[-1]
+
+
+class _Numbered(NamedTuple):
+    """A statement as psycopg's prepared statements know it: its parameters have numbers, and types."""
+
+    query: bytes
+    types: tuple[int, ...]
+
+
+def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGresult]:
+    """Execute one statement, prepared if the connection prepares statements; return its response, in text format."""
+    query, names = _with_numbers(sql)
+    parameters = [_sent(connection, values[name]) for name in names]
+    are_bytes = [type(values[name]) is bytes for name in names]
+    types = tuple([_BYTEA if is_bytes else _UNKNOWN_TYPE for is_bytes in are_bytes])
+    formats: Any = [_BINARY_FORMAT if is_bytes else _TEXT_FORMAT for is_bytes in are_bytes]
+    statement: Any = _Numbered(query, types)
+    pgconn, prepared = connection.pgconn, connection._prepared  # noqa: SLF001
+    prepare, name = prepared.get(statement)
+    if prepare is Prepare.NO:
+        pgconn.send_query_params(query, parameters, types, formats)
+    else:
+        if prepare is Prepare.SHOULD:
+            pgconn.send_prepare(name, query, types)
+            _succeeded(connection, (yield from generators.execute(pgconn)))
+        pgconn.send_query_prepared(name, parameters, formats)
+    key = prepared.maybe_add_to_cache(statement, prepare, name)
+    answers: list[PGresult] = yield from generators.execute(pgconn)
+    if key is not None:
+        prepared.validate(key, prepare, name, answers)
+    answer = _succeeded(connection, answers)
+    yield from prepared.maintain_gen(connection)
+    return answer
+
+
+@lru_cache(maxsize=1024)
+def _with_numbers(sql: str) -> tuple[bytes, tuple[str, ...]]:
+    """Return a statement whose parameters are written `:name` with `$1`, `$2` and so on, and their names in order."""
+    names: dict[str, int] = {}
+    numbered = _PARAMETER.sub(lambda found: f"${names.setdefault(found[1], len(names) + 1)}", sql)
+    return numbered.encode(), tuple(names)
+
+
+def _sent(connection: AnyConnection, value: str | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    return value.encode() if value.isascii() else value.encode(connection.info.encoding)
+
+
+_PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
+
+
+@lru_cache(maxsize=1024)
+def pyformat(sql: str) -> str:
+    """Return a statement whose parameters are written `:name` in psycopg's notation."""
+    return _PARAMETER.sub(r"%(\1)s", sql)
+
+
+def cursor_of(connection: AnyConnection) -> Any:
+    """Return a plain cursor, whatever factories the connection has."""
+    cursor_class: Any = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
+    return cursor_class(connection, row_factory=tuple_row)
+
+
+def one_text(connection: AnyConnection, sql: str, values: Values | None = None) -> Any:
+    """Return the first value of a statement, as a text, or an awaitable of it; None if it is NULL or there is no row.
+
+    `values` is None for statements without parameters, which may be several.
+    """
+    steps = answered(connection, sql) if values is None else executed(connection, sql, values)
+    if isinstance(connection, psycopg.AsyncConnection):
+        return _one_text_in_loop(connection, steps)
+    with connection.lock:
+        return first_text(connection.wait(steps))
+
+
+async def _one_text_in_loop(connection: psycopg.AsyncConnection[Any], steps: PQGen[PGresult]) -> str | None:
+    async with connection.lock:
+        return first_text(await connection.wait(steps))
+
+
+def first_text(answer: PGresult) -> str | None:
+    """Return the first value of a response; None if it is NULL or there is no row."""
+    value = answer.get_value(0, 0) if answer.ntuples else None
+    return None if value is None else value.decode(errors="replace")
+
+
+# ---- a statement sent ahead ----------------------------------------------------------------------------------------
+
+# It costs no iteration of the event loop, and the database works while the next user arrives. libpq accepts one
+# statement at a time, so the response must be read before anything else is sent.
+
+_IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
 
 
 def is_between_statements(connection: AnyConnection) -> bool:
@@ -103,52 +209,6 @@ def is_between_statements(connection: AnyConnection) -> bool:
         and not connection._pipeline  # noqa: SLF001
         and not connection.lock.locked()
     )
-
-
-@lru_cache(maxsize=1024)
-def pyformat(sql: str) -> str:
-    """Return a statement whose parameters are written `:name` in psycopg's notation."""
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql)
-
-
-def cursor_of(connection: AnyConnection) -> Any:
-    """Return a plain cursor, whatever factories the connection has."""
-    cursor_class: Any = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
-    return cursor_class(connection, row_factory=tuple_row)
-
-
-def one_value(connection: AnyConnection, sql: str, values: Mapping[str, Any] | None = None) -> Any:
-    """Return the first value of a statement, or an awaitable of it; None if it returns no row.
-
-    Without `values` for parameters, written `:name`, it is a text.
-    """
-    if values is not None:
-        cursor = cursor_of(connection)
-        executed = cursor.execute(pyformat(sql), values)
-        is_awaited = isinstance(connection, psycopg.AsyncConnection)
-        return _fetched_in_loop(executed) if is_awaited else _first(executed.fetchone())
-    if isinstance(connection, psycopg.AsyncConnection):
-        return _one_value_in_loop(connection, sql)
-    with connection.lock:
-        return _first_text(connection.wait(answered(connection, sql)))
-
-
-async def _one_value_in_loop(connection: psycopg.AsyncConnection[Any], sql: str) -> str | None:
-    async with connection.lock:
-        return _first_text(await connection.wait(answered(connection, sql)))
-
-
-async def _fetched_in_loop(executed: Any) -> Any:
-    return _first(await (await executed).fetchone())
-
-
-def _first(row: Sequence[Any] | None) -> Any:
-    return None if row is None else row[0]
-
-
-def _first_text(answer: PGresult) -> str | None:
-    value = answer.get_value(0, 0) if answer.ntuples else None
-    return None if value is None else value.decode(errors="replace")
 
 
 class PipelinedStatement:

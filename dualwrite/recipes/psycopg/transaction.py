@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import psycopg
+from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -17,11 +18,14 @@ from dualwrite.recipes.psycopg.connection_guard import IDLE, Watch, assert_can_b
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
     CommitMessage,
+    Values,
     answered,
     assert_not_lost,
     begin_statement,
     closed,
     cursor_of,
+    executed,
+    first_text,
     pyformat,
 )
 from dualwrite.recipes.sql.postgres import LOCATION
@@ -109,6 +113,10 @@ class PsycopgTransaction(PostgresTransaction):
         columns = range(answer.nfields)
         return [None if (value := answer.get_value(0, column)) is None else value.decode() for column in columns]
 
+    async def _scalar(self, sql: str, parameters: Values | None = None) -> str | None:
+        steps = executed(self.connection, sql, parameters or {})
+        return first_text(await self._answer(steps))
+
     async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
         """Execute a statement with a plain cursor, whatever factories the connection has."""
         self._assert_ours()
@@ -128,18 +136,21 @@ class PsycopgTransaction(PostgresTransaction):
 
         It bypasses psycopg's cursor, whose overhead is as large as the whole cost of such a statement.
         """
+        return await self._answer(answered(self.connection, sql))
+
+    async def _answer(self, steps: PQGen[PGresult]) -> PGresult:
         if os.getpid() != self._process_id:
             self._assert_ours()
         connection: Any = self.connection
         if self._is_awaited:
             await connection.lock.acquire()  # `async with` would cost two more calls
             try:
-                answer: PGresult = await connection.wait(answered(connection, sql))
+                answer: PGresult = await connection.wait(steps)
             finally:
                 connection.lock.release()
         else:
             with connection.lock:
-                answer = connection.wait(answered(connection, sql))
+                answer = connection.wait(steps)
         return answer
 
     def savepoint_ahead(self, name: str) -> bool:

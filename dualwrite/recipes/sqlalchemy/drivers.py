@@ -347,10 +347,10 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[s
 
 
 def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
-    from dualwrite.recipes.psycopg.driver import one_value
+    from dualwrite.recipes.psycopg.driver import one_text
 
     try:
-        value: Any = one_value(driver, sql, values)
+        value: Any = one_text(driver, sql, values)
         text: str | None = await_only(value) if connection.dialect.is_async else value
     except BaseException as error:
         connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001 - which raises
