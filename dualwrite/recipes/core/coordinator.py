@@ -155,6 +155,11 @@ class DualWriteCoordinator:
         return self.owned.has_stored
 
     @property
+    def published_blocks(self) -> int:
+        """How many stored blocks this coordinator has published."""
+        return self._blocks.published_blocks
+
+    @property
     def refused(self) -> RefusedBlock | None:
         """The oldest stored block of the id, if Kafka has refused it for good, as far as this process knows."""
         return self._blocks.refused

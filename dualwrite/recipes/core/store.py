@@ -25,7 +25,7 @@ class Stored(NamedTuple):
     """What is stored of the blocks of one transactional id."""
 
     newest_seq: int
-    """The number of the newest block; 0 if none is stored."""
+    """The number of the newest block, or of one that is newer than those that were read; 0 if none is stored."""
     size_bytes: int
     """NOT_COUNTED if that would take too long."""
     since_ms: int
@@ -75,8 +75,8 @@ class StoredBlocks(Protocol):
     async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
         """Store one more block, after those that `stored` returned as `before`."""
 
-    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
-        """Return the oldest blocks, in order: at least one, then as many as fit into `max_bytes`.
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
+        """Return what `stored` does, and the oldest blocks, in order: at least one, then what fits into `max_bytes`.
 
         Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
         """
@@ -91,7 +91,7 @@ class StoredBlocks(Protocol):
         """Return whether the block with these bytes was taken out, as it is now."""
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        """Delete the oldest blocks, those that `oldest` returned. Return what is left."""
+        """Delete the oldest blocks, of those that `waiting` returned. Return what is left."""
 
     async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
         """Replace the copy of the records of the id's last transaction by those of `state`; empty content: by none."""
@@ -109,8 +109,8 @@ class NoStoredBlocks:
     async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
         raise NotImplementedError(_CANNOT_STORE)
 
-    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
-        return ()
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
+        return NOTHING_STORED, ()
 
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         return None
@@ -270,6 +270,9 @@ class OutboxDatabase(Database, Protocol):
 
     async def backlog(self, transactional_id: str) -> Backlog:
         """Return what waits in the outbox, without a lock. It reads all of it."""
+
+    async def vacuum_outbox(self) -> None:
+        """Remove what deleted rows have left in the outbox's table, if the role may. Raises the database's errors."""
 
 
 class Backlog(NamedTuple):

@@ -91,6 +91,9 @@ class BlockStore:
         self._most_blocks: int | None = None
         """How many blocks one transaction publishes, to find the one that Kafka refuses; None: any number."""
 
+        self.published_blocks = 0
+        """How many were published."""
+
     @property
     def refused(self) -> RefusedBlock | None:
         """The oldest stored block, if Kafka has refused it for good, as far as this process knows."""
@@ -165,12 +168,12 @@ class BlockStore:
     async def oldest(self, database: DatabaseTransaction) -> Waiting:
         """Return what is to be published next. The row must be locked, in a transaction of our own."""
         owned = self._owned
-        stored = await database.stored_blocks.stored(owned.transactional_id)
+        waiting = database.stored_blocks.waiting
+        stored, blocks = await waiting(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
         owned.has_stored = stored.newest_seq > 0
         if not owned.has_stored:
             self._forget_refusal()
             return NOTHING_WAITS
-        blocks = await database.stored_blocks.oldest(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
         if self._refusal is not None and blocks[:1] != [self._refusal.block]:
             self._forget_refusal()
         if self._most_blocks is not None:
@@ -250,6 +253,7 @@ class BlockStore:
             self._most_blocks = 2 * self._most_blocks or 1
         if not waiting.blocks:
             return
+        self.published_blocks += len(waiting.blocks)
         self._forget_refusal()
         if not waiting.is_part:
             self._most_blocks = None

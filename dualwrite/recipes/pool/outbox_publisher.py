@@ -25,6 +25,7 @@ from dualwrite.recipes.core.leases import HeldLease, Leases
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.status import Counts
 
@@ -99,6 +100,7 @@ class OutboxPublisher:
         """Why the last attempt to publish failed; None if it did not."""
         self._rounds = 0
         """How often it has done all that there was to do, or failed."""
+        self._vacuum = OutboxVacuum(f"dualwrite-{writes.transactional_id}", database=writes.database, runtime=runtime)
         self._bell = runtime.bell()
         self._heartbeat_bell = runtime.bell()
         self._preparing = runtime.lock()
@@ -156,7 +158,7 @@ class OutboxPublisher:
                 name = f"dualwrite-{self.writes.transactional_id}"
                 publisher = self._runtime.spawn(f"{name}-publisher", self._publish_for_ever)
                 heartbeat = self._runtime.spawn(f"{name}-lease", self._renew_for_ever)
-                self._background = [publisher, heartbeat]
+                self._background = [publisher, heartbeat, self._vacuum.start()]
 
     async def _renew_for_ever(self) -> None:
         """Renew the lease as long as there is something that publishes."""
@@ -342,7 +344,9 @@ class OutboxPublisher:
             resolution = await coordinator.publish_stored()
         self._has_recovered = True
         self._refused_until_s = 0.0
-        self._has_added |= resolution.outcome is Outcome.PUBLISHED  # others may have added something meanwhile
+        if resolution.outcome is Outcome.PUBLISHED:
+            self._has_added = True  # others may have added something meanwhile
+            self._vacuum.note_published(coordinator.published_blocks)
         return coordinator.owned.has_stored
 
     async def recover(self) -> list[Resolution]:
@@ -380,6 +384,7 @@ class OutboxPublisher:
     def begin_no_more(self) -> None:
         """Let the background end after its current attempt."""
         self._stopped = True
+        self._vacuum.stop()
         self._bell.ring()
         self._heartbeat_bell.ring()
 

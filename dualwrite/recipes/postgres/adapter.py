@@ -17,7 +17,14 @@ from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, TableFile
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
 from dualwrite.recipes.sql.isolation import sees_now
-from dualwrite.recipes.sql.outbox_statements import HAS_WAITING, IS_IN_PROGRESS, OUTBOX_TABLE, SELECT_BACKLOG
+from dualwrite.recipes.sql.outbox_statements import (
+    HAS_WAITING,
+    IS_IN_PROGRESS,
+    MAY_VACUUM,
+    OUTBOX_TABLE,
+    SELECT_BACKLOG,
+    VACUUM,
+)
 from dualwrite.recipes.sql.pinned_tables import (
     STATE_TABLE,
     PinnedTables,
@@ -116,6 +123,18 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
 
     async def backlog(self, transactional_id: str) -> Backlog:
         return Backlog(*await self._one_row(SELECT_BACKLOG, {"id": transactional_id}))
+
+    async def vacuum_outbox(self) -> None:
+        (may,) = await self._one_row(MAY_VACUUM, {"name": self._pin.sql(OUTBOX_TABLE)})
+        if may:
+            await self._outside_transactions(self._pin.sql(VACUUM))
+
+    async def _outside_transactions(self, sql: str) -> None:
+        connection = await self._connections.acquire()
+        try:
+            await self._new_transaction(connection, RecordBuffer(), None).execute_before_begin(sql)
+        finally:
+            await self._uninterrupted(self._connections.release(connection))
 
     async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
         (row,) = await self.in_transaction(lambda transaction: transaction.rows(self._pin.sql(sql), values))

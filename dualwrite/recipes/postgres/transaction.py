@@ -240,6 +240,10 @@ class PostgresTransaction(ABC):
         await self._begin()
         self._watch.start()
 
+    async def execute_before_begin(self, sql: str) -> None:
+        """Execute a statement that cannot be executed in a transaction, before `begin` or instead of it."""
+        await self._script(sql)
+
     async def begin_and_locate(self) -> str:
         """Begin as `begin` does, and query `location`, in the same round trip if the driver can."""
         await self._begin()
@@ -372,7 +376,7 @@ class PostgresTransaction(ABC):
         """
         assert self._pin.tables is not None, "the outbox was prepared before the block began"
         self._transactional_id = transactional_id
-        values = {"id": transactional_id, "content": content, "mark": self._mark}
+        values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": self._mark}
         try:
             text = await self._scalar(self._pin.sql(ADD), values)
         except self.errors as error:

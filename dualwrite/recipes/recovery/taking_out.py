@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -92,10 +92,7 @@ async def _take_out(
 
 async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: int) -> tuple[Stored, StoredBlock]:
     """Return the oldest stored block. Raises StateRowError if it has another number."""
-    blocks: Any = ()
-    stored = await transaction.stored_blocks.stored(transactional_id)
-    if stored.newest_seq:
-        blocks = await transaction.stored_blocks.oldest(transactional_id, max_bytes=_ONE_BLOCK)
+    stored, blocks = await transaction.stored_blocks.waiting(transactional_id, max_bytes=_ONE_BLOCK)
     if not blocks or blocks[0].seq != seq:
         there = f"the oldest one is {blocks[0].seq}" if blocks else "none is stored"
         raise StateRowError(

@@ -80,12 +80,14 @@ _SELECT_EVIDENCE: Final = (
 )
 _SELECT_NEWEST: Final = f"SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq DESC LIMIT 1"
 _SELECT_OLDEST: Final = (
-    "SELECT seq, stored_at_ms, records FROM (SELECT seq, stored_at_ms, records,"
+    "SELECT seq, stored_at_ms, CASE WHEN bytes_before = 0 OR bytes_before + octet_length(records) <="
+    " CAST(:most AS bigint) THEN records END FROM (SELECT seq, stored_at_ms, records,"
     " sum(octet_length(records)) OVER (ORDER BY seq) - octet_length(records) AS bytes_before"
     f" FROM (SELECT seq, stored_at_ms, records FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq"
-    f" LIMIT {_MOST_BLOCKS}) AS oldest) AS summed WHERE bytes_before = 0 OR"
-    " bytes_before + octet_length(records) <= CAST(:most AS bigint) ORDER BY seq"
+    f" LIMIT {_MOST_BLOCKS + 1}) AS oldest) AS summed ORDER BY seq"
 )
+"""The oldest blocks, without the records of those that would be too many bytes; the last one shows that more wait."""
+
 _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
@@ -111,6 +113,13 @@ SELECT_BACKLOG: Final = (
 SELECT_OUTBOXES: Final = (
     f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE seq > 0 GROUP BY transactional_id"
 )
+
+
+VACUUM: Final = f"VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {OUTBOX_TABLE}"
+"""Removes what deleted rows have left. It is not executed in a transaction, and waits for no lock."""
+
+MAY_VACUUM: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
+"""Whether the role owns the table `:name`; of others VACUUM only logs a warning."""
 
 
 def commit_if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> str:
@@ -168,9 +177,14 @@ class OutboxTable:
         ((text,),) = await self._statements.rows(ADD, values)
         return StoredBlock(place_of(text, content).added.seq, now_ms, content)
 
-    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
+        if not await self._statements.has_outbox_table():
+            return NOTHING_STORED, ()
         found = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "most": max_bytes})
-        return [StoredBlock(seq, stored_at_ms, bytes(content)) for seq, stored_at_ms, content in found]
+        if not found:
+            return NOTHING_STORED, ()
+        taken = [StoredBlock(seq, at_ms, bytes(records)) for seq, at_ms, records in found if records is not None]
+        return Stored(found[-1][0], NOT_COUNTED, found[0][1]), taken[:_MOST_BLOCKS]
 
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         found = await self._statements.rows(_SELECT_CONTENT, {"id": transactional_id, "seq": seq})
@@ -233,8 +247,8 @@ class BlocksOfAnyId:
     async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
         return await self._of(transactional_id).append(transactional_id, content, before=before, now_ms=now_ms)
 
-    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
-        return await self._of(transactional_id).oldest(transactional_id, max_bytes=max_bytes)
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
+        return await self._of(transactional_id).waiting(transactional_id, max_bytes=max_bytes)
 
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         return await self._of(transactional_id).content_of(transactional_id, seq)

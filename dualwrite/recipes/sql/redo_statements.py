@@ -102,7 +102,11 @@ class RedoTable:
                 "was deleted after this writer had created it, and must not be while the id is in use"
             )
 
-    async def oldest(self, transactional_id: str, *, max_bytes: int) -> Sequence[StoredBlock]:
+    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
+        stored = await self.stored(transactional_id)
+        return stored, await self._oldest(transactional_id, max_bytes) if stored.newest_seq else ()
+
+    async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[StoredBlock]:
         sizes = await self._statements.rows(_SELECT_SIZES, {"id": transactional_id})
         if not sizes:
             return ()

@@ -198,6 +198,9 @@ class SqlAlchemyDatabase:
         assert isinstance(database, SqlAlchemyPort), "this database has begun it"
         return await database.outbox.was_committed(transactional_id, added)
 
+    async def vacuum_outbox(self) -> None:
+        await self._carry(lambda: self._outbox.vacuum(self._store.pinned))
+
     async def has_waiting(self, transactional_id: str) -> bool:
         return await self._carry(lambda: self._outbox.has_waiting(self._store.pinned, transactional_id))
 

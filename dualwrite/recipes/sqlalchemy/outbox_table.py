@@ -20,10 +20,12 @@ from dualwrite.recipes.sql.outbox_statements import (
     ADD,
     HAS_WAITING,
     IS_IN_PROGRESS,
+    MAY_VACUUM,
     NOT_MARKED,
     OUTBOX_TABLE,
     SELECT_BACKLOG,
     STILL_ADDED,
+    VACUUM,
     OutboxTable,
     commit_if_added,
     place_of,
@@ -164,6 +166,12 @@ class SqlAlchemyOutbox:
     def backlog(self, pinned: PinnedTables, transactional_id: str) -> Backlog:
         """Return what waits, without a lock."""
         return Backlog(*self._row(pinned.sql(SELECT_BACKLOG), {"id": transactional_id}))
+
+    def vacuum(self, pinned: PinnedTables) -> None:
+        """Remove what deleted rows have left, if the role may."""
+        if self._row(MAY_VACUUM, {"name": pinned.sql(OUTBOX_TABLE)})[0]:
+            with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+                connection.exec_driver_sql(pinned.sql(VACUUM))
 
     def _row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
         with self._engine.connect() as connection:
