@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.sql import outbox_statements
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.group_styles import STYLES, Style
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
@@ -49,6 +50,12 @@ def open_style(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Ite
             return stack.enter_context(style)
 
         yield open_one
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each batch delete old notes, not one at random."""
+    monkeypatch.setattr(outbox_statements, "_FORGETS_ONE_IN", 1)
 
 
 def pool_prefix(scenario: AnyScenario) -> str:

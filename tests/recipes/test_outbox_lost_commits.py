@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import psycopg
@@ -31,6 +31,7 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import (
     assert_published,
+    forgetful,
     outbox_pool,
     scenario,
     scenario_of,
@@ -42,7 +43,7 @@ from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies
 from tests.support.narrowing import current
 
-__all__ = ["scenario"]  # a fixture
+__all__ = ["forgetful", "scenario"]  # fixtures
 
 QUIET: Final = Outbox(publishes=False)
 
@@ -94,6 +95,12 @@ def lost(
     return begun[0].outcome
 
 
+def send_alone(pool: PsycopgDualWriterPool, scenario: PsycopgScenario, number: int) -> None:
+    """Write a block that changes no table of the application."""
+    with pool.transaction() as tx:
+        tx.send(scenario.topic, key="k", value=str(number))
+
+
 def outbox_writes(pool: Any) -> OutboxWrites:
     outbox = pool.coordinator.outbox
     assert outbox is not None
@@ -102,16 +109,25 @@ def outbox_writes(pool: Any) -> OutboxWrites:
 
 
 def before_first_question(pool: Any, act: Callable[[], Awaitable[None] | None]) -> None:
-    """Let something happen after a COMMIT has got no response, and before the block asks for its outcome."""
+    """Let something happen after a COMMIT has got no response, and before anything asks for its outcome."""
     database: Any = outbox_writes(pool).database
     ask = database.is_in_progress
     acts = [act]
+    is_done = threading.Event()
 
     async def is_in_progress(added: Any) -> bool:
-        if acts:
-            done = acts.pop()()
-            if done is not None:
-                await done
+        try:
+            first = acts.pop()
+        except IndexError:
+            if not is_done.is_set():  # the background and the block may ask at the same time
+                raise psycopg.OperationalError("asked too early") from None
+        else:
+            try:
+                done = first()
+                if done is not None:
+                    await done
+            finally:
+                is_done.set()
         found: bool = await ask(added)
         return found
 
@@ -205,38 +221,154 @@ def test_it_was_taken_out_meanwhile(scenario: PsycopgScenario) -> None:
     assert event_bodies(scenario.database) == ["1", "2"]
 
 
+# ---- when notes of what was published are deleted -------------------------------------------------------------------
+
+_NOTES: Final = "SELECT count(*) FROM kafka_transaction_outbox WHERE published IS NOT NULL"
+_LET_CLOCK_JUMP: Final = "UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - :jump_ms WHERE seq < 0"
+
+
+def publish(scenario: PsycopgScenario, *numbers: int) -> None:
+    """Let another pool write blocks, and publish them and all others, one at a time."""
+    with outbox_pool(scenario) as publisher:
+        for number in numbers:
+            write(publisher, scenario, number)
+            until(lambda: waiting(scenario) == 0)
+
+
+def let_clock_jump(scenario: PsycopgScenario, jump_ms: int = PUBLISHED_KEPT_MS + 1_000) -> None:
+    """Let what is noted be older by the server's clock than it is, or younger."""
+    execute(scenario, _LET_CLOCK_JUMP, jump_ms=jump_ms)
+
+
+def forget(scenario: PsycopgScenario, *numbers: int) -> None:
+    """Publish blocks while the clock is ahead of the notes by more than these are kept, so that all are deleted."""
+    let_clock_jump(scenario)
+    publish(scenario, *numbers)
+
+
+def assert_unknown_for_good(
+    pool: PsycopgDualWriterPool, scenario: PsycopgScenario, *, applied: bool, before: Callable[[], None]
+) -> None:
+    """Lose the COMMIT of block 2, let something happen `before` it is asked for, and assert that nothing can tell."""
+    begun: list[PsycopgDualTransaction] = []
+    before_first_question(pool, before)
+    with pytest.raises(OutcomeUnknown, match="look for what the block wrote in the tables of the application"):
+        lose_commit(pool, scenario, 2, applied=applied, begun=begun.append)
+    assert begun[0].outcome is None
+    assert not outbox_writes(pool).has_unresolved  # nothing will ever tell
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("jump_ms", [PUBLISHED_KEPT_MS + 1_000, -PUBLISHED_KEPT_MS - 1_000], ids=["ahead", "back"])
 @pytest.mark.parametrize("applied", [True, False])
-def test_it_was_so_long_ago_that_nothing_tells(scenario: PsycopgScenario, applied: bool) -> None:
+def test_the_clock_jumps_for_a_while(scenario: PsycopgScenario, applied: bool, jump_ms: int) -> None:
+    """What was noted of the block is deleted then, although the block is young when the clock is right again."""
+
+    def jump() -> None:
+        publish(scenario, 3)
+        let_clock_jump(scenario, jump_ms)
+        publish(scenario, 4, 5)
+
     with outbox_pool(scenario, QUIET) as pool:
+        write(pool, scenario, 1)
+        assert_unknown_for_good(pool, scenario, applied=applied, before=jump)
+    assert_published(scenario, 1, *([2] if applied else []), 3, 4, 5)
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("applied", [True, False])
+def test_what_was_deleted_is_known_after_each_note_that_said_so_was_deleted_too(
+    scenario: PsycopgScenario, applied: bool
+) -> None:
+    def let_time_pass() -> None:
+        publish(scenario, 3)
+        for number in range(4, 12, 2):
+            forget(scenario, number, number + 1)
+
+    with outbox_pool(scenario, QUIET) as pool:
+        write(pool, scenario, 1)
+        assert_unknown_for_good(pool, scenario, applied=applied, before=let_time_pass)
+    assert execute(scenario, _NOTES) < 4
+
+
+@pytest.mark.usefixtures("forgetful")
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("age_ms", [0, 10 * PUBLISHED_KEPT_MS, -10 * PUBLISHED_KEPT_MS])
+def test_what_was_deleted_was_noted_before_the_block(scenario: PsycopgScenario, applied: bool, age_ms: int) -> None:
+    """So it proves that the block was rolled back, however old it seems to be."""
+
+    def jump() -> None:
+        execute(scenario, "UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - :age", age=age_ms)
+        progress = begun[0].progress
+        assert progress.added is not None
+        progress.added = progress.added._replace(stored_at_ms=progress.added.stored_at_ms - age_ms)
+        raise psycopg.OperationalError("asked again")
+
+    begun: list[PsycopgDualTransaction] = []
+    with outbox_pool(scenario, QUIET) as pool:
+        publish(scenario, 1)
+        forget(scenario, 3, 4)
+        before_first_question(pool, jump)
+        with suppress(psycopg.OperationalError):
+            lose_commit(pool, scenario, 2, applied=applied, begun=begun.append)
+        assert begun[0].outcome is (Outcome.STORED if applied else Outcome.ROLLED_BACK)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_it_was_published_behind_a_later_block(scenario: PsycopgScenario) -> None:
+    """It is noted, although it is older than what was published and forgotten before it."""
+    with outbox_pool(scenario, QUIET) as pool:
+        write(pool, scenario, 1)
+        commit = SlowCommit(scenario)
         begun: list[PsycopgDualTransaction] = []
 
-        def let_time_pass() -> None:
-            progress = begun[0].progress
-            assert progress.added is not None
-            progress.added = progress.added._replace(stored_at_ms=progress.added.stored_at_ms - PUBLISHED_KEPT_MS - 1)
-            execute(scenario, "DELETE FROM kafka_transaction_outbox")  # it was published, and that was forgotten
-            raise psycopg.OperationalError("asked again")
+        def write_two() -> None:
+            with faulty(scenario) as connection, pool.transaction(connection) as tx:
+                begun.append(tx)
+                put(tx, scenario, 2)
 
-        before_first_question(pool, let_time_pass)
-        with pytest.raises(OutcomeUnknown, match="look for what the block wrote in the tables of the application"):
-            lose_commit(pool, scenario, 1, applied=applied, begun=begun.append)
-        assert begun[0].outcome is None
-        assert not outbox_writes(pool).has_unresolved  # nothing will ever tell
+        with in_thread(write_two) as ended:
+            until(commit.is_waited_for)
+            with outbox_pool(scenario) as publisher:
+                for number in (3, 4, 5):
+                    send_alone(publisher, scenario, number)
+                    until(lambda: waiting(scenario) == 0)
+                    let_clock_jump(scenario)
+                before_first_question(pool, lambda: until(lambda: waiting(scenario) == 0))
+                scenario.database.cut()
+                commit.end(commits=True)
+                ended.result(60)
+        assert begun[0].outcome is Outcome.STORED
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_notes_of_what_was_published_long_ago_are_forgotten(scenario: PsycopgScenario) -> None:
-    notes = "SELECT count(*) FROM kafka_transaction_outbox WHERE published IS NOT NULL"
     with outbox_pool(scenario) as pool:
         for number in range(4):
             write(pool, scenario, number)
             until(lambda: waiting(scenario) == 0)
-        kept = execute(scenario, notes)
-        execute(scenario, f"UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - {PUBLISHED_KEPT_MS + 1}")
-        for number in range(4, 8):
-            write(pool, scenario, number)
+        assert execute(scenario, _NOTES) > 1
+        let_clock_jump(scenario)
+        write(pool, scenario, 4)
+        until(lambda: waiting(scenario) == 0)
+        assert execute(scenario, _NOTES) == 1
+        assert_published(scenario, *range(5))
+
+
+def test_a_batch_at_times_forgets(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool:
+        numbers = iter(range(1_000))
+        write(pool, scenario, next(numbers))
+        until(lambda: waiting(scenario) == 0)
+        first = execute(scenario, "SELECT max(seq) FROM kafka_transaction_outbox WHERE published IS NOT NULL")
+        let_clock_jump(scenario)
+
+        def is_forgotten() -> bool:
+            write(pool, scenario, next(numbers))
             until(lambda: waiting(scenario) == 0)
-        assert execute(scenario, notes) == kept
-        assert_published(scenario, *range(8))
+            return not execute(scenario, "SELECT count(*) FROM kafka_transaction_outbox WHERE seq = :seq", seq=first)
+
+        until(is_forgotten)
 
 
 # ---- what it waits for ----------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import (
     Open,
     assert_published,
+    forgetful,
     in_order,
     open_style,
     outbox_pool,
@@ -49,7 +50,7 @@ from tests.support.conditions import until
 from tests.support.databases import event_bodies
 from tests.support.narrowing import current
 
-__all__ = ["open_style", "scenario"]  # fixtures
+__all__ = ["forgetful", "open_style", "scenario"]  # fixtures
 
 NOWHERE: Final = "127.0.0.1:1"
 """Where no broker is."""
@@ -303,6 +304,7 @@ CACHES: Final[dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("forgetful")
 def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Open) -> None:
     style = open_style()
 

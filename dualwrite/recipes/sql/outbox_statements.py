@@ -11,6 +11,7 @@ has taken out keeps its row, under a negative number. Published blocks are noted
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -28,10 +29,13 @@ _MOST_BLOCKS: Final = 1_000
 """The most blocks that are published at a time."""
 
 PUBLISHED_KEPT_MS: Final = 300_000
-"""For how long it is noted which blocks were published."""
+"""For how long it is noted which blocks were published, by the server's clock. No answer relies on this clock."""
 
-_MOST_FORGOTTEN: Final = 2
-"""How many notes of published blocks are deleted when one is made."""
+_FORGETS_ONE_IN: Final = 16
+"""One in how many batches, at random, also deletes old notes: that takes half as long as publishing one."""
+
+_MOST_FORGOTTEN: Final = 32
+"""How many notes are deleted then: more than are made meanwhile."""
 
 _OF_ID: Final = "transactional_id = :id"
 _OF_BLOCK: Final = f"{_OF_ID} AND seq = CAST(:seq AS bigint)"
@@ -74,9 +78,9 @@ Whether it was committed is not read from its id, which a crash of the server ca
 _SELECT_EVIDENCE: Final = (
     f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND records = CAST(:content AS bytea)"
     " AND seq IN (CAST(:seq AS bigint), -CAST(:seq AS bigint)) AND stored_at_ms = CAST(:stored_at AS bigint))"
-    f" OR EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_NOTED} AND seq >= -CAST(:seq AS bigint)"
+    f" OR EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_NOTED} AND seq <= -CAST(:seq AS bigint)"
     " AND hashint8extended(CAST(:seq AS bigint), CAST(:stored_at AS bigint)) = ANY(published)),"
-    f" {POSTGRES_NOW_MS} - CAST(:stored_at AS bigint)"
+    f" (SELECT coalesce(max(forgotten), 0) FROM {OUTBOX_TABLE} WHERE {_NOTED})"
 )
 _SELECT_NEWEST: Final = f"SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq DESC LIMIT 1"
 _SELECT_OLDEST: Final = (
@@ -91,19 +95,32 @@ _SELECT_OLDEST: Final = (
 _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
-_DELETE: Final = (
+_GONE: Final = (
     f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY({_NUMBERS})"
-    " RETURNING hashint8extended(seq, stored_at_ms) AS block),"
+    " RETURNING hashint8extended(seq, stored_at_ms) AS block)"
+)
+_FORGOTTEN: Final = (
     f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(ARRAY(SELECT seq FROM"
     f" (SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_NOTED} ORDER BY seq DESC LIMIT {_MOST_FORGOTTEN}) AS first"
-    f" WHERE stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS}))),"
-    f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published)"
-    f" SELECT CAST(:id AS varchar), -CAST(:seq AS bigint), {POSTGRES_NOW_MS}, array_agg(block) FROM gone)"
-    " SELECT count(*) FROM gone"
+    f" WHERE abs({POSTGRES_NOW_MS} - stored_at_ms) > {PUBLISHED_KEPT_MS}))"
+    " RETURNING greatest(-seq, forgotten) AS up_to)"
 )
-"""Deletes blocks, notes them under the number of the first one, and forgets some that were noted long ago.
+_NOTE: Final = (
+    f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published, forgotten)"
+    f" SELECT CAST(:id AS varchar), -CAST(:newest AS bigint), {POSTGRES_NOW_MS}, array_agg(block),"
+)
+_DELETE: Final = f"{_GONE},{_NOTE} NULL FROM gone) SELECT count(*) FROM gone"
+"""Deletes blocks, and notes them under the number of the newest one.
 
 What is noted of a block is a hash of its number and time: a crash of the server can give the number to another block.
+"""
+_DELETE_AND_FORGET: Final = (
+    f"{_GONE},{_FORGOTTEN},{_NOTE} (SELECT max(up_to) FROM forgotten) FROM gone) SELECT count(*) FROM gone"
+)
+"""The same, which also deletes notes that are old, or seem to be.
+
+The new note says up to which number there were blocks in these, or in those that they said it of. So the highest number
+that any note says is right, whatever the clock does or has done.
 """
 HAS_WAITING: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_WAITING})"
 SELECT_BACKLOG: Final = (
@@ -201,8 +218,9 @@ class OutboxTable:
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
         numbers = ",".join(str(block.seq) for block in blocks)
-        values = {"id": transactional_id, "numbers": f"{{{numbers}}}", "seq": blocks[0].seq}
-        ((deleted,),) = await self._statements.rows(_DELETE, values)
+        values = {"id": transactional_id, "numbers": f"{{{numbers}}}", "newest": blocks[-1].seq}
+        sql = _DELETE if random.randrange(_FORGETS_ONE_IN) else _DELETE_AND_FORGET
+        ((deleted,),) = await self._statements.rows(sql, values)
         if deleted != len(blocks):
             raise _gone(transactional_id, "nothing was published")
         left = blocks[-1].seq < before.newest_seq
@@ -211,15 +229,15 @@ class OutboxTable:
     async def was_committed(self, transactional_id: str, added: Added) -> bool:
         """Return whether the transaction that has added a block, and is not in progress, was committed.
 
-        Raises StateRowError if that was so long ago that it cannot be told any more.
+        Raises StateRowError if what would tell it may have been deleted.
         """
         values = {"id": transactional_id, "seq": added.seq, "content": added.content, "stored_at": added.stored_at_ms}
-        ((is_there, age_ms),) = await self._statements.rows(_SELECT_EVIDENCE, values)
-        if not is_there and age_ms > PUBLISHED_KEPT_MS:
+        ((is_there, forgotten),) = await self._statements.rows(_SELECT_EVIDENCE, values)
+        if not is_there and added.seq <= forgotten:
             raise StateRowError(
-                f"block {added.seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, and was added {age_ms} ms ago: "
-                "whether it was committed and published, or rolled back, is not known any more; look for what the "
-                "block wrote in the tables of the application"
+                f"block {added.seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, which says no more which blocks "
+                f"up to {forgotten} were published: whether it was committed and published, or rolled back, is not "
+                "known; look for what the block wrote in the tables of the application"
             )
         return bool(is_there)
 

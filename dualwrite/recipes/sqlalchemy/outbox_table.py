@@ -52,6 +52,7 @@ kafka_transaction_outbox = sa.Table(
     sa.Column("stored_at_ms", sa.BigInteger, nullable=False),
     sa.Column("records", sa.LargeBinary, nullable=True),
     sa.Column("published", postgresql.ARRAY(sa.BigInteger), nullable=True),
+    sa.Column("forgotten", sa.BigInteger, nullable=True),
 )
 
 
