@@ -83,6 +83,47 @@ def test_a_kafka_that_is_away_is_waited_for(scenario: Scenario) -> None:
         assert ended(running).code == 0
 
 
+# ---- prepared statements --------------------------------------------------------------------------------------------
+
+_NOTE_PREPARED = """
+    CREATE TABLE noted (statement text);
+    CREATE FUNCTION note_prepared() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN INSERT INTO noted SELECT statement FROM pg_prepared_statements; RETURN NULL; END $$;
+    CREATE TRIGGER note_prepared AFTER DELETE ON kafka_transaction_outbox
+    FOR EACH STATEMENT EXECUTE FUNCTION note_prepared()
+"""
+"""Notes which statements the session that publishes has prepared."""
+
+
+def execute(scenario: Scenario, sql: str) -> list[str]:
+    with scenario.database.aside.begin() as connection:
+        result = connection.exec_driver_sql(sql)
+        return [str(row[0]) for row in result] if result.returns_rows else []
+
+
+@pytest.mark.parametrize(
+    ("more", "deletes_by_prepared"), [((), False), (("--prepare-threshold", 0), True)], ids=["without", "with"]
+)
+def test_it_prepares_statements_only_when_told_to(
+    scenario: Scenario, more: tuple[object, ...], deletes_by_prepared: bool
+) -> None:
+    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+        write(pool, scenario, 1)
+        execute(scenario, _NOTE_PREPARED)
+        running = process(*options(scenario, *more))
+        try:
+            for number in (2, 3):
+                until(lambda: len(bodies(scenario)) == number - 1)  # noqa: B023 - it is called in this round
+                write(pool, scenario, number)
+            until(lambda: bodies(scenario) == ["1", "2", "3"])
+        finally:
+            running.send_signal(signal.SIGTERM)
+            assert ended(running).code == 0
+    prepared = execute(scenario, "SELECT statement FROM noted")
+    assert any("DELETE FROM" in statement for statement in prepared) is deletes_by_prepared
+    assert bool(prepared) is deletes_by_prepared
+
+
 def test_tables_that_are_missing(call: Call, scenario: Scenario) -> None:
     assert_one_line(call(*options(scenario)), 2, "dualwrite init-db")
 
