@@ -41,6 +41,7 @@ from benchmarks.dual_write_ways import (
 )
 from benchmarks.dual_write_work import APART, create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of, show_progress
+from benchmarks.server_cost import cpu_s_of
 from dualwrite.testing.postgres import PostgresServer
 
 WORKERS = (1, 8, 32)
@@ -235,17 +236,20 @@ def relay(
 
 
 @contextmanager
-def publisher(database_url: str, bootstrap_servers: str) -> Iterator[None]:
-    """Run `dualwrite publish` in a process of its own."""
+def publisher(database_url: str, bootstrap_servers: str) -> Iterator[list[float]]:
+    """Run `dualwrite publish` in a process of its own; yield where its CPU seconds are put at the end."""
     options = ["--database", database_url, "--bootstrap-server", bootstrap_servers, "--prefix", APART]
     options += ["--prepare-threshold", "5"]
+    cpu_s: list[float] = []
     command = [sys.executable, "-m", "dualwrite", "publish", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
         if (line := process.stdout.readline()) != f"{APART}: published by this process\n":
             raise SystemExit(f"dualwrite publish did not begin: {line}")
-        yield
+        begun_s = cpu_s_of(process.pid)
+        yield cpu_s
+        cpu_s.append(cpu_s_of(process.pid) - begun_s)
     finally:
         process.terminate()
         process.wait(30)

@@ -3,9 +3,10 @@
     python -m benchmarks.scale
 
 One Postgres and one broker: the CPU time of each party for a dual write, and its WAL, are measured, for blocks with a
-commit of their own, for blocks that share one, and for an outbox. Then up to 1,000 processes with these costs share a
-database, brokers and a network of a given size: how many dual writes there are in a second, which part is busy, for
-how long rows are locked, and how long a reader of committed records waits for others' open transactions.
+commit of their own, for blocks that share one, for an outbox with a relay, and for a pool's outbox. Then up to 1,000
+processes with these costs share a database, brokers and a network of a given size: how many dual writes there are in a
+second, which part is busy, for how long rows are locked, and how long a reader of committed records waits for others'
+open transactions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import random
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -22,8 +24,8 @@ import sqlalchemy as sa
 
 from benchmarks import broker_peers
 from benchmarks.broker_peers import RunningBroker
-from benchmarks.dual_write import relay, run_way
-from benchmarks.dual_write_ways import GROUPED, OUTBOX, POOL
+from benchmarks.dual_write import publisher, relay, run_way
+from benchmarks.dual_write_ways import GROUPED, OUTBOX, OUTBOXED, POOL
 from benchmarks.dual_write_work import create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of
 from benchmarks.server_cost import ServerCost
@@ -36,6 +38,7 @@ GROUPS_AT_ONCE: Final = 2
 _PLAIN: Final = f"asyncio: {POOL}"
 _GROUPED: Final = f"asyncio: {GROUPED}"
 _OUTBOX: Final = f"asyncio: {OUTBOX}"
+_OUTBOXED: Final = f"asyncio: {OUTBOXED}"
 _WARM_S: Final = 2.0
 """Of simulated time, in which the load builds up and nothing is counted."""
 _COUNTED_S: Final = 2.0
@@ -69,7 +72,7 @@ class Site:
 
 
 def costs_of(way: str, workers: int, server: PostgresServer, broker: RunningBroker, duration_s: float) -> Costs:
-    """Measure one way with so many workers in one process, its relay included if it is an outbox."""
+    """Measure one way with so many workers in one process, with what publishes an outbox."""
     engine = sa.create_engine(server.url, poolclass=sa.NullPool)
     create_tables(engine)
     cost = ServerCost(engine)
@@ -77,11 +80,12 @@ def costs_of(way: str, workers: int, server: PostgresServer, broker: RunningBrok
     libpq_url = server.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with new_topic(broker.bootstrap_servers) as topic:
         before = (cost.cpu_s(), broker.cpu_s(), cost.wal_bytes())
-        relay_s: list[float] = []
+        relayed: AbstractContextManager[list[float]] = nullcontext([0.0])
         if way == _OUTBOX:
-            with relay(libpq_url, broker.bootstrap_servers, topic) as relay_s:
-                written = run_way(way, workers, url, broker.bootstrap_servers, topic, duration_s, 1)
-        else:
+            relayed = relay(libpq_url, broker.bootstrap_servers, topic)
+        elif way == _OUTBOXED:
+            relayed = publisher(url, broker.bootstrap_servers)
+        with relayed as relay_s:
             written = run_way(way, workers, url, broker.bootstrap_servers, topic, duration_s, 1)
         database_s, broker_s, wal = (
             now - then for now, then in zip((cost.cpu_s(), broker.cpu_s(), cost.wal_bytes()), before, strict=True)
@@ -239,7 +243,7 @@ def dual_write(fleet: Fleet, interpreter: Resource, blocks: int, pause_s: float)
 
 
 def outbox(fleet: Fleet, interpreter: Resource, blocks: int, pause_s: float) -> Work:
-    """Write rows only, each with its commit; what a relay costs the database is in the measured costs."""
+    """Write rows only, each with its commit; what it costs the others to publish them is in the measured costs."""
     while True:
         yield fleet.pause(pause_s)
         began_s = fleet.simulation.now_s
@@ -359,7 +363,7 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     chosen = options().parse_args()
     peer = broker_peers.APACHE_KAFKA if chosen.kafka else broker_peers.EMULATOR
-    rounds: dict[str, list[Costs]] = {_PLAIN: [], _GROUPED: [], _OUTBOX: []}
+    rounds: dict[str, list[Costs]] = {_PLAIN: [], _GROUPED: [], _OUTBOX: [], _OUTBOXED: []}
     with PostgresServer.start() as server, broker_peers.PEERS[peer]() as broker:
         for _ in range(1 + chosen.rounds):
             for way, measured in rounds.items():
@@ -381,7 +385,8 @@ def main() -> None:
     loads = (
         Load("a commit for each block", costs[_PLAIN], dual_write, workers=8),
         Load("group commit", costs[_GROUPED], dual_write, GROUPS_AT_ONCE, BLOCKS_OF_A_GROUP),
-        Load("outbox", costs[_OUTBOX], outbox, workers=8),
+        Load("outbox with relay", costs[_OUTBOX], outbox, workers=8),
+        Load("pool with outbox", costs[_OUTBOXED], outbox, workers=8),
     )
     show_fleet(site, loads)
     show_fleet(replace(site, network_s=site.network_s * 4), loads)

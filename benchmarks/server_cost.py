@@ -29,6 +29,11 @@ class ServerCost:
             return int(connection.scalar(sa.text("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")) or 0)
 
 
+def cpu_s_of(pid: int) -> float:
+    """Return the CPU time of a process so far."""
+    return sum(_ticks(pid)[:2]) / os.sysconf("SC_CLK_TCK")
+
+
 def _ticks(pid: int) -> list[int]:
     """Return the CPU time of a process, in user and system mode, and that of its children that have ended."""
     try:
