@@ -15,6 +15,9 @@ import sqlalchemy as sa
 
 _CHUNK_BYTES = 65536
 
+_FAREWELLS = (b"X\x00\x00\x00\x04", b"\x01\x00\x00\x00\x01")
+"""PostgreSQL's Terminate and MySQL's COM_QUIT: they are not answered, so a client does not wait until they arrive."""
+
 
 class _Action(Enum):
     DELIVER = auto()
@@ -62,7 +65,11 @@ class _Link:
 
 
 class NetworkProxy:
-    """A relay that listens on a free port of 127.0.0.1; `target` is a (host, port) or the path of a Unix socket."""
+    """A relay that listens on a free port of 127.0.0.1; `target` is a (host, port) or the path of a Unix socket.
+
+    `swallow_answer_to` and `cut_at` pass over the message with which a client takes leave of a database. It has no
+    answer to lose, and one that was sent before the loss was asked for may be received after it.
+    """
 
     def __init__(self, target: tuple[str, int] | Path) -> None:
         self._target = target
@@ -132,7 +139,7 @@ class NetworkProxy:
 
     def action_for(self, data: bytes) -> _Action:
         """Return what a link does with bytes from its client; a trap acts once."""
-        if self._trap is None or not self._trap[0](data):
+        if self._trap is None or data in _FAREWELLS or not self._trap[0](data):
             return _Action.DELIVER
         action = self._trap[1]
         self._trap = None

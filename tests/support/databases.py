@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import re
 import sqlite3
 import uuid
 from functools import cache
@@ -154,7 +155,8 @@ class MariaDbDatabase(_BehindProxy):
 
 
 def _is_commit(request: bytes) -> bool:
-    return b"COMMIT" in request.upper().replace(b"SYNCHRONOUS_COMMIT", b"")
+    """Return whether a request commits: READ COMMITTED and synchronous_commit are other words."""
+    return re.search(rb"\bCOMMIT\b", request.upper()) is not None
 
 
 class SqliteDatabase:
