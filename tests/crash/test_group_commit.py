@@ -293,6 +293,7 @@ def test_an_error_at_a_point_is_that_of_all_units(scenario: AwaitedPsycopgScenar
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_lost_commit_is_resolved_for_all_units(scenario: AwaitedPsycopgScenario, applied: bool) -> None:
     async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+        await pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
         writer = Writer(scenario, pool)
         await writer.write(9)  # whose id is leased by a commit, too
         scenario.database.lose_commit(applied=applied)

@@ -57,8 +57,9 @@ def silent_style(scenario: PsycopgScenario, open_style: Open, **settings: Any) -
     with outbox_pool(scenario, SILENT) as pool:
         write(pool, scenario, 0)
     style = open_style(SILENT, lease_ms=QUIET_LEASE_MS, **settings)
-    style.write(1)
     recover = getattr(style, "run", lambda found: found)
+    recover(style.pool.recover())  # before the background begins, which would sweep
+    style.write(1)
     recover(style.pool.recover())
     until(lambda: style.pool.status.outbox_blocks > 0)
     return style
