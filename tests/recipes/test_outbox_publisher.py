@@ -46,6 +46,7 @@ from tests.recipes.outboxes import (
 from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, put, write
 from tests.recipes.test_outbox_lost_commits import execute, locked_row, lose_commit, outbox_writes
 from tests.recipes.test_stored_blocks import kafka_away
+from tests.support.calls import Calls
 from tests.support.conditions import until
 from tests.support.databases import event_bodies
 from tests.support.narrowing import current
@@ -67,19 +68,6 @@ def write_elsewhere(scenario: PsycopgScenario, *numbers: int) -> None:
     with outbox_pool(scenario, Outbox(publishes=False)) as pool:
         for number in numbers:
             write(pool, scenario, number)
-
-
-class Calls:
-    """Counts the calls of a method of one object, which does what it did."""
-
-    def __init__(self, of: Any, name: str) -> None:
-        self._genuine = getattr(of, name)
-        self.count = 0
-        setattr(of, name, self._call)
-
-    def _call(self, *given: Any, **named: Any) -> Any:
-        self.count += 1
-        return self._genuine(*given, **named)
 
 
 # ---- it goes on -----------------------------------------------------------------------------------------------------

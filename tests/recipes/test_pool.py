@@ -42,6 +42,7 @@ from tests.recipes.pools import (
     written,
 )
 from tests.recipes.pools import scenario as scenario
+from tests.support.calls import Calls
 from tests.support.conditions import until
 from tests.support.databases import Database
 from tests.support.narrowing import current
@@ -292,6 +293,20 @@ def test_a_dual_write_in_doubt_is_completed_in_the_background(scenario: Scenario
         write(pool, scenario, 3)
     assert written(scenario) == {"1", "2", "3"}
     scenario.assert_nothing_open()
+
+
+def test_the_background_of_a_pool_that_has_recovered_does_not_sweep_at_once(scenario: Scenario) -> None:
+    """So who has called `recover()` first meets no COMMIT of the background until its next heartbeat."""
+    with make_pool(scenario) as pool:
+        maintenance = pool.coordinator.maintenance
+        looks, sweeps = Calls(maintenance, "resolve_once"), Calls(maintenance, "_sweep")
+        pool.recover()
+        assert sweeps.count == 1
+        write(pool, scenario, 1)
+        for number in (1, 2):  # the first of them has ended when the second one begins
+            maintenance.wake()
+            until(lambda: looks.count >= number)  # noqa: B023 - it is called in this round
+        assert sweeps.count == 1
 
 
 @pytest.mark.parametrize("applied", [True, False])
