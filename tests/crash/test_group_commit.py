@@ -283,6 +283,7 @@ def test_an_error_at_a_point_is_that_of_all_units(scenario: AwaitedPsycopgScenar
         units = await writer.together([0, 1, 2], {})
         assert [type(unit) for unit in units] == [OrdinaryError] * 3
         await writer.write(3)
+        await until(lambda: not pool.status.set_aside)  # the background commits Kafka's side of what is decided
 
     with_groups(scenario, use, pause=AtPoint(point, fail), max_writers=2)
     is_decided = point in POINTS_AFTER_THE_DECISION

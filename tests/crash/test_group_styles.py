@@ -274,6 +274,7 @@ def test_an_error_at_a_point_is_that_of_all_blocks(
     members = style.together([[], [], []])
     assert [type(member.error) for member in members] == [OrdinaryError] * 3
     style.write(3)
+    until(lambda: not style.pool.status.set_aside, PATIENCE_S)  # the background commits Kafka's side of what is decided
     is_decided = point in POINTS_AFTER_THE_DECISION
     assert {member.outcome for member in members} == {Outcome.COMMITTED if is_decided else Outcome.ROLLED_BACK}
     assert written(scenario) == {"3", *({"0", "1", "2"} if is_decided else ())}
@@ -496,6 +497,7 @@ def test_an_interruption_of_the_thread_that_commits(
         ]
         assert {member.outcome for member in members} == {Outcome.COMMITTED if is_decided else Outcome.ROLLED_BACK}
         opened.write(3)
+        until(lambda: not opened.pool.status.set_aside, PATIENCE_S)
     assert written(scenario) == {"3", *({"0", "1", "2"} if is_decided else ())}
     scenario.assert_nothing_open()
 
