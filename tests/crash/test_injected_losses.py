@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -35,14 +36,15 @@ def test_the_farewell_of_a_closed_connection_is_no_request(
 ) -> None:
     """It has no answer, nobody waits for it, and a relay may receive it late: after the loss was asked for."""
     with store.engine.connect() as staying:
-        leaving = store.engine.raw_connection()
-        leaving.detach()
+        pooled = store.engine.raw_connection()
+        pooled.detach()
+        leaving: Any = pooled.dbapi_connection
         with leaving.cursor() as cursor:
             cursor.execute(f"SELECT {_SESSION[store.engine.dialect.name]}")
-            (session,) = cursor.fetchall()[0]
+            (session,) = cursor.fetchone()
         leaving.rollback()
         lose(store.proxy, lambda request: True)
-        leaving.dbapi_connection.close()
+        leaving.close()
         until(lambda: session not in _sessions(store))
         with pytest.raises(sa.exc.OperationalError):
             staying.execute(sa.select(events))
