@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.proof.outbox_model import EMPTY, Outbox
+from tests.proof.redo_model import RedoRows
+
 
 class Snapshot(NamedTuple):
-    """The state row and the application's table at one moment."""
+    """What the database shows at one moment."""
 
     row: tuple[str, str]
     table: frozenset[bytes]
+    redo: RedoRows = ()
+    outbox: Outbox = EMPTY
 
 
 class Past(NamedTuple):

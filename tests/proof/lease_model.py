@@ -119,8 +119,8 @@ class _CheckedStatements:
 class CheckedLeases(TableLeases):
     """The real leases, on the world's table."""
 
-    def __init__(self) -> None:
-        super().__init__(prefix=PREFIX, owner=_ME, lease_ms=_LEASE_MS, now_ms=_NOW_MS)
+    def __init__(self, prefix: str = PREFIX) -> None:
+        super().__init__(prefix=prefix, owner=_ME, lease_ms=_LEASE_MS, now_ms=_NOW_MS)
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tests.proof.outbox_world import OutboxSpace
 from tests.proof.owner import DEFAULTS, Settings
 from tests.proof.producers import ProducerSpace
 from tests.proof.spaces import Space
@@ -19,9 +20,11 @@ _CLIENT: Final = "dualwrite/client/transactions/"
 _LOG: Final = "dualwrite/client/log/"
 _BROKER: Final = "dualwrite/broker_emulator/transactions/"
 _PROOF: Final = "tests/proof/"
+_POOL: Final = "dualwrite/recipes/pool/"
+_SQL: Final = "dualwrite/recipes/sql/"
 
 
-AnySpace = Space | ProducerSpace
+AnySpace = Space | ProducerSpace | OutboxSpace
 
 
 class Edit(NamedTuple):
@@ -1400,6 +1403,194 @@ MUTANTS: Final = (
             ),
         ),
     ),
+    # outbox
+    Mutant(
+        "outbox-without-lock",
+        "one publisher at a time has the row's lock",
+        OutboxSpace(1, Budget(lapses=1), publishers=2),
+        (
+            Edit(
+                f"{_PROOF}world.py",
+                (
+                    "    return not any(other.is_locked for other in world.txns "
+                    "if (other.cut_off is not None) is is_cut_off)\n"
+                ),
+                "    return True\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-deleted-before",
+        "what is published is deleted by the commit that decides",
+        OutboxSpace(1, Budget(crashes=1)),
+        (
+            Edit(
+                f"{_CORE}publishing.py",
+                "            await self._blocks.delete(database, waiting)\n",
+                (
+                    "            other = await owned.database.begin()\n"
+                    "            await self._blocks.delete(other, waiting)\n"
+                    "            await other.commit()\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-deleted-after",
+        "what is published is deleted by the commit that decides",
+        OutboxSpace(1, Budget(crashes=1)),
+        (
+            Edit(f"{_CORE}publishing.py", "            await self._blocks.delete(database, waiting)\n", ""),
+            Edit(
+                f"{_CORE}publishing.py",
+                "        self._blocks.note_published(waiting)\n",
+                (
+                    "        other = await owned.database.begin()\n"
+                    "        await self._blocks.delete(other, waiting)\n"
+                    "        await other.commit()\n"
+                    "        self._blocks.note_published(waiting)\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-not-noted",
+        "blocks that are deleted are noted",
+        OutboxSpace(1, Budget(losses=1)),
+        (
+            Edit(
+                f"{_SQL}outbox_statements.py", "array_agg(block) FROM gone)", "array_agg(block) FROM gone HAVING false)"
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-forgotten-at-once",
+        "notes of published blocks are kept for five minutes",
+        OutboxSpace(1, Budget(losses=1), ((b"a1",), (b"b1",))),
+        (
+            Edit(
+                f"{_SQL}outbox_statements.py",
+                'f" WHERE stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS}))),"',
+                '" WHERE true))),"',
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-old-is-rolled-back",
+        "after five minutes, that a block is not noted proves nothing",
+        OutboxSpace(1, Budget(losses=1, hours=1), ((b"a1",), (b"b1",))),
+        (
+            Edit(
+                f"{_SQL}outbox_statements.py",
+                "        if not is_there and age_ms > PUBLISHED_KEPT_MS:\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-resolved-in-progress",
+        "the outcome of a lost COMMIT is read when its transaction has ended",
+        OutboxSpace(1, Budget(losses=1)),
+        (
+            Edit(
+                f"{_POOL}outbox.py",
+                "            if await self.database.is_in_progress(added):\n                return False\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-asked-afterwards",
+        "whether the transaction has ended is asked before the outbox is read",
+        OutboxSpace(1, Budget(losses=1)),
+        (
+            Edit(
+                f"{_POOL}outbox.py",
+                "            if await self.database.is_in_progress(added):\n                return False\n",
+                "",
+            ),
+            Edit(
+                f"{_POOL}outbox.py",
+                "was_committed(database, self.transactional_id, added)\n",
+                (
+                    "was_committed(database, self.transactional_id, added)\n"
+                    "                if await self.database.is_in_progress(added):\n"
+                    "                    return False\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-newest-first",
+        "blocks are published in the order of their numbers",
+        OutboxSpace(1, Budget(), ((b"a1", b"a2"),)),
+        (
+            Edit(
+                f"{_SQL}outbox_statements.py",
+                '" bytes_before + octet_length(records) <= CAST(:most AS bigint) ORDER BY seq"',
+                '" bytes_before + octet_length(records) <= CAST(:most AS bigint) ORDER BY seq DESC"',
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-no-copy",
+        "what is published is copied where a broker may abort it",
+        OutboxSpace(3, Budget(timeouts=1, deletions=1)),
+        (
+            Edit(
+                f"{_CORE}settings.py",
+                "return replace(self, keeps_copy_if_bounded=True, stores_blocks=True)",
+                "return replace(self, stores_blocks=True)",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-not-durable",
+        "what a lost COMMIT has added is made durable before anybody is told",
+        OutboxSpace(1, Budget(failovers=1, losses=1)),
+        (
+            Edit(
+                f"{_POOL}outbox.py",
+                (
+                    "                    await self.database.make_durable(self.transactional_id, row, "
+                    "timeout_ms=self._resolve_timeout_ms)\n"
+                ),
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-lock-not-read-again",
+        "what was made durable is what was read",
+        OutboxSpace(1, Budget(failovers=1, losses=1)),
+        (
+            Edit(
+                f"{_POOL}outbox.py",
+                (
+                    "                    await database.read(self.transactional_id)"
+                    "  # fails if a standby has taken over since the lock\n"
+                ),
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-number-alone",
+        "a number that a server gives twice is not taken for the other block",
+        OutboxSpace(1, Budget(failovers=1, losses=1), ((b"a1",), (b"b1", b"b2"))),
+        (
+            Edit(
+                f"{_SQL}outbox_statements.py",
+                "RETURNING hashint8extended(seq, stored_at_ms)",
+                "RETURNING hashint8extended(seq, 0)",
+            ),
+            Edit(
+                f"{_SQL}outbox_statements.py",
+                "hashint8extended(CAST(:seq AS bigint), CAST(:stored_at AS bigint))",
+                "hashint8extended(CAST(:seq AS bigint), 0)",
+            ),
+        ),
+    ),
 )
 
 EQUIVALENTS: Final = (
@@ -1507,6 +1698,20 @@ EQUIVALENTS: Final = (
     Equivalent(
         "broker-two-phase-timeout",
         ("A broker that aborts what must not time out makes tier 1 a tier 3, and is repaired like one."),
+    ),
+    Equivalent(
+        "outbox-resolved-without-lock",
+        (
+            "The row of a block becomes a note in one commit, and one statement looks for both. The lock is for what "
+            "is not in these spaces: a primary that was cut off, and a commit that is not durable."
+        ),
+    ),
+    Equivalent(
+        "outbox-lease-not-asserted, outbox-row-not-compared",
+        (
+            "Two publishers fence each other: the lease only keeps the others from trying, and Kafka refuses the epoch "
+            "of the one that goes on."
+        ),
     ),
 )
 """Another guard, or the next take-over, has the same effect."""

@@ -44,7 +44,7 @@ ResultT = TypeVar("ResultT")
 LAST_WRITE: Final = b"z1"
 """What a pool writes when everything is recovered."""
 
-_SETTINGS: Final = {"bootstrap_servers": "localhost:9092", "accept_bounded_guarantee": True}
+SETTINGS: Final = {"bootstrap_servers": "localhost:9092", "accept_bounded_guarantee": True}
 
 
 _LONG_MS: Final = 60_000
@@ -213,7 +213,7 @@ class _NoBackground:
         pass
 
 
-class _OneThread:
+class OneThread:
     """A `Runtime` whose background does nothing by itself."""
 
     def bell(self) -> Bell:
@@ -229,15 +229,16 @@ class _OneThread:
         await steps()
 
 
-class _CheckedWaiting:
+class CheckedWaiting:
     """`Waiting` for the world."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, kind: type[CheckedKafka]) -> None:
         self._profile = profile
+        self._kind = kind
         self.uninterrupted = direct
 
     def new_kafka(self, settings: Mapping[str, Any]) -> CheckedKafka:
-        return PooledKafka(self._profile)
+        return self._kind(self._profile)
 
     async def sleep(self, seconds: float) -> None:
         pass
@@ -257,15 +258,15 @@ class PooledProcess:
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
             pause=None,
-            producer_settings=_SETTINGS,
+            producer_settings=SETTINGS,
         )
         availability, leases = Availability(), CheckedLeases()
-        waiting: Any = _CheckedWaiting(profile)
+        waiting: Any = CheckedWaiting(profile, PooledKafka)
         self._pool = PoolCoordinator(
             settings,
             leases=leases,
             new_coordinator=settings.coordinator_maker(self._database, waiting, availability, leases),
-            runtime=_OneThread(),
+            runtime=OneThread(),
             availability=availability,
         )
 

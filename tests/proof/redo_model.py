@@ -116,12 +116,13 @@ class _CheckedStatements:
             return _SOME_TIME_MS if value else 0
         if not isinstance(value, bytes):
             return value
-        plain = _without_token(value)
+        plain = without_token(value)
         self._contents[plain] = value
         return plain
 
 
-def _without_token(content: bytes) -> bytes:
+def without_token(content: bytes) -> bytes:
+    """Return a block of records without the bytes that tell it from others."""
     body = bytearray(content[:-_CHECKSUM_BYTES])
     body[_TOKEN] = bytes(len(body[_TOKEN]))
     return bytes(body) + zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big")

@@ -50,6 +50,7 @@ _HARMLESS: Final = frozenset(
         "aborts",
         "outages",
         "deletions",
+        "hours",
     }
 )
 """Faults that do not come between a process and what it reads in the database."""

@@ -140,7 +140,7 @@ SMALL: Final = (
 """More than 100,000 states, in a few seconds."""
 
 
-_APART_FROM_PAIRS: Final = ("upgrades", "failovers", "restores", "lapses", "rounds")
+_APART_FROM_PAIRS: Final = ("upgrades", "failovers", "restores", "lapses", "rounds", "hours")
 """Faults that have spaces of their own."""
 
 
@@ -166,7 +166,7 @@ _WITH_RETURN: Final = tuple(
     back._replace(**{name: getattr(back, name) + 1})
     for back in _WITHOUT_RETURN
     for name in Budget._fields
-    if name not in ("upgrades", "aborts", "lapses", "rounds", *(_HIDES_RESTORE if back.restores else ()))
+    if name not in ("upgrades", "aborts", "lapses", "rounds", "hours", *(_HIDES_RESTORE if back.restores else ()))
 )
 """Two faults, one of which is a database that goes back."""
 

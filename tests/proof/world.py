@@ -26,7 +26,7 @@ from dualwrite.client.messages import (
 from dualwrite.client.transactions.recovery import commits_later
 from dualwrite.prepared_state import PreparedTxnState
 from tests.proof import kafka_events as broker
-from tests.proof import redo_model
+from tests.proof import outbox_model, redo_model
 from tests.proof.automaton import Automaton, Told
 from tests.proof.durability import Past, Snapshot, after_commit, failovers, restores
 from tests.proof.kafka_log import end_offset, is_open, visible
@@ -44,6 +44,7 @@ from tests.proof.kafka_requests import (
 )
 from tests.proof.lanes import Held, Lane, OfSlot, exchanged, exchanged_hold
 from tests.proof.lease_model import LeaseRow, OnLeases, executed, has_expired, lapsed, slots_that_may_lapse
+from tests.proof.outbox_model import EMPTY, NO_CHANGES, Changes, Outbox
 from tests.proof.owner import (
     AWAY,
     DEFAULTS,
@@ -131,6 +132,8 @@ class Budget(NamedTuple):
     """Leases that expire while their owner lives."""
     rounds: int = 0
     """Times at which the background of a pool does something, while a block waits."""
+    hours: int = 0
+    """Hours in which nobody does anything, by the clock of the database."""
 
 
 class Txn(NamedTuple):
@@ -150,6 +153,10 @@ class Txn(NamedTuple):
     """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
     held: tuple[Held, ...] = ()
     """What it has done to the rows of other ids of a pool."""
+    outbox: Changes = NO_CHANGES
+    """What it has done to the outbox, without a lock of it."""
+    has_touched: bool = False
+    """Whether it has locked the row of the application that all blocks change."""
 
 
 class Process(NamedTuple):
@@ -193,6 +200,7 @@ class World(NamedTuple):
     """The ids of a pool, except for the one in front, which is the first one between any two steps."""
     in_front: int = 0
     leases: tuple[LeaseRow, ...] = ()
+    outbox: Outbox = EMPTY
 
 
 Step = tuple[str, World]
@@ -330,7 +338,7 @@ class Rules:
             has_work = not world.budget.lapses if interrupt is Interrupt.RENEW else has_expired(world.leases)
             if has_work:
                 text = f"P{number}'s background {interrupt.value}"
-                yield text, self._answer(_spend(world, rounds=1), number, interrupt)
+                yield text, self._answer(spend(world, rounds=1), number, interrupt)
 
     def _of_request(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
         name = f"P{number}"
@@ -364,7 +372,7 @@ class Rules:
             row = txn.row or txn.cut_off or world.row
             yield f"P{number} reads the row under its lock", self._answer(world, number, row)
         elif _is_free(world, txn):
-            locked = _with(world, txn, txn._replace(is_locked=True))
+            locked = replaced(world, txn, txn._replace(is_locked=True))
             yield f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
 
     def _locks_in_time(self, world: World, number: int, request: LockInTime) -> Step:
@@ -373,7 +381,7 @@ class Rules:
             return f"P{number} finds its connection gone", self._answer(world, number, None)
         if not _is_free(world, txn):
             return f"P{number} finds the row locked", self._answer(world, number, False)
-        locked = _with(world, txn, txn._replace(is_locked=True))
+        locked = replaced(world, txn, txn._replace(is_locked=True))
         return f"P{number} locks the row and reads it", self._answer(locked, number, txn.cut_off or world.row)
 
     def _changes_leases(self, world: World, number: int, request: OnLeases) -> Iterator[Step]:
@@ -381,10 +389,10 @@ class Rules:
         done = world._replace(leases=leases)
         yield f"P{number}: {request.sql} -> {result}", self._answer(done, number, result)
         if world.budget.kills and not world.is_settling:
-            yield f"P{number} cannot reach the leases", self._answer(_spend(world, kills=1), number, None)
+            yield f"P{number} cannot reach the leases", self._answer(spend(world, kills=1), number, None)
             if done != world:
                 text = f"P{number}: {request.sql} is carried out, and the connection lost"
-                yield text, self._answer(_spend(done, kills=1), number, None)
+                yield text, self._answer(spend(done, kills=1), number, None)
 
     def _commits(self, world: World, number: int, request: Commit) -> Iterator[Step]:
         txn = self._txn(world, number, request.number)
@@ -393,16 +401,16 @@ class Rules:
             return
         if txn.cut_off is not None:
             text = f"P{number}'s COMMIT waits for the standby that took over, until its connection ends"
-            yield text, self._answer(_with(world, txn, None), number, None)
+            yield text, self._answer(replaced(world, txn, None), number, None)
             return
         done = _committed(world, txn, confirmed=True)
         yield f"P{number} commits the database", self._answer(done, number, True)
         if world.budget.losses and not world.is_settling:
-            poorer = _spend(world, losses=1)
-            done, dropped = _committed(poorer, txn), _with(poorer, txn, None)
+            poorer = spend(world, losses=1)
+            done, dropped = _committed(poorer, txn), replaced(poorer, txn, None)
             yield f"P{number} commits the database, and does not hear of it", self._answer(done, number, None)
             yield f"P{number}'s COMMIT is lost", self._answer(dropped, number, None)
-            on_the_way = _with(poorer, txn, txn._replace(is_committing=True))
+            on_the_way = replaced(poorer, txn, txn._replace(is_committing=True))
             yield f"P{number}'s COMMIT is delayed, and its connection lost", self._answer(on_the_way, number, None)
 
     def _lets_time_pass(self, world: World, number: int, request: Moment) -> Iterator[Step]:
@@ -432,7 +440,7 @@ class Rules:
         request, response = process.started
         yield f"P{number} hears: {response}", self._answer(waiting, number, response)
         if world.budget.losses and not world.is_settling:
-            lost = _spend(waiting, losses=1)
+            lost = spend(waiting, losses=1)
             yield f"P{number} does not hear the response to {request}", self._answer(lost, number, None)
 
     def _makes_durable(self, world: World, number: int, request: MakeDurable) -> Iterator[Step]:
@@ -443,7 +451,7 @@ class Rules:
         else:
             yield f"P{number} finds {row!r} on another connection", self._answer(world, number, f"{row!r} is there")
         if world.budget.give_ups and not world.is_settling:
-            poorer = _spend(world, give_ups=1)
+            poorer = spend(world, give_ups=1)
             yield f"P{number} waits in vain for the standby", self._answer(poorer, number, "no standby responded")
 
     def _asks_kafka(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
@@ -457,7 +465,7 @@ class Rules:
             yield from self._is_answered(world, number, request)
         if world.budget.give_ups and not world.is_settling:
             text = f"P{number}: {request} is delayed, and its caller gives up"
-            yield text, self._answer(_later(_spend(world, give_ups=1), request), number, GAVE_UP)
+            yield text, self._answer(_later(spend(world, give_ups=1), request), number, GAVE_UP)
 
     def _is_answered(self, world: World, number: int, request: Hashable, at: int | None = None) -> Iterator[Step]:
         """Yield what can become of one request. `at`: its number among several that are on their way."""
@@ -478,10 +486,10 @@ class Rules:
         if world.is_settling:
             return
         if world.budget.give_ups and isinstance(request, EndOf) and response is BLOCKED:
-            poorer = _spend(world, give_ups=1)
+            poorer = spend(world, give_ups=1)
             yield f"P{number}: {request} -> no marker yet", self._answer(poorer, number, NO_MARKER)
         if world.budget.losses:
-            poorer = _spend(world, losses=1)
+            poorer = spend(world, losses=1)
             if response is not BLOCKED:
                 text = f"P{number}: {request} is carried out, and the response {response} lost"
                 yield text, self._answer(poorer._replace(kafka=kafka, broken=broken), number, _reply(at, None))
@@ -490,7 +498,7 @@ class Rules:
                 self._answer(_later(poorer, request), number, _reply(at, None)),
             )
         if world.budget.moves:
-            yield from self._is_refused(_spend(world, moves=1), number, request, at)
+            yield from self._is_refused(spend(world, moves=1), number, request, at)
 
     def _broken(self, world: World, number: int | None, request: Hashable, after: Kafka) -> str:
         """Return what a request does that none may do. `number`: the process that waits for its response."""
@@ -574,10 +582,10 @@ class Rules:
         return True
 
     def _crashes(self, world: World, number: int, name: str, request: Hashable) -> Iterator[Step]:
-        poorer = _spend(world, crashes=1)
+        poorer = spend(world, crashes=1)
         mine = [txn for txn in world.txns if txn.process == number and not txn.is_committing]
         for txn in mine:
-            poorer = _with(poorer, txn, None)
+            poorer = replaced(poorer, txn, None)
         match request:
             case Commit():
                 committing = self._txn(world, number, request.number)
@@ -610,20 +618,20 @@ class Rules:
         if world.is_away:
             yield "Kafka can be reached again", world._replace(is_away=False)
         elif budget.outages:
-            yield "Kafka cannot be reached any more", _spend(world, outages=1)._replace(is_away=True)
+            yield "Kafka cannot be reached any more", spend(world, outages=1)._replace(is_away=True)
         if budget.timeouts and (aborted := broker.timed_out(kafka, profile)) is not None:
-            yield "Kafka aborts by the timeout", _spend(world, timeouts=1)._replace(kafka=aborted)
+            yield "Kafka aborts by the timeout", spend(world, timeouts=1)._replace(kafka=aborted)
         if budget.foreigners:
             yield from self._foreigners(world)
         if budget.expiries and (gone := broker.expired(kafka)) is not None:
-            yield "Kafka forgets the id", _spend(world, expiries=1)._replace(kafka=gone)
+            yield "Kafka forgets the id", spend(world, expiries=1)._replace(kafka=gone)
         if budget.deletions and any(kafka.logs) and not (broker.is_open(kafka) or broker.marker_is_due(kafka)):
-            emptied = _spend(world, deletions=1)._replace(log_starts=tuple(map(end_offset, kafka.logs)))
+            emptied = spend(world, deletions=1)._replace(log_starts=tuple(map(end_offset, kafka.logs)))
             yield "retention deletes what is in the log", emptied
         if budget.upgrades and (newer := broker.upgraded(kafka, profile)) is not None:
-            yield "the cluster is upgraded", _spend(world, upgrades=1)._replace(kafka=newer)
+            yield "the cluster is upgraded", spend(world, upgrades=1)._replace(kafka=newer)
         if budget.moves:
-            yield from self._moves(_spend(world, moves=1))
+            yield from self._moves(spend(world, moves=1))
         yield from self._of_operator(world)
 
     def _moves(self, world: World) -> Iterator[Step]:
@@ -641,13 +649,13 @@ class Rules:
         """Yield what an operator sends, which may arrive at any time."""
         termination = broker.termination(world.kafka) if world.budget.terminations else None
         if termination is not None:
-            yield "an operator terminates the id", _later(_spend(world, terminations=1), termination)
+            yield "an operator terminates the id", _later(spend(world, terminations=1), termination)
         if world.budget.aborts:
             for marker in broker.abort_markers(world.kafka):
-                yield "an operator aborts in one partition", _later(_spend(world, aborts=1), marker)
+                yield "an operator aborts in one partition", _later(spend(world, aborts=1), marker)
 
     def _foreigners(self, world: World) -> Iterator[Step]:
-        kafka, poorer = world.kafka, _spend(world, foreigners=1)
+        kafka, poorer = world.kafka, spend(world, foreigners=1)
         if (taken := broker.initialised_by_another(kafka, self.profile)) is not None:
             yield "a foreign program initialises the id", poorer._replace(kafka=taken)
         if self.profile.rules.two_phase_commit_enabled:
@@ -660,9 +668,9 @@ class Rules:
         for txn in world.txns:
             if txn.is_committing:
                 yield f"the delayed COMMIT of P{txn.process} takes effect", _committed(world, txn)
-                yield f"the delayed COMMIT of P{txn.process} is dropped", _with(world, txn, None)
+                yield f"the delayed COMMIT of P{txn.process} is dropped", replaced(world, txn, None)
             elif world.budget.kills and not world.is_settling:
-                yield f"the database ends P{txn.process}'s connection", _with(_spend(world, kills=1), txn, None)
+                yield f"the database ends P{txn.process}'s connection", replaced(spend(world, kills=1), txn, None)
         if not world.is_settling:
             yield from self._goes_back(world)
             yield from self._leases_lapse(world)
@@ -673,7 +681,7 @@ class Rules:
         living = {_owner(world, at) for at in range(len(world.processes)) if self._request(world, at) is not None}
         for slot in slots_that_may_lapse(world.leases, living):
             if world.budget.lapses:
-                after = _spend(world, lapses=1)._replace(leases=lapsed(world.leases, slot))
+                after = spend(world, lapses=1)._replace(leases=lapsed(world.leases, slot))
                 yield f"the lease of slot {slot} expires", after
         dead = {lease[2] for lease in world.leases if lease[2] is not None} - living
         for slot in slots_that_may_lapse(world.leases, dead):
@@ -684,12 +692,12 @@ class Rules:
         """Yield the failovers and restores. They end all connections, except perhaps those to an old primary."""
         if not (world.budget.failovers or world.budget.restores):
             return
-        now = Snapshot(world.row, world.table)
+        now = Snapshot(world.row, world.table, world.redo, world.outbox)
         if world.budget.failovers:
             on_old = tuple(txn._replace(cut_off=world.row) for txn in world.txns if not txn.is_committing)
             for state, past in failovers(world.past, now):
                 lost = sorted(now.table - state.table)
-                after = _gone_back(_spend(world, failovers=1), state, past)
+                after = _gone_back(spend(world, failovers=1), state, past)
                 yield f"a standby takes over, without {lost}", after
                 if on_old and self._two_primaries:
                     text = f"a standby takes over, without {lost}, and the old primary lives on"
@@ -697,7 +705,7 @@ class Rules:
         if world.budget.restores:
             for state, past in restores(world.past, now):
                 told = past._replace(must_tell=self._must_tell(world, state, past))
-                after = _gone_back(_spend(world, restores=1), state, told)
+                after = _gone_back(spend(world, restores=1), state, told)
                 yield f"the database is restored, without {sorted(now.table - state.table)}", after
 
     def _must_tell(self, world: World, restored: Snapshot, past: Past) -> bool:
@@ -785,13 +793,13 @@ class Rules:
                     if txn is None:
                         reply = None
                     elif isinstance(request, Insert):
-                        world = _with(world, txn, txn._replace(inserted=(*txn.inserted, request.write)))
+                        world = replaced(world, txn, txn._replace(inserted=(*txn.inserted, request.write)))
                     else:
                         assert txn.is_locked, "the row was written without its lock"
-                        world = _with(world, txn, txn._replace(row=(request.state, request.manifest)))
+                        world = replaced(world, txn, txn._replace(row=(request.state, request.manifest)))
                 case Rollback():
                     txn = self._txn(world, number, request.number)
-                    world = world if txn is None else _with(world, txn, None)
+                    world = world if txn is None else replaced(world, txn, None)
                 case Decide():
                     world = world._replace(table=world.table | {request.value})
                 case Cast():
@@ -813,7 +821,7 @@ class Rules:
         assert txn.is_locked, "stored blocks were read or changed without the lock of the row"
         before = world.redo if txn.redo is None else txn.redo
         result, after = redo_model.executed(before, request.sql, request.values)
-        return world if after == before else _with(world, txn, txn._replace(redo=after)), result
+        return world if after == before else replaced(world, txn, txn._replace(redo=after)), result
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -829,7 +837,7 @@ class Rules:
         wrong = self._wrong_in_kafka(world)
         if wrong is not None:
             return wrong
-        seen = _all_seen(world, self.profile)
+        seen = seen_by_readers(world, self.profile)
         for process in world.processes:
             false = self._false(world, self._told(process), seen)
             if false is not None:
@@ -848,9 +856,9 @@ class Rules:
         if not told or told[-1] != RECOVERED or any(broker.marker_is_due(kafka) for kafka in _kafkas(world)):
             return None
         is_about_to_write = isinstance(self._request(world, -1), OnLeases)  # and has nothing open itself
-        if is_about_to_write and any(broker.is_open(kafka) for kafka in _kafkas(world)):
+        if is_about_to_write and has_open(world):
             return "recover() has returned, and a transaction is left open"
-        missing = world.table.difference(_all_seen(world, self.profile), (LAST_WRITE,))
+        missing = world.table.difference(seen_by_readers(world, self.profile), (LAST_WRITE,))
         is_left = missing and not self._was_said_to_be_lost(world)
         return f"recover() has returned, and {missing} are not visible" if is_left else None
 
@@ -861,7 +869,7 @@ class Rules:
         if wrong is not None:
             return wrong
         if world.beside:
-            wrong, seen = _wrong_beside(world, self.profile), _all_seen(world, self.profile)
+            wrong, seen = _wrong_beside(world, self.profile), seen_by_readers(world, self.profile)
             if wrong is not None:
                 return wrong
         has_order = self.shape.partitions == 1 and self._has_order(world)
@@ -962,7 +970,7 @@ class Rules:
             return f"{missing} are committed, and not visible"
         if self._pools and (LAST_WRITE, "COMMITTED") not in told:
             return "nobody can write any more"
-        if any(broker.is_open(kafka) for kafka in _kafkas(world)):
+        if has_open(world):
             return "a transaction is open at rest"
         return None
 
@@ -970,7 +978,7 @@ class Rules:
         """Return what is wrong although the database went back: nothing else is lost, and somebody is told."""
         if missing:
             return f"{missing} are committed, and not visible"
-        is_noticed = world.past.must_tell and not world.past.gone.isdisjoint(_all_seen(world, self.profile))
+        is_noticed = world.past.must_tell and not world.past.gone.isdisjoint(seen_by_readers(world, self.profile))
         if is_noticed and not self._was_told_of_restore(world):
             return "the database went back, and nobody was told"
         return None
@@ -1010,7 +1018,7 @@ def _seen(kafka: Kafka, profile: Profile) -> tuple[str | None, frozenset[bytes]]
     return None, frozenset(chain.from_iterable(seen))
 
 
-def _all_seen(world: World, profile: Profile) -> frozenset[bytes]:
+def seen_by_readers(world: World, profile: Profile) -> frozenset[bytes]:
     """Return what readers see of Kafka, under all ids."""
     seen = _seen(world.kafka, profile)[1]
     return seen.union(*(_seen(lane.kafka, profile)[1] for lane in world.beside)) if world.beside else seen
@@ -1043,7 +1051,8 @@ def _wrong_offsets(world: World) -> str | None:
 # ---- changes --------------------------------------------------------------------------------------------------------
 
 
-def _spend(world: World, **spent: int) -> World:
+def spend(world: World, **spent: int) -> World:
+    """Return the world after some of what may still happen has happened."""
     budget = world.budget
     return world._replace(budget=budget._replace(**{name: getattr(budget, name) - n for name, n in spent.items()}))
 
@@ -1090,7 +1099,8 @@ def _with_kafka(world: World, kafka: Kafka) -> World:
     return world if kafka is world.kafka else tuple.__new__(World, (kafka, *world[1:]))
 
 
-def _with(world: World, txn: Txn, changed: Txn | None) -> World:
+def replaced(world: World, txn: Txn, changed: Txn | None) -> World:
+    """Return the world with another transaction instead of one; None: without it."""
     kept = (other if other != txn else changed for other in world.txns)
     return world._replace(txns=tuple(other for other in kept if other is not None))
 
@@ -1109,7 +1119,7 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
     """Commit. `confirmed`: a synchronous standby has it, as the response to COMMIT says."""
     budget, past = world.budget, world.past
     if budget.failovers or budget.restores:
-        before = Snapshot(world.row, world.table)
+        before = Snapshot(world.row, world.table, world.redo, world.outbox)
         past = after_commit(
             past,
             before,
@@ -1121,20 +1131,29 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
     for held in txn.held:
         lane = beside[held.slot - 1]
         beside = (*beside[: held.slot - 1], lane._replace(row=held.row or lane.row), *beside[held.slot :])
-    return _with(world, txn, None)._replace(
+    return replaced(world, txn, None)._replace(
         row=txn.row or world.row,
         table=world.table | set(txn.inserted),
         decided=world.decided + txn.inserted,
         redo=world.redo if txn.redo is None else txn.redo,
         past=past,
         beside=beside,
+        outbox=outbox_model.committed(world.outbox, txn.outbox),
     )
 
 
 def _gone_back(world: World, state: Snapshot, past: Past) -> World:
     """Return the world whose database shows an earlier state; all connections have ended."""
     decided = tuple(value for value in world.decided if value in state.table)
-    return world._replace(row=state.row, table=state.table, decided=decided, past=past, txns=())
+    return world._replace(
+        row=state.row,
+        table=state.table,
+        redo=state.redo,
+        outbox=outbox_model.gone_back(world.outbox, state.outbox) if world.outbox != EMPTY else EMPTY,
+        decided=decided,
+        past=past,
+        txns=(),
+    )
 
 
 # ---- the ids of a pool ----------------------------------------------------------------------------------------------
@@ -1164,6 +1183,11 @@ def _of_slot(slot: int, steps: Iterator[Step]) -> Iterator[Step]:
     """Yield the steps of a world in which another id is in front."""
     for text, after in steps:
         yield f"[slot {slot}] {text}", _with_in_front(after, 0)
+
+
+def has_open(world: World) -> bool:
+    """Return whether a transaction is open under any id."""
+    return any(broker.is_open(kafka) for kafka in _kafkas(world))
 
 
 def _kafkas(world: World) -> list[Kafka]:

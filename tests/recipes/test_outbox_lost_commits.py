@@ -221,6 +221,25 @@ def test_it_was_taken_out_meanwhile(scenario: PsycopgScenario) -> None:
     assert event_bodies(scenario.database) == ["1", "2"]
 
 
+def test_a_standby_takes_over_without_it_after_it_was_found(scenario: PsycopgScenario) -> None:
+    """The state row is the same there, so that what is made durable says nothing of the block."""
+    with outbox_pool(scenario, QUIET) as pool:
+        database: Any = outbox_writes(pool).database
+        make_durable = database.make_durable
+
+        async def fail_over(*given: Any, **named: Any) -> None:
+            database.make_durable = make_durable
+            locked = "SELECT pid FROM pg_locks WHERE relation = 'kafka_transaction_state'::regclass"
+            execute(scenario, f"SELECT pg_terminate_backend(pid, 60000) FROM ({locked}) AS locks")
+            execute(scenario, "DELETE FROM kafka_transaction_outbox")
+            execute(scenario, "DELETE FROM events")
+            await make_durable(*given, **named)
+
+        database.make_durable = fail_over
+        assert lost(pool, scenario, 1) is Outcome.ROLLED_BACK
+    assert event_bodies(scenario.database) == []
+
+
 # ---- when notes of what was published are deleted -------------------------------------------------------------------
 
 _NOTES: Final = "SELECT count(*) FROM kafka_transaction_outbox WHERE published IS NOT NULL"

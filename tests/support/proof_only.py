@@ -122,6 +122,7 @@ FUNCTIONS: Final = frozenset(
         "tests/examples/test_django_shop.py::test_its_commands",
         "tests/examples/test_django_shop.py::test_killed_in_the_middle_and_asked_again",
         "tests/proof/test_exhaustive.py::test_nothing_is_wrong_in_a_large_space",
+        "tests/proof/test_outbox.py::test_nothing_is_wrong_in_a_large_space",
         "tests/proof/test_reductions.py::test_both_come_to_the_same_ends",
         "tests/proof/test_reductions.py::test_every_state_comes_to_rest_without_another_fault",
         "tests/proof/test_reductions.py::test_what_is_dead_stays_dead_and_changes_nothing",

@@ -168,8 +168,10 @@ class OutboxWrites:
     async def _resolve(self, write: DualWriteProgress) -> bool:
         """Query once how the commit of a block has ended. Return whether that is known, and noted in `write`.
 
-        The row is locked meanwhile, so that what is read cannot be moved by a publisher, nor be a replica's. Raises the
-        database's errors, RowLockTimeoutError, NotDurableError, and StateRowError if it can never be told any more.
+        The row is locked meanwhile, so that what is read cannot be moved by a publisher, nor be a replica's. It does
+        not show the block, so that it is the same on a standby that takes over without it: only if the lock is still
+        there afterwards, what was made durable is what was read. Raises the database's errors, RowLockTimeoutError,
+        NotDurableError, and StateRowError if it can never be told any more.
         """
         added = write.added
         assert added is not None, "it was added before COMMIT was sent"
@@ -182,6 +184,7 @@ class OutboxWrites:
                 committed = await self.database.was_committed(database, self.transactional_id, added)
                 if committed:
                     await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
+                    await database.read(self.transactional_id)  # fails if a standby has taken over since the lock
             finally:
                 await write.uninterrupted(end(database))
         except StateRowError:

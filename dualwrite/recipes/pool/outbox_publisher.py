@@ -164,18 +164,23 @@ class OutboxPublisher:
         """Renew the lease as long as there is something that publishes."""
         while self._is_running and not self._stopped:
             await self._heartbeat_bell.wait(self._lease_s / 3)
-            if not self._is_running or self._stopped or self._coordinator is None:
-                continue
-            try:
-                if _SLOT not in await self._leases.renew({_SLOT}):
-                    self._lease_lost = True
-            except Exception as error:
-                self._failed(error)
+            if self._is_running and not self._stopped:
+                await self.renew()
+
+    async def renew(self) -> None:
+        """Renew the lease if this process publishes, and note whether it has been lost."""
+        if self._coordinator is None:
+            return
+        try:
+            if _SLOT not in await self._leases.renew({_SLOT}):
+                self._lease_lost = True
+        except Exception as error:
+            self._failed(error)
 
     async def _publish_for_ever(self) -> None:
         try:
             while not self._stopped:
-                pause_s = await self._round()
+                pause_s = await self.work_once()
                 if not self._is_draining:
                     self._rounds += 1
                 await self._bell.wait(pause_s)
@@ -183,7 +188,7 @@ class OutboxPublisher:
             self._is_running = False
             self._heartbeat_bell.ring()
 
-    async def _round(self) -> float:
+    async def work_once(self) -> float:
         """Do what there is to do. Return for how many seconds to wait then, unless something wakes the publisher."""
         unresolved = await self.writes.resolve_lost()
         if unresolved is not None:

@@ -1,0 +1,359 @@
+"""Processes of a pool with an outbox: the real blocks, the real publisher, and what its background asks about.
+
+A process adds blocks or publishes, as a pool with `Outbox(publishes=False)` and `dualwrite publish` do; the one that
+comes after a crash does both. Only what carries requests and statements is replaced, the threads, and the clock.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Coroutine, Generator, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+from unittest import mock
+
+from dualwrite.errors import DualWriteError
+from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.leases import Lease, outbox_prefix_of
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
+from dualwrite.recipes.core.waiting import direct
+from dualwrite.recipes.pool import outbox, outbox_publisher
+from dualwrite.recipes.pool.coordinator import PoolCoordinator
+from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, BlocksOfAnyId, OutboxTable, place_of
+from tests.proof.automaton import Program, Said, ask
+from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
+from tests.proof.kafka_requests import TOPIC
+from tests.proof.lease_model import PREFIX, CheckedLeases
+from tests.proof.outbox_model import CheckedStatements, IsInProgress, Touch
+from tests.proof.owner import (
+    GAVE_UP,
+    RECOVERED,
+    RETURNED,
+    UNPROVEN,
+    Begin,
+    CheckedDatabase,
+    CheckedKafka,
+    CheckedTransaction,
+    Settings,
+)
+from tests.proof.pool import LAST_WRITE, SETTINGS, CheckedWaiting, OneThread
+from tests.proof.redo_model import DatabaseGone, checked_redo_table
+
+ResultT = TypeVar("ResultT")
+
+PUBLISHER: Final = "publisher"
+"""Who says what becomes of an attempt to publish."""
+
+LEADS: Final = (PUBLISHER, "publishes")
+PARTED: Final = (PUBLISHER, "another process publishes")
+LOST: Final = (PUBLISHER, "PreparedTransactionLost")
+"""Only a person can find out whether Kafka has aborted what was decided."""
+
+_COPIES: Final = Settings(keeps_copy=True)
+"""There is a table for what the publisher may have to publish again."""
+
+_ROUNDS_TO_SETTLE: Final = 4
+_BACKGROUND_ROUNDS: Final = 3
+"""How often the background of a process that adds blocks asks for the outcome of a lost COMMIT."""
+
+
+class _Clock:
+    """The clock of one process, for which no time passes but when its caller gives up."""
+
+    def __init__(self) -> None:
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def time(self) -> float:
+        return self._now_s
+
+    def give_up(self) -> None:
+        """Let more time pass than anybody waits."""
+        self._now_s += 2 * NO_DEADLINE_MS
+
+    @types.coroutine
+    def told(self, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashable, Any, ResultT]:
+        """Carry out steps that look at this clock."""
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            with self._in_force():
+                try:
+                    request = steps.send(reply) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    result: ResultT = end.value
+                    return result
+            reply = error = None
+            try:
+                reply = yield request
+            except BaseException as thrown:
+                error = thrown
+
+    @contextmanager
+    def _in_force(self) -> Iterator[None]:
+        with mock.patch.object(outbox, "time", self), mock.patch.object(outbox_publisher, "time", self):
+            yield
+
+
+class _UnaskedLeases(CheckedLeases):
+    """The leases as a process sees them that only makes their table."""
+
+    async def every_lease(self) -> list[Lease]:
+        return []
+
+
+class OutboxTransaction(CheckedTransaction):
+    """A database transaction that may add a block to the outbox, or publish some."""
+
+    def __init__(self, number: int, statements: CheckedStatements, *, by_commit: bool, blocks: StoredBlocks) -> None:
+        super().__init__(number, by_commit=by_commit, stored_blocks=blocks)
+        self._statements = statements
+
+    async def touch(self) -> None:
+        """Change the row of the application that all blocks change."""
+        await self._ask(Touch(self._number))
+
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+        """Add a block, as a transaction of PostgreSQL does."""
+        values = {"id": transactional_id, "content": content, "mark": ""}
+        ((text,),) = await self._statements.rows(ADD, values)
+        return place_of(text, content).added
+
+    @property
+    def outbox(self) -> OutboxTable:
+        """What waits, as seen inside this transaction."""
+        return OutboxTable(self._statements)
+
+
+class CheckedOutboxDatabase(CheckedDatabase):
+    """An `OutboxDatabase` whose statements go to the world."""
+
+    def __init__(self, clock: _Clock, *, by_commit: bool, are_large: bool, fails_over: bool) -> None:
+        super().__init__(by_commit=by_commit, settings=_COPIES, fails_over=fails_over)
+        self._clock = clock
+        self._are_large = are_large
+
+    async def prepare_outbox(self) -> None:
+        pass
+
+    async def begin(self) -> OutboxTransaction:
+        self._begun += 1
+        number = self._begun
+        await ask(Begin(number))
+        statements = CheckedStatements(number, are_large=self._are_large)
+        redo = checked_redo_table(number, self._contents, are_large=False)
+        blocks = BlocksOfAnyId(redo, OutboxTable(statements))
+        return OutboxTransaction(number, statements, by_commit=self._by_commit, blocks=blocks)
+
+    async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
+        assert isinstance(block, OutboxTransaction)
+        return await block.add_to_outbox(transactional_id, content)
+
+    async def is_in_progress(self, added: Added) -> bool:
+        found = await ask(IsInProgress(added.transaction))
+        if found is None:
+            raise DatabaseGone(added.transaction)
+        if found == GAVE_UP:
+            self._clock.give_up()
+        return bool(found)
+
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
+        assert isinstance(database, OutboxTransaction)
+        return await database.outbox.was_committed(transactional_id, added)
+
+    async def has_waiting(self, transactional_id: str) -> bool:
+        ((found,),) = await CheckedStatements(None).rows(HAS_WAITING, {"id": transactional_id})
+        return bool(found)
+
+    async def backlog(self, transactional_id: str) -> Backlog:
+        return Backlog(0, 0, 0)  # no program reaches the limits
+
+
+class OutboxProcess:
+    """One process with a pool that has an outbox."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        told: list[Said],
+        *,
+        publishes: bool,
+        by_commit: bool = False,
+        are_large: bool = False,
+        fails_over: bool = False,
+    ) -> None:
+        self._told = told
+        self.clock: Final = _Clock()
+        database = self._database = CheckedOutboxDatabase(
+            self.clock, by_commit=by_commit, are_large=are_large, fails_over=fails_over
+        )
+        settings = self._settings = PoolSettings(
+            PREFIX,
+            max_writers=1,
+            acquire_timeout_ms=0,
+            lease_ms=NO_DEADLINE_MS,
+            lock_timeout_ms=None,
+            resolve_timeout_ms=NO_DEADLINE_MS,
+            outbox=Outbox(publishes=publishes),
+            pause=self._reach,
+            producer_settings=SETTINGS,
+        )
+        runtime, availability = OneThread(), Availability()
+        leases = (CheckedLeases if publishes else _UnaskedLeases)(outbox_prefix_of(PREFIX))
+        waiting: Any = CheckedWaiting(profile, CheckedKafka)
+        self._pool = PoolCoordinator(
+            settings,
+            leases=leases,
+            new_coordinator=settings.coordinator_maker(database, waiting, availability, leases),
+            runtime=runtime,
+            availability=availability,
+            new_outbox=lambda counts: settings.new_outbox(database, waiting, availability, leases, runtime, counts),
+        )
+
+    def _reach(self, point: PausePoint) -> None:
+        if self._settings.tally.unproven:
+            self._note(UNPROVEN)
+
+    @property
+    def _publisher(self) -> OutboxPublisher:
+        assert self._pool.outbox is not None
+        return self._pool.outbox
+
+    async def add(self, value: bytes, *, touches: bool = False) -> None:
+        """Carry out one block, and note what its caller is told: its outcome, None for unknown."""
+        progress = None
+        block = self._pool.enter()
+        try:
+            await block.get_ready()
+            database = await self._database.begin()
+            records = RecordBuffer()
+            progress = DualWriteProgress(database, records, direct)
+            records.send(TOPIC, value, timestamp_ms=1)
+            try:
+                if touches:
+                    await database.touch()
+                await database.insert(value)
+            except DatabaseGone:
+                await block.roll_back(progress)
+                raise
+            await block.commit(progress)
+            self._told.append((value, RETURNED))
+        except (DualWriteError, DatabaseGone) as error:
+            self._told.append((value, "raised", type(error).__name__))
+        finally:
+            block.leave()
+        if progress is not None:
+            await self._find_out(progress)
+            self._told.append((value, None if progress.outcome is None else progress.outcome.name))
+
+    async def _find_out(self, progress: DualWriteProgress) -> None:
+        """Let the background ask for the outcome, as it does in each round."""
+        for _ in range(_BACKGROUND_ROUNDS):
+            if progress.outcome is None:
+                await self._publisher.writes.resolve_lost()
+
+    async def publish(self, rounds: int) -> None:
+        """Let the background do so many rounds, and note what becomes of them."""
+        publisher = self._publisher
+        for number in range(rounds):
+            if number:
+                await publisher.renew()
+            await self._work_once()
+            self._note(LEADS if publisher.publishes else PARTED)
+
+    async def _work_once(self) -> None:
+        publisher = self._publisher
+        await publisher.work_once()
+        if publisher.last_error is not None:
+            self._note((PUBLISHER, type(publisher.last_error).__name__))
+
+    def _note(self, said: Said) -> None:
+        if said not in self._told:
+            self._told.append(said)
+
+    async def publish_all(self) -> bool:
+        """Publish until nothing waits any more. Return whether that succeeded."""
+        publisher = self._publisher
+        for _ in range(_ROUNDS_TO_SETTLE):
+            await self._work_once()
+            is_well = publisher.last_error is None and publisher.publishes
+            if is_well and not await self._database.has_waiting(publisher.writes.transactional_id):
+                return True
+        return False
+
+    async def close(self) -> None:
+        """Publish the rest, and give the lease back."""
+        await self._publisher.stop()
+
+
+def adds(
+    profile: Profile,
+    values: Sequence[bytes],
+    *,
+    touches: bool = False,
+    rounds: int = 0,
+    by_commit: bool = False,
+    fails_over: bool = False,
+) -> Program:
+    """Return the program of a process that adds blocks, and with `rounds` publishes what waits then."""
+
+    async def program(told: list[Said]) -> None:
+        process = OutboxProcess(profile, told, publishes=rounds > 0, by_commit=by_commit, fails_over=fails_over)
+
+        async def steps() -> None:
+            for value in values:
+                await process.add(value, touches=touches)
+            await process.publish(rounds)
+            if rounds:
+                await process.close()
+
+        await process.clock.told(steps())
+
+    return program
+
+
+def publishes(
+    profile: Profile, rounds: int, *, by_commit: bool = False, are_large: bool = False, fails_over: bool = False
+) -> Program:
+    """Return the program of a process that publishes what others add."""
+
+    async def program(told: list[Said]) -> None:
+        process = OutboxProcess(
+            profile, told, publishes=True, by_commit=by_commit, are_large=are_large, fails_over=fails_over
+        )
+
+        async def steps() -> None:
+            await process.publish(rounds)
+            await process.close()
+
+        await process.clock.told(steps())
+
+    return program
+
+
+def publishes_the_rest(profile: Profile, *, tries: int) -> Program:
+    """Return the program of processes that publish all that is left, and one more block."""
+
+    async def program(told: list[Said]) -> None:
+        has_added = False
+        for _ in range(tries):
+            process = OutboxProcess(profile, told, publishes=True)
+            if not await process.clock.told(process.publish_all()):
+                continue
+            if not has_added:
+                await process.clock.told(process.add(LAST_WRITE))
+                has_added = True
+                if not await process.clock.told(process.publish_all()):
+                    continue
+            told.append(RECOVERED)
+            return
+
+    return program

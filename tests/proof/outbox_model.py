@@ -1,0 +1,224 @@
+"""The table of an outbox as a value: the product's own SQL on it, by a real PostgreSQL, and remembered.
+
+Blocks add rows without a lock of ours, so a transaction keeps what it has done to the table as changes, which meet
+those of others when it commits. The numbers of blocks are given to no other block, whatever becomes of their
+transactions. The database's clock stands still, except for hours in which nobody does anything.
+
+A block of a transaction is told from others by its number; the bytes that would differ from call to call are left out,
+as those of stored blocks are (`redo_model.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+import dualwrite
+from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
+from dualwrite.recipes.sql.outbox_statements import ADD, OUTBOX_TABLE
+from dualwrite.testing.postgres import PostgresServer
+from tests.proof.automaton import ask
+from tests.proof.redo_model import DatabaseGone, Value, without_token
+
+OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | None]
+"""Transactional id, number, when it was added, records, and what was published."""
+
+_SCHEMA: Final = Path(dualwrite.__file__).parent / "recipes" / "sql" / "outbox_schema.sql"
+_BEGUN_MS: Final = 1_000_000_000
+HOUR_MS: Final = 3_600_000
+_SIZE: Final = "octet_length(records)"
+_BYTES_OF_A_LARGE_BLOCK: Final = 5_000_000
+"""Two of these are more than one transaction publishes."""
+
+_DELETES: Final = "WITH gone AS (DELETE"
+
+
+class OnOutbox(NamedTuple):
+    """Execute a statement on the outbox, in transaction `number` of this process; None: in one of its own."""
+
+    number: int | None
+    sql: str
+    values: tuple[tuple[str, Value], ...]
+
+    @property
+    def adds(self) -> bool:
+        """Whether it adds a block."""
+        return self.sql == ADD
+
+    @property
+    def deletes(self) -> bool:
+        """Whether it deletes blocks, which only the owner of the row's lock does."""
+        return self.sql.startswith(_DELETES)
+
+
+class IsInProgress(NamedTuple):
+    """Query whether a transaction has not ended."""
+
+    transaction: str
+
+
+class Touch(NamedTuple):
+    """Change the row of the application that all blocks change, in transaction `number` of this process."""
+
+    number: int
+
+
+class Changes(NamedTuple):
+    """What a transaction has done to the table."""
+
+    added: tuple[OutboxRow, ...] = ()
+    removed: tuple[int, ...] = ()
+    """The numbers of rows."""
+
+
+NO_CHANGES: Final = Changes()
+
+
+class Outbox(NamedTuple):
+    """The committed rows, and what is of the server and no transaction."""
+
+    rows: tuple[OutboxRow, ...] = ()
+    next_seq: int = 1
+    logged_seq: int = 1
+    """The same as the server's log has it behind the last commit: where a standby goes on."""
+    passed_ms: int = 0
+    """How much time has passed."""
+    earlier: tuple[tuple[bytes, frozenset[bytes]], ...] = ()
+    """Of each block that was added, what was committed then, and so comes before it."""
+
+
+EMPTY: Final = Outbox()
+
+
+# ---- the world's side -----------------------------------------------------------------------------------------------
+
+
+def committed(outbox: Outbox, changes: Changes) -> Outbox:
+    """Return the table after a transaction has committed its changes."""
+    rows = outbox.rows if changes == NO_CHANGES else _seen(outbox.rows, changes)
+    return outbox if outbox == EMPTY else outbox._replace(rows=rows, logged_seq=outbox.next_seq)
+
+
+def gone_back(outbox: Outbox, state: Outbox) -> Outbox:
+    """Return the table of a standby that takes over, which may give numbers again that were given before."""
+    return outbox._replace(
+        rows=state.rows, next_seq=state.logged_seq, logged_seq=state.logged_seq, passed_ms=outbox.passed_ms + 1
+    )
+
+
+def transaction_of(process: int, incarnation: int, number: int) -> str:
+    """Return what stands for the id of a transaction."""
+    return f"{process}.{incarnation}.{number}"
+
+
+def executed(outbox: Outbox, changes: Changes, transaction: str, request: OnOutbox) -> tuple[Any, Outbox, Changes]:
+    """Execute a statement of a transaction. Return its result, the outbox, and the changes of the transaction.
+
+    The result is None if the server refuses the statement.
+    """
+    before = _seen(outbox.rows, changes)
+    result, after = _on_engine(before, outbox.next_seq, outbox.passed_ms, request.sql, request.values)
+    if result is None:
+        return None, outbox, changes
+    if request.adds:
+        outbox = outbox._replace(next_seq=outbox.next_seq + 1)
+        result = ((_of_transaction(result[0][0], transaction),),)
+    kept = set(after)
+    removed = tuple(sorted({row[1] for row in outbox.rows if row not in kept}))
+    added = tuple(row for row in after if row not in set(outbox.rows))
+    return result, outbox, Changes(added, removed)
+
+
+def _seen(rows: tuple[OutboxRow, ...], changes: Changes) -> tuple[OutboxRow, ...]:
+    kept = (row for row in rows if row[1] not in changes.removed)
+    return tuple(sorted((*kept, *changes.added), key=lambda row: row[1]))
+
+
+def _of_transaction(text: str, transaction: str) -> str:
+    """Return what `ADD` has returned, with the name of the transaction in this world, and without its place."""
+    seq, stored_at_ms, _, waits, _ = text.split(" ", 4)
+    return f"{seq} {stored_at_ms} {transaction} {waits} here"
+
+
+@cache
+def _engine() -> psycopg.Cursor[Any]:
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    server = PostgresServer.start()
+    atexit.register(server.stop)
+    server.spare_the_disk()
+    url = server.create_database(f"outbox_{uuid.uuid4().hex[:12]}")
+    connection = psycopg.connect(url.set(drivername="postgresql").render_as_string(hide_password=False))
+    atexit.register(connection.close)
+    connection.execute(_SCHEMA.read_text(encoding="utf-8"))
+    connection.commit()
+    logging.disable(disabled)
+    return psycopg.ClientCursor(connection)
+
+
+@cache
+def _on_engine(
+    rows: tuple[OutboxRow, ...], next_seq: int, passed_ms: int, sql: str, values: tuple[tuple[str, Value], ...]
+) -> tuple[Any, tuple[OutboxRow, ...]]:
+    engine = _engine()
+    for row in rows:
+        published = None if row[4] is None else list(row[4])
+        engine.execute(f"INSERT INTO {OUTBOX_TABLE} VALUES (%s, %s, %s, %s, %s)", (*row[:4], published))
+    engine.execute(f"ALTER TABLE {OUTBOX_TABLE} ALTER COLUMN seq RESTART WITH {next_seq}")
+    now = f"CAST({_BEGUN_MS + passed_ms} AS bigint)"
+    given = dict(values)
+    sql = sql.replace(POSTGRES_NOW_MS, now)
+    for name in sorted(given, key=len, reverse=True):
+        sql = sql.replace(f":{name}", f"%({name})s")
+    try:
+        engine.execute(sql, given)
+    except psycopg.Error:
+        engine.connection.rollback()
+        return None, rows
+    result = tuple(tuple(map(_plain, row)) for row in engine.fetchall())
+    engine.execute(f"SELECT * FROM {OUTBOX_TABLE} ORDER BY seq")
+    after = tuple(tuple(map(_plain, row)) for row in engine.fetchall())
+    engine.connection.rollback()
+    return result, after
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+# ---- the process's side ---------------------------------------------------------------------------------------------
+
+
+class CheckedStatements:
+    """`Statements` that go to the world. `are_large`: no two blocks are published by one transaction."""
+
+    def __init__(self, number: int | None, *, are_large: bool = False) -> None:
+        self._number = number
+        self._are_large = are_large
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        if self._are_large:
+            sql = sql.replace(_SIZE, str(_BYTES_OF_A_LARGE_BLOCK))
+        said = tuple(
+            (name, without_token(value) if isinstance(value, bytes) else value) for name, value in values.items()
+        )
+        reply = await ask(OnOutbox(self._number, sql, said))
+        if reply is None:
+            raise DatabaseGone(sql)
+        found: Sequence[Sequence[Any]] = reply
+        return found
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        raise AssertionError("no program takes a block out")
+
+    async def has_outbox_table(self) -> bool:
+        return True

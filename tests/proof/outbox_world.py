@@ -1,0 +1,345 @@
+"""`OutboxRules`: what can happen to an outbox, those that add to it and those that publish it, and what must hold.
+
+Blocks are added by some processes, and published by others, each of which may believe that it alone publishes: its
+lease lapses at any step, and it goes on at any later one. What happens to Kafka, the state row and commits is that of
+`world.py`. In addition each statement on the outbox is a step of its own, because nobody locks the table.
+
+python -m tests.proof.outbox_world --tier 3 --faults losses=1
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from dualwrite.recipes.core.leases import outbox_id_of
+from tests.proof import outbox_model
+from tests.proof.automaton import Automaton, Told
+from tests.proof.explore import Explorer, Found
+from tests.proof.kafka_log import visible
+from tests.proof.kafka_model import PROFILES, Profile
+from tests.proof.lease_model import PREFIX
+from tests.proof.outbox import LOST, adds, publishes, publishes_the_rest
+from tests.proof.outbox_model import HOUR_MS, NO_CHANGES, IsInProgress, OnOutbox, Touch, transaction_of
+from tests.proof.owner import GAVE_UP, RECOVERED, UNPROVEN
+from tests.proof.pool import LAST_WRITE
+from tests.proof.redo_model import with_head
+from tests.proof.reductions import Reduced
+from tests.proof.remembered import forget
+from tests.proof.world import Budget, Rules, Step, World, has_open, replaced, seen_by_readers, spend
+
+_SETTLING_TRIES: Final = 4
+_SHOWN: Final = 60
+"""How much of a statement a sentence shows."""
+
+
+class OutboxRules(Rules):
+    """What can happen."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        written: Sequence[Sequence[bytes]],
+        after_crash: Sequence[bytes] = (),
+        *,
+        publishers: int = 1,
+        rounds: int = 1,
+        touches: bool = False,
+        are_large: bool = False,
+        by_commit: bool = False,
+        fails_over: bool = False,
+    ) -> None:
+        """`touches`: each block changes the same row of the application before it adds its records.
+
+        `are_large`: no two blocks are published by one transaction. `rounds`: of each publisher, before it closes.
+        """
+        super().__init__(profile, written, after_crash, recoveries=publishers, pools=True)
+        self.close()
+        self._touches = touches
+        adding = [adds(profile, values, touches=touches, fails_over=fails_over) for values in written]
+        after = adds(profile, after_crash, rounds=1, by_commit=by_commit, fails_over=fails_over)
+        rest = publishes_the_rest(profile, tries=_SETTLING_TRIES)
+        publishing = publishes(profile, rounds, by_commit=by_commit, are_large=are_large, fails_over=fails_over)
+        self.programs = [Automaton(program) for program in (*adding, after, rest, publishing)]
+
+    def start(self, budget: Budget) -> World:
+        """Return the world before anything has happened."""
+        return super().start(budget)._replace(redo=with_head(outbox_id_of(PREFIX)))
+
+    # ---- what can happen ------------------------------------------------------------------------------------
+
+    def _of_request(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
+        match request:
+            case OnOutbox():
+                steps = self._uses_outbox(world, number, request)
+            case IsInProgress():
+                steps = self._asks_for_transaction(world, number, request)
+            case Touch():
+                steps = self._touches_row(world, number, request)
+            case _:
+                yield from super()._of_request(world, number, request)
+                return
+        yield from steps
+        if world.budget.crashes and not world.is_settling:
+            poorer = spend(world, crashes=1)
+            left = tuple(txn for txn in poorer.txns if txn.process != number or txn.is_committing)
+            yield f"P{number} is killed", self._restarted(poorer._replace(txns=left), number)
+
+    def _uses_outbox(self, world: World, number: int, request: OnOutbox) -> Iterator[Step]:
+        if request.number is not None and self._txn(world, number, request.number) is None:
+            yield f"P{number} finds its connection gone", self._answer(world, number, None)
+        elif not self._waits_for_row(world, number, request):
+            after, result = self._on_outbox(world, number, request)
+            yield f"P{number}: {request.sql[:_SHOWN]}... -> {result}", self._answer(after, number, result)
+
+    def _on_outbox(self, world: World, number: int, request: OnOutbox) -> tuple[World, Hashable]:
+        txn = None if request.number is None else self._txn(world, number, request.number)
+        if txn is None:
+            result, outbox, _ = outbox_model.executed(world.outbox, NO_CHANGES, "", request)
+            return world._replace(outbox=outbox), result
+        name = transaction_of(*txn[:3])
+        result, outbox, changes = outbox_model.executed(world.outbox, txn.outbox, name, request)
+        if request.adds:
+            earlier = (*outbox.earlier, *((value, world.table) for value in txn.inserted))
+            outbox = outbox._replace(earlier=earlier)
+        return replaced(world, txn, txn._replace(outbox=changes))._replace(outbox=outbox), result
+
+    def _waits_for_row(self, world: World, number: int, request: OnOutbox) -> bool:
+        """Return whether a statement deletes what another transaction has deleted, and not committed yet."""
+        if not request.deletes or request.number is None:
+            return False
+        mine = self._txn(world, number, request.number)
+        after, _ = self._on_outbox(world, number, request)
+        removed = next(set(txn.outbox.removed) for txn in after.txns if mine is not None and txn[:3] == mine[:3])
+        return any(removed.intersection(txn.outbox.removed) for txn in world.txns if txn is not mine)
+
+    def _asks_for_transaction(self, world: World, number: int, request: IsInProgress) -> Iterator[Step]:
+        found = any(transaction_of(*txn[:3]) == request.transaction for txn in world.txns)
+        if not found or not self.knows_of(world, number, request):
+            text = f"P{number} asks whether the transaction is in progress: {found}"
+            yield text, self._answer(world, number, found)
+        if world.budget.give_ups and not world.is_settling:
+            text = f"P{number} asks whether the transaction is in progress, and gives up"
+            yield text, self._answer(spend(world, give_ups=1), number, GAVE_UP)
+
+    def knows_of(self, world: World, number: int, request: IsInProgress) -> bool:
+        """Return whether a process knows that a transaction is in progress: it would ask for ever."""
+        process = world.processes[number]
+        nodes = self.programs[process.program].nodes
+        node = nodes[process.node]
+        return node.came_from >= 0 and node.reply is True and nodes[node.came_from].request == request
+
+    def _touches_row(self, world: World, number: int, request: Touch) -> Iterator[Step]:
+        txn = self._txn(world, number, request.number)
+        if txn is None:
+            yield f"P{number} finds its connection gone", self._answer(world, number, None)
+        elif not any(other.has_touched for other in world.txns):
+            touched = replaced(world, txn, txn._replace(has_touched=True))
+            yield f"P{number} changes the row that all blocks change", self._answer(touched, number, True)
+
+    def _of_database(self, world: World) -> Iterator[Step]:
+        yield from super()._of_database(world)
+        if world.budget.hours and not world.is_settling:
+            later = world.outbox._replace(passed_ms=world.outbox.passed_ms + HOUR_MS)
+            yield "an hour passes", spend(world, hours=1)._replace(outbox=later)
+
+    def _at_once(self, world: World, number: int) -> World:
+        """Carry out what only changes the process's own database transaction."""
+        while True:
+            world = super()._at_once(world, number)
+            request = self._request(world, number)
+            if not isinstance(request, OnOutbox) or not self._is_alone(world, number, request):
+                return world
+            world, result = self._on_outbox(world, number, request)
+            world = self._moved(world, number, world.processes[number], result)
+
+    def _is_alone(self, world: World, number: int, request: OnOutbox) -> bool:
+        """Return whether a statement deletes rows that no other transaction can change, as its lock says."""
+        txn = None if request.number is None else self._txn(world, number, request.number)
+        others = (other for other in world.txns if other is not txn)
+        is_mine = txn is not None and txn.is_locked and not any(other.is_locked for other in others)
+        return request.deletes and is_mine
+
+    # ---- what a test looks for ------------------------------------------------------------------------------
+
+    def request_of(self, world: World, number: int) -> Hashable:
+        """Return what a process asks for; None if it has ended."""
+        return self._request(world, number)
+
+    def told_by(self, world: World, number: int) -> Told:
+        """Return what the callers of a process were told."""
+        return self._told(world.processes[number])
+
+    # ---- what must hold -------------------------------------------------------------------------------------
+
+    def wrong(self, world: World) -> str | None:
+        """Return what is wrong with a world; None if nothing is."""
+        wrong = self._wrong_in_kafka(world)
+        if wrong is not None:
+            return wrong
+        seen = seen_by_readers(world, self.profile)
+        for process in world.processes:
+            false = self._false(world, self._told(process), seen)
+            if false is not None:
+                return false
+        wrong = self._wrong_order(world)
+        if wrong is not None or not self.is_at_rest(world):
+            return wrong
+        return self._wrong_of_publishing(world, seen) or self._unknown(world)
+
+    def _has_order(self, world: World) -> bool:
+        """Return False: blocks are published in the order of their numbers, and these need not be that of commits."""
+        return False
+
+    def _wrong_order(self, world: World) -> str | None:
+        """Return whether a block is visible before one that was committed when it was added.
+
+        If all change one row of the application, that is the order of commits.
+        """
+        found = visible(world.kafka.logs[0])
+        earlier = dict(world.outbox.earlier)
+        for at, value in enumerate(found):
+            behind = earlier[value].intersection(found[at + 1 :])
+            if behind:
+                return f"{found} are visible, and {sorted(behind)} were committed before {value!r} was added"
+        missing = [value for value in world.decided if value not in found]
+        if self._touches and (*found, *missing) != world.decided and not world.is_settling:
+            return f"{found} are visible, and {list(world.decided)} were committed, in this order"
+        return None
+
+    def _wrong_of_publishing(self, world: World, seen: Collection[bytes]) -> str | None:
+        """Return what is wrong with a world at rest."""
+        told = self._told(world.processes[-1])
+        missing = world.table.difference(seen)
+        if missing and not (self._may_be_lost_to_retention(world) and self._is_told_of_loss(world)):
+            return f"{missing} are committed, and not visible"
+        if missing and LOST in told:
+            return None  # until a person has decided
+        if RECOVERED not in told or (LAST_WRITE, "STORED") not in told:
+            return "nobody can publish any more"
+        return "a transaction is open at rest" if has_open(world) else None
+
+    def _may_be_lost_to_retention(self, world: World) -> bool:
+        """Return whether what the broker has aborted may be lost although there is a copy, which is documented.
+
+        Its records have left the log; and on tier 4 nothing else proves an abort, while on tier 3 the coordinator does,
+        unless a take-over was interrupted.
+        """
+        spent = {name for name, left in world.budget._asdict().items() if left < getattr(self._budget, name)}
+        was_interrupted = bool(spent.difference(("timeouts", "deletions")))
+        return bool(world.log_starts) and (self.profile is PROFILES[4] or was_interrupted)
+
+    def _is_told_of_loss(self, world: World) -> bool:
+        """Return whether the last process was told of a loss, or it was logged that nothing proves an end any more."""
+        told = [self._told(process) for process in world.processes]
+        return world.is_unproven or LOST in told[-1] or any(UNPROVEN in each for each in told)
+
+    def _unknown(self, world: World) -> str | None:
+        """Return a block whose outcome its process does not know, although the notes were all there."""
+        if world.budget.hours != self._budget.hours:
+            return None
+        for process in world.processes:
+            for said in self._told(process):
+                if said[1] is None:
+                    return f"the outcome of {said[0]!r} is not known, and could be"
+        return None
+
+
+class ReducedOutbox(Reduced, OutboxRules):
+    """The same, without what need not be tried in another order."""
+
+
+class OutboxSpace(NamedTuple):
+    """One search."""
+
+    tier: int
+    budget: Budget
+    written: tuple[tuple[bytes, ...], ...] = ((b"a1",),)
+    """The blocks of each process that adds some."""
+    publishers: int = 1
+    rounds: int = 1
+    touches: bool = False
+    are_large: bool = False
+    by_commit: bool = False
+    after_crash: tuple[bytes, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Say what is particular to it."""
+        faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
+        blocks = "+".join(str(len(values)) for values in self.written)
+        publishing = f"{self.publishers} publishers {self.rounds} rounds"
+        flags = (name for name in ("touches", "are_large", "by_commit") if getattr(self, name))
+        return "-".join((f"outbox-tier{self.tier}", faults or "nothing fails", f"{blocks} blocks", publishing, *flags))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Return how many blocks there are, and how many faults."""
+        return sum(map(len, self.written)), sum(self.budget)
+
+    def rules(self, kind: type[OutboxRules] = OutboxRules) -> OutboxRules:
+        """Return what can happen in it, with all orders of its steps."""
+        return kind(
+            PROFILES[self.tier],
+            self.written,
+            self.after_crash,
+            publishers=self.publishers,
+            rounds=self.rounds,
+            touches=self.touches,
+            are_large=self.are_large,
+            by_commit=self.by_commit,
+            fails_over=self.budget.failovers > 0,
+        )
+
+    def search(self, most_states: int | None = None, kind: type[OutboxRules] = ReducedOutbox) -> Found:
+        """Visit every state, or so many."""
+        was = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        rules = self.rules(kind)
+        try:
+            return Explorer(rules, self.budget).search(most_states)
+        finally:
+            rules.close()
+            forget()
+            logging.disable(was)
+
+
+def main() -> None:
+    """Search as the arguments say, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tier", type=int, default=1)
+    parser.add_argument("--faults", default="losses=1")
+    parser.add_argument("--writes", default="a1", help="blocks of each process that adds some")
+    parser.add_argument("--after-crash", default="")
+    parser.add_argument("--publishers", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=1, help="of each publisher, before it closes")
+    parser.add_argument("--states", type=int, default=None)
+    parser.add_argument("--touches", action="store_true", help="each block changes the same row of the application")
+    parser.add_argument("--large", action="store_true", help="no two blocks are published by one transaction")
+    parser.add_argument("--by-commit", action="store_true", help="write the row with COMMIT, as psycopg does")
+    given = parser.parse_args()
+    space = OutboxSpace(
+        given.tier,
+        Budget(**{name: int(n) for name, n in (pair.split("=") for pair in given.faults.split(",") if pair)}),
+        tuple(tuple(value.encode() for value in process.split(",")) for process in given.writes.split("/")),
+        given.publishers,
+        given.rounds,
+        given.touches,
+        given.large,
+        given.by_commit,
+        tuple(value.encode() for value in given.after_crash.split(",") if value),
+    )
+    began_s = time.monotonic()
+    found = space.search(given.states)
+    print(f"{space.name}: {found}, {time.monotonic() - began_s:.1f} s")
+    if found.story is not None:
+        print(found.story)
+    sys.exit(found.wrong is not None)
+
+
+if __name__ == "__main__":
+    main()
