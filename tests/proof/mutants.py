@@ -1429,8 +1429,11 @@ MUTANTS: Final = (
                 "            await self._blocks.delete(database, waiting)\n",
                 (
                     "            other = await owned.database.begin()\n"
-                    "            await self._blocks.delete(other, waiting)\n"
-                    "            await other.commit()\n"
+                    "            try:\n"
+                    "                await self._blocks.delete(other, waiting)\n"
+                    "                await other.commit()\n"
+                    "            finally:\n"
+                    "                await other.rollback()\n"
                 ),
             ),
         ),

@@ -29,6 +29,7 @@ SMALL: Final = (
     OutboxSpace(1, Budget(kills=1), by_commit=True),
     OutboxSpace(1, Budget(losses=1), _TWO, touches=True),
     OutboxSpace(1, Budget(losses=1, hours=1)),
+    OutboxSpace(1, Budget(losses=1, failovers=1)),
     OutboxSpace(1, Budget(crashes=1), after_crash=(b"c1",)),
 )
 """For `make test`."""
@@ -42,6 +43,10 @@ LARGE: Final = (
     *(OutboxSpace(tier, Budget(timeouts=1, **{name: 1})) for tier in (3, 4) for name in ("losses", "kills", "crashes")),
     *(OutboxSpace(tier, Budget(timeouts=1, lapses=1), publishers=2) for tier in (3, 4)),
     *(OutboxSpace(tier, Budget(timeouts=1, deletions=1, lapses=1), publishers=2) for tier in (3, 4)),
+    *(OutboxSpace(tier, Budget(losses=1, failovers=1)) for tier in (2, 3, 4)),
+    OutboxSpace(1, Budget(losses=1, failovers=1), _TWO),
+    OutboxSpace(1, Budget(lapses=1, failovers=1), publishers=2),
+    OutboxSpace(1, Budget(crashes=1, failovers=1)),
     OutboxSpace(1, Budget(losses=1, hours=1), _TWO),
     OutboxSpace(1, Budget(losses=1, kills=1), by_commit=True),
     OutboxSpace(1, Budget(losses=1), ((b"a1", b"a2"), (b"b1",)), are_large=True),
