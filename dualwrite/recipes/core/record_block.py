@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Final
 
 from dualwrite.recipes.core.buffer import BufferedRecord
@@ -16,17 +17,25 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 _VERSION: Final = 1
 _TOKEN_BYTES: Final = 8
 _CHECKSUM_BYTES: Final = 4
+_HEAD: Final = bytes([_VERSION])
+_ABSENT: Final = b"\0"
 
 
 def encode(records: Iterable[BufferedRecord]) -> bytes:
     """Return the records as bytes, which differ from those of every other call: two blocks are never taken for one."""
     listed = list(records)
-    out = bytearray([_VERSION])
-    out += os.urandom(_TOKEN_BYTES)
-    _put_number(out, len(listed))
+    parts = [_HEAD, os.urandom(_TOKEN_BYTES), _number(len(listed))]
     for record in listed:
-        _put_record(out, record)
-    return bytes(out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big"))
+        topic, key, value, headers = record.topic.encode(), record.key, record.value, record.headers
+        partition = 0 if record.partition is None else record.partition + 1
+        parts += (_number(len(topic) + 1), topic, _number(partition), _number(record.timestamp_ms))
+        parts += (_ABSENT,) if key is None else (_number(len(key) + 1), key)
+        parts += (_ABSENT,) if value is None else (_number(len(value) + 1), value)
+        parts.append(_number(len(headers)))
+        for name, content in headers:
+            parts += (_sized(name.encode()), _ABSENT if content is None else _sized(content))
+    out = b"".join(parts)
+    return out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big")
 
 
 def decode(block: bytes) -> list[BufferedRecord]:
@@ -40,42 +49,19 @@ def decode(block: bytes) -> list[BufferedRecord]:
     return [reader.record() for _ in range(reader.number())]
 
 
-def _put_record(out: bytearray, record: BufferedRecord) -> None:
-    _put_bytes(out, record.topic.encode())
-    if record.partition is None:
-        out.append(0)
-    else:
-        _put_number(out, record.partition + 1)
-    _put_number(out, record.timestamp_ms)
-    _put_bytes(out, record.key)
-    _put_bytes(out, record.value)
-    if not record.headers:
-        out.append(0)
-        return
-    _put_number(out, len(record.headers))
-    for name, value in record.headers:
-        _put_bytes(out, name.encode())
-        _put_bytes(out, value)
+def _sized(value: bytes) -> bytes:
+    return _number(len(value) + 1) + value
 
 
-def _put_bytes(out: bytearray, value: bytes | None) -> None:
-    if value is None:
-        out.append(0)
-        return
-    number = len(value) + 1
-    if number > 0x7F:
-        _put_number(out, number)
-    else:
-        out.append(number)
-    out += value
-
-
-def _put_number(out: bytearray, number: int) -> None:
-    """Append a number of at least 0 in groups of seven bits, the lowest first."""
+@lru_cache(maxsize=1024)  # most numbers are lengths; found there, they take no call of a Python function
+def _number(number: int) -> bytes:
+    """Return a number of at least 0 in groups of seven bits, the lowest first."""
+    out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
+    return bytes(out)
 
 
 class _Reader:
