@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from dualwrite.client.records.record import (
     ConsumerGroupMetadata,
@@ -41,7 +41,7 @@ _RECORD_OVERHEAD_BYTES: Final = 100
 class BufferedRecord:
     """One record of a dual write."""
 
-    __slots__ = ("fate", "headers", "key", "partition", "timestamp_ms", "topic", "value")
+    __slots__ = ("fate", "headers", "key", "partition", "size_bytes", "timestamp_ms", "topic", "value")
 
     def __init__(
         self,
@@ -59,6 +59,9 @@ class BufferedRecord:
         self.partition: Final = partition
         self.timestamp_ms: Final = timestamp_ms
         self.fate: BaseRecordFuture | None = None
+        in_headers = sum(len(name) + len(content or b"") for name, content in headers) if headers else 0
+        self.size_bytes: Final = _RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"") + in_headers
+        """The approximate size in memory."""
 
     @property
     def metadata(self) -> RecordMetadata:
@@ -69,12 +72,6 @@ class BufferedRecord:
                 "so its offset is known only after that"
             )
         return self.fate.outcome()
-
-    @property
-    def size_bytes(self) -> int:
-        """The approximate size in memory."""
-        in_headers = sum(len(name) + len(value or b"") for name, value in self.headers) if self.headers else 0
-        return _RECORD_OVERHEAD_BYTES + len(self.key or b"") + len(self.value or b"") + in_headers
 
 
 class BufferedOffsets(NamedTuple):
@@ -107,6 +104,7 @@ class RecordBuffer:
         self._serializers = serializers
         self.tracer: Final = tracer
         self._entries: list[BufferedRecord | BufferedOffsets] = []
+        self._takes_offsets = False  # whether there may be offsets among the entries
         self._bytes = 0
         self._closed = False
         self._savepoints: list[_Savepoint] = []
@@ -125,6 +123,8 @@ class RecordBuffer:
     @property
     def records(self) -> list[BufferedRecord]:
         """The records without the offsets."""
+        if not self._takes_offsets:
+            return list(cast("list[BufferedRecord]", self._entries))
         return [entry for entry in self._entries if isinstance(entry, BufferedRecord)]
 
     def send(
@@ -163,6 +163,7 @@ class RecordBuffer:
         group = group_of(group_metadata)
         positions = positions_of(offsets)
         if positions:
+            self._takes_offsets = True
             self._keep(BufferedOffsets(positions, group))
 
     def _keep(self, entry: BufferedRecord | BufferedOffsets) -> None:
@@ -179,7 +180,7 @@ class RecordBuffer:
     @property
     def has_offsets(self) -> bool:
         """Whether consumed offsets are among the entries."""
-        return any(isinstance(entry, BufferedOffsets) for entry in self._entries)
+        return self._takes_offsets and any(isinstance(entry, BufferedOffsets) for entry in self._entries)
 
     @property
     def is_half_full(self) -> bool:
@@ -189,6 +190,7 @@ class RecordBuffer:
     def absorb(self, other: RecordBuffer) -> None:
         """Add the entries of a buffer that has taken its last one, whatever the size of both together."""
         self._entries += other._entries
+        self._takes_offsets |= other._takes_offsets
         self._bytes += other._bytes
 
     def close(self) -> None:

@@ -161,7 +161,8 @@ class OutboxBlock(PooledBlock):
 
     async def get_ready(self) -> None:
         """Do what must come before the block's transaction. Raises StoreFullError."""
-        await self._pool.connect()
+        if self._pool.connect_first is not None:
+            await self._pool.connect()
         await self._outbox.get_ready()
         self._pool.start()
 

@@ -78,10 +78,9 @@ class OutboxWrites:
 
     def assert_not_full(self) -> None:
         """Raise StoreFullError if too much waits to be published."""
-        if self.backlog is not None:
-            self._assert_not_full(self.backlog)
-
-    def _assert_not_full(self, backlog: Backlog) -> None:
+        backlog = self._backlog
+        if backlog is None:
+            return
         age_ms = int(time.time() * 1000) - backlog.since_ms if backlog.blocks else 0
         if backlog.size_bytes > self._policy.max_bytes:
             limit = f"more than max_stored_bytes={self._policy.max_bytes}"
