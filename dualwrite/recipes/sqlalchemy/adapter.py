@@ -71,8 +71,15 @@ class SqlAlchemyPort:
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox, and let `commit` be durable, and fail unless they are still there."""
-        add = partial(self._outbox.add, raise_durability=self._store.raise_durability)
-        return await self._carry(lambda: add(self._transaction, self._store.pinned, transactional_id, content))
+        raising = self._store.raise_durability
+        return await self._outbox.add(
+            self._transaction,
+            self._store.pinned,
+            transactional_id,
+            content,
+            raise_durability=raising,
+            carry=self._carry,
+        )
 
     @property
     def commit_was_sent(self) -> bool:
@@ -87,7 +94,10 @@ class SqlAlchemyPort:
         self._transaction.doom(error)
 
     async def flush(self) -> None:
-        await self._carry(self._transaction.flush)
+        transaction = self._transaction
+        transaction.assert_intact()
+        if transaction.holds_back:
+            await self._carry(transaction.flush)
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
         self._transaction.transactional_id = transactional_id
@@ -128,7 +138,7 @@ class SqlAlchemyPort:
         await self._carry(self._transaction.close)
 
     def close_at_once(self) -> bool:
-        if self._carry is not here:
+        if self._carry is not here and self._transaction.has_open:
             return False
         self._transaction.close()
         return True

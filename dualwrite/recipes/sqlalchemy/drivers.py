@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -22,6 +23,8 @@ from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sql
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncConnection
+
     from dualwrite.recipes.psycopg.driver import PipelinedStatement
 
 ResultT = TypeVar("ResultT")
@@ -324,6 +327,13 @@ def driver_connection(connection: sa.Connection) -> Any:
     return connection.connection.driver_connection if transaction is None else transaction.driver
 
 
+def async_connection(connection: sa.Connection) -> AsyncConnection:
+    """Return what `AsyncSession.connection()` does for the Connection of its Session, without a greenlet."""
+    from sqlalchemy.ext.asyncio import AsyncConnection  # which writers for threads do without
+
+    return AsyncConnection._retrieve_proxy_for_target(connection)  # noqa: SLF001
+
+
 def has_failed(connection: sa.Connection) -> bool:
     """Return whether psycopg reports that a failed statement has doomed the transaction, or the connection is lost."""
     if connection.invalidated or connection.closed:
@@ -344,6 +354,33 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[s
     from dualwrite.recipes.psycopg.driver import is_between_statements
 
     return _value(connection, driver, sql, values) if is_between_statements(driver) else None
+
+
+async def value_without_greenlet(
+    connection: sa.Connection, sql: str, values: Mapping[str, Any], carry: Carry
+) -> str | None:
+    """Return what `value_past_sqlalchemy` does, on a connection of psycopg; `carry` is for errors alone."""
+    from dualwrite.recipes.psycopg.driver import is_between_statements, one_value
+
+    driver = driver_connection(connection)
+    if not is_between_statements(driver):
+        return None
+    try:
+        value: Any = one_value(driver, sql, values)
+        text: str | None = await value if connection.dialect.is_async else value
+    except BaseException as error:
+        failure = error
+    else:
+        return text
+    await carry(partial(_raise_as_sqlalchemy, connection, failure, sql))
+    raise AssertionError("it raises")
+
+
+def _raise_as_sqlalchemy(connection: sa.Connection, error: BaseException, sql: str) -> None:
+    try:
+        raise error  # SQLAlchemy asks which error is being handled
+    except BaseException:
+        connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001 - which raises
 
 
 def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any] | None = None) -> str | None:

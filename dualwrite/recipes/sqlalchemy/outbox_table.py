@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -37,8 +38,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     Carry,
     CommitMessage,
     commit_message,
-    driver_connection,
-    value_past_sqlalchemy,
+    value_without_greenlet,
 )
 from dualwrite.recipes.sqlalchemy.state_table import ENDED_PAST_SQLALCHEMY
 from dualwrite.recipes.sqlalchemy.tables import TextStatements, cached_text, create_missing, pinned_tables, schema_for
@@ -105,7 +105,7 @@ class SqlAlchemyOutbox:
         """Return what waits, as seen in the transaction of `connection`."""
         return OutboxTable(_Statements(self, connection, pinned, carry))
 
-    def add(
+    async def add(
         self,
         transaction: SqlAlchemyTransaction,
         pinned: PinnedTables,
@@ -113,17 +113,18 @@ class SqlAlchemyOutbox:
         content: bytes,
         *,
         raise_durability: str | None,
+        carry: Carry,
     ) -> Added:
         """Add a block's records, and let its COMMIT be durable, and fail unless they are still there."""
         transaction.transactional_id = transactional_id
-        connection = transaction.connection
+        connection, sql = transaction.connection, pinned.sql(ADD)
         is_marked = connection.dialect.driver in DRIVERS_THAT_MARK
-        mark: str = getattr(driver_connection(connection), MARK_ATTRIBUTE, "") if is_marked else ""
+        mark: str = getattr(transaction.driver, MARK_ATTRIBUTE, "") if is_marked else ""
         values = {"id": transactional_id, "content": content, "mark": mark}
         try:
-            text = value_past_sqlalchemy(connection, pinned.sql(ADD), values) if is_marked else None
+            text = await value_without_greenlet(connection, sql, values, carry) if is_marked else None
             if text is None:
-                text = connection.scalar(cached_text(pinned.sql(ADD)), values)
+                text = await carry(lambda: connection.scalar(cached_text(sql), values))
         except IntegrityError as error:
             if sqlstate_of(driver_error(error)) == NOT_MARKED:
                 raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY) from error
@@ -131,7 +132,7 @@ class SqlAlchemyOutbox:
         assert text is not None, "the statement returns a row"
         added, is_durable, _ = place_of(text, content)
         if raise_durability is not None and not is_durable:
-            connection.exec_driver_sql(raise_durability)
+            await carry(partial(connection.exec_driver_sql, raise_durability))
         if is_marked:
             transaction.decides_by(self._commit_of(transaction, pinned, transactional_id, added, mark), is_added=True)
         else:
@@ -154,7 +155,7 @@ class SqlAlchemyOutbox:
         if transaction.has_hooks:
             sql = commit_if_added(pinned, transactional_id, added, mark=mark, token=token)
         ended = {ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)}
-        return commit_message(driver_connection(transaction.connection), sql, token, ended)
+        return commit_message(transaction.driver, sql, token, ended)
 
     def is_in_progress(self, added: Added) -> bool:
         """Return whether the transaction that has added a block has not ended yet."""

@@ -72,6 +72,7 @@ class _Arrival:
     """A binding whose transaction the application closes, after it has flushed and requested COMMIT."""
 
     session: Session | None = None
+    is_open = False
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection

@@ -46,6 +46,10 @@ class Binding(Protocol):
 
     session: Session | None
 
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` has something to do for which it may have to wait."""
+
     def connect(self) -> sa.Connection: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
@@ -58,6 +62,11 @@ class _SessionBinding:
         self._session = session
         self._owned = owned
         self._root: sa.RootTransaction | None = None
+
+    @property
+    def is_open(self) -> bool:
+        session = self._session
+        return self._owned and (session.in_transaction() or type(session).close is not Session.close)
 
     def connect(self) -> sa.Connection:
         connection = self._session.connection()
@@ -86,6 +95,10 @@ class _ConnectionBinding:
     def __init__(self, connection: sa.Connection, *, owned: bool) -> None:
         self._connection = connection
         self._owned = owned
+
+    @property
+    def is_open(self) -> bool:
+        return self._owned
 
     def connect(self) -> sa.Connection:
         if not self._connection.in_transaction():
@@ -368,12 +381,21 @@ class SqlAlchemyTransaction:
         """Whether the transaction has ended."""
         return self._root is None or not self._root.is_active or self.connection.get_transaction() is not self._root
 
+    @property
+    def holds_back(self) -> bool:
+        """Whether the Session holds statements back."""
+        return self.session is not None and not self.session._is_clean()  # noqa: SLF001 - as its own commit() asks
+
+    @property
+    def has_open(self) -> bool:
+        """Whether `close` may have to wait."""
+        return self._binding.is_open
+
     def flush(self) -> None:
         """Send the statements that the Session still holds back. Raises the database's errors, as `assert_intact`."""
+        assert self.session is not None, "it holds something back"
+        self.session.flush()
         self.assert_intact()
-        if self.session is not None:
-            self.session.flush()
-            self.assert_intact()
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""

@@ -47,6 +47,7 @@ from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.drivers import async_connection
 from dualwrite.recipes.sqlalchemy.grouped import SqlAlchemyGroup
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
@@ -92,39 +93,37 @@ class AsyncDualTransaction(DualWrite):
         transaction: SqlAlchemyTransaction,
         database: SqlAlchemyDatabase,
         records: RecordBuffer,
-        *,
-        session: AsyncSession | None,
-        connection: AsyncConnection,
+        bound: AsyncSession | AsyncConnection,
     ) -> None:
         super().__init__(database.transaction(transaction), records, shield)
         transaction.write = self
-        self._session = session
-        self._connection = connection
+        self._transaction = transaction
+        self._bound = bound
 
     @property
     def session(self) -> AsyncSession:
         """The AsyncSession of this dual write. Raises IllegalStateError on a bare AsyncConnection."""
         self.assert_in_block()
-        if self._session is None:
+        if not isinstance(self._bound, AsyncSession):
             raise IllegalStateError("this dual write runs on an AsyncConnection; use tx.connection")
-        return self._session
+        return self._bound
 
     @property
     def connection(self) -> AsyncConnection:
         """The connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
         self.assert_in_block()
-        return self._connection
+        return async_connection(self._transaction.connection) if isinstance(self._bound, AsyncSession) else self._bound
 
     def session_of_block(self) -> Session:
         """Return the Session behind the AsyncSession, even after the block; for the steps of the dual write."""
-        assert self._session is not None, "a block of a group has one"
-        return self._session.sync_session
+        assert isinstance(self._bound, AsyncSession), "a block of a group has one"
+        return self._bound.sync_session
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
         """Begin a part that may fail by itself, as `DualTransaction.savepoint`."""
         self.assert_in_block()
-        async with (self._session or self._connection).begin_nested():
+        async with self._bound.begin_nested():
             yield self
 
 
@@ -156,17 +155,15 @@ class TaskBackend(SqlAlchemyBackend):
         bound = _connectable(self._session_factory() if bind is None else bind)
         awaited = _of_the_greenlets(bound)
         try:
-            session = bound if isinstance(bound, AsyncSession) else None
-            connection = bound if isinstance(bound, AsyncConnection) else await bound.connection()
             engine, owned = self.engine, bind is None
             transaction = await in_a_greenlet(lambda: SqlAlchemyTransaction(awaited, engine, records, owned=owned))
         except BaseException:
             if bind is None:
                 await shield(bound.close())
             raise
-        tx = AsyncDualTransaction(transaction, self.database, records, session=session, connection=connection)
+        tx = AsyncDualTransaction(transaction, self.database, records, bound)
         if use.needs_slot_early:
-            await self.take_slot_before_snapshot(use, connection.sync_connection, tx)
+            await self.take_slot_before_snapshot(use, transaction.connection, tx)
         return tx
 
     async def begin_group(self, records: RecordBuffer) -> SqlAlchemyGroup[AsyncDualTransaction]:
@@ -176,8 +173,7 @@ class TaskBackend(SqlAlchemyBackend):
         transaction = await self._begun_group(connection.sync_connection, records)
 
         def new_block(records: RecordBuffer) -> AsyncDualTransaction:
-            session = self._session_factory()
-            return AsyncDualTransaction(transaction, database, records, session=session, connection=connection)
+            return AsyncDualTransaction(transaction, database, records, self._session_factory())
 
         return SqlAlchemyGroup(
             transaction,
