@@ -29,6 +29,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
+from tests.crash.scenario import InjectedError
 from tests.recipes.outboxes import (
     assert_published,
     forgetful,
@@ -666,6 +667,26 @@ def test_a_listener_commits_it_past_sqlalchemy(scenario: PsycopgScenario, sends:
         assert tx.outcome is Outcome.STORED
         is_sending.clear()
         assert_published(scenario, 1, 2)
+
+
+@ORDER
+@pytest.mark.parametrize("sends", ["COMMIT", "ROLLBACK"])
+def test_a_listener_ends_it_past_sqlalchemy_and_fails(scenario: PsycopgScenario, sends: str, is_first: bool) -> None:
+    """COMMIT was not requested by then, and may have been sent all the same."""
+
+    def fail(connection: sa.Connection) -> None:
+        if is_sending.is_set():
+            raise InjectedError
+
+    with listened_to(scenario, sends=sends, is_first=is_first) as (pool, is_sending):
+        sa.event.listen(pool.backend.engine, "commit", fail)
+        write(pool, scenario, 1)
+        is_sending.set()
+        with suppress(InjectedError), pool.transaction() as tx:
+            put(tx, scenario, 2)
+        assert tx.outcome is (Outcome.STORED if sends == "COMMIT" else Outcome.ROLLED_BACK)
+        is_sending.clear()
+        assert_published(scenario, *((1, 2) if sends == "COMMIT" else (1,)))
 
 
 # ---- a crash of the server ------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ A failure says that a library has changed: read what replaced the member, and ad
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import aiosqlite
@@ -20,14 +22,25 @@ from psycopg import pq
 from pymysql.constants import SERVER_STATUS
 from sqlalchemy import event
 from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_connection
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session, SessionTransaction
 
-from dualwrite.recipes.sqlalchemy.drivers import begin_nested_by, in_transaction
-from dualwrite.recipes.sqlalchemy.engines import proxied_by
+from dualwrite.recipes.sqlalchemy.drivers import (
+    ON_CONNECTION,
+    after_statement,
+    async_connection,
+    begin_nested_by,
+    has_commit_listeners,
+    in_transaction,
+)
+from dualwrite.recipes.sqlalchemy.engines import connections_of
 from tests.support.narrowing import current
+
+TABLE = sa.Table("t", sa.MetaData(), sa.Column("n", sa.Integer))
 
 
 def test_every_commit_passes_the_dialects_do_commit() -> None:
-    """`session_commit_hook` replaces it on one dialect; the "commit" event comes right before."""
+    """`notify_of_ends` replaces it on one dialect; the "commit" event comes right before."""
     commits = inspect.getsource(sa.Connection._commit_impl)
     assert commits.index("self.dispatch.commit(self)") < commits.index("self.engine.dialect.do_commit(self.connection)")
     assert "do_commit" not in inspect.getsource(sa.Connection).replace(commits, "").replace("do_commit_twophase", "")
@@ -49,17 +62,97 @@ def test_a_followed_commit_is_of_the_connection_that_the_dialect_is_given() -> N
     assert given == [expected]
 
 
-def test_a_variant_of_an_engine_keeps_it_and_calls_its_own_listeners_first() -> None:
-    """Why `transaction.watch` registers one on both, and only the nearest one marks a transaction."""
+def test_the_connection_that_the_dialect_is_given_can_have_an_attribute() -> None:
+    """By which `notify_of_ends` finds the dual write; that of the driver may have none."""
     engine = sa.create_engine("sqlite://")
-    variant = engine.execution_options()
-    assert proxied_by(variant) is engine
-    assert proxied_by(variant.execution_options()) is variant
+    with engine.connect() as connection:
+        assert not hasattr(connection.connection, ON_CONNECTION)
+        vars(connection.connection)[ON_CONNECTION] = connection
+        assert getattr(connection.connection, ON_CONNECTION) is connection
+        assert connection.connection.dbapi_connection is not None
+        behind = engine.dialect.get_driver_connection(connection.connection.dbapi_connection)
+        assert behind is connection.connection.driver_connection
+
+
+@pytest.mark.parametrize(
+    ("send", "name"),
+    [
+        (lambda connection: connection.execute(sa.text("SELECT :n"), {"n": 1}), "do_execute"),
+        (lambda connection: connection.exec_driver_sql("SELECT 1"), "do_execute"),
+        (lambda connection: connection.execute(sa.text("INSERT INTO t VALUES (:n)"), [{"n": 1}] * 2), "do_executemany"),
+        (lambda connection: connection.execute(TABLE.insert().returning(TABLE.c.n), [{"n": 1}] * 2), "do_execute"),
+        (
+            lambda connection: connection.execution_options(no_parameters=True).exec_driver_sql("SELECT 1"),
+            "do_execute_no_params",
+        ),
+    ],
+    ids=["text", "driver_sql", "executemany", "insertmanyvalues", "no_parameters"],
+)
+def test_every_statement_passes_a_listener_of_the_dialect(send: Callable[[sa.Connection], object], name: str) -> None:
+    """Also on a variant of the engine; `after_statement` hears when it has succeeded, and only then."""
+    engine = sa.create_engine("sqlite://", poolclass=sa.pool.StaticPool)
+    TABLE.metadata.create_all(engine)
+    heard: list[object] = []
+
+    def on_statement(*arguments: Any) -> None:
+        context = arguments[-1]
+        heard.append(context.root_connection)
+        after_statement(context, lambda: heard.append("succeeded"))
+
+    event.listen(engine, name, on_statement)
+    assert not engine._has_events  # which would make SQLAlchemy look for listeners of all events
+    with engine.execution_options().connect() as connection:
+        send(connection)
+        assert heard == [connection, "succeeded"]
+        with pytest.raises(sa.exc.OperationalError):
+            connection.exec_driver_sql("SELECT * FROM missing")
+        assert "succeeded" not in heard[2:]
+
+
+def test_the_listeners_of_a_connection_are_called_before_those_of_its_engine() -> None:
+    """Why `_commit_has_begun` is called before the listeners of the application."""
+    engine = sa.create_engine("sqlite://")
     called: list[str] = []
-    sa.event.listen(engine, "begin", lambda connection: called.append("engine"))
-    sa.event.listen(variant, "begin", lambda connection: called.append("variant"))
-    with variant.begin():
-        assert called == ["variant", "engine"]
+    event.listen(engine, "commit", lambda connection: called.append("engine"))
+    with engine.connect() as connection:
+        assert has_commit_listeners(connection)
+        event.listen(connection, "commit", lambda connection: called.append("connection"))
+        connection.exec_driver_sql("SELECT 1")
+        connection.commit()
+    assert called == ["connection", "engine"]
+    with sa.create_engine("sqlite://").connect() as another:
+        assert not has_commit_listeners(another)
+        event.listen(another, "commit", lambda connection: None)
+        assert has_commit_listeners(another)
+
+
+def test_a_session_knows_whether_it_holds_statements_back() -> None:
+    """Its own commit() asks the same, and then calls flush()."""
+    ask = "self.session._is_clean()"
+    prepare = inspect.getsource(inspect.unwrap(SessionTransaction._prepare_impl))
+    assert prepare.index(ask) < prepare.index("self.session.flush()")
+
+
+def test_the_connections_of_a_sessions_transaction() -> None:
+    engine, other = sa.create_engine("sqlite://"), sa.create_engine("sqlite://")
+    with Session(engine) as session:
+        first = session.connection()
+        root = session.get_transaction()
+        assert root is not None
+        assert set(connections_of(root)) == {first}
+        second = session.connection(bind_arguments={"bind": other})
+        assert set(connections_of(root)) == {first, second}
+
+
+def test_the_async_connection_of_a_session() -> None:
+    async def find() -> None:
+        engine = create_async_engine("sqlite+aiosqlite://")
+        async with AsyncSession(engine) as session:
+            found = await session.connection()
+            assert async_connection(session.sync_session.connection()) is found
+        await engine.dispose()
+
+    asyncio.run(find())
 
 
 def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:

@@ -11,6 +11,7 @@ send what would cost too much by SQLAlchemy.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
-from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
+from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
@@ -37,7 +38,7 @@ _PSYCOPG_FAILED = (3, 4)  # psycopg.pq.TransactionStatus.INERROR and UNKNOWN
 DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 ON_CONNECTION: Final = "_dualwrite_transaction"
-"""The attribute of a Connection under which the dual write that runs on it is found.
+"""The attribute of a Connection, and of its proxy of the driver's, under which the dual write that runs on it is found.
 
 An execution option would cost twelve calls for each dual write.
 """
@@ -312,13 +313,75 @@ def drop_while_deciding(connection: sa.Connection) -> None:
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------
 
 
-def begin_marker() -> Callable[[Any], None]:
-    """Return the function that lets the next BEGIN of a connection of psycopg set a mark."""
-    from dualwrite.recipes.psycopg.driver import (
-        mark_next_begin,
-    )  # psycopg may not be installed if another driver is used
+def notify_of_ends(dialect: sa.Dialect) -> None:
+    """Let the dual write of a connection carry out its COMMIT, and know of its ROLLBACK, from now on.
 
-    return mark_next_begin
+    Every COMMIT of SQLAlchemy's passes `do_commit`: `Session.commit()`, the end of `with Session.begin()` and
+    `Connection.commit()`. Everything before it (hooks, flushes, listeners) is over, and nothing after it (expiring
+    objects, `after_commit`, closing) has begun.
+    """
+    send_commit, send_rollback = dialect.do_commit, dialect.do_rollback
+
+    def do_commit(dbapi_connection: Any) -> None:
+        transaction = getattr(dbapi_connection, ON_CONNECTION, None)
+        if transaction is None or transaction.has_arrived:
+            send_commit(dbapi_connection)
+        else:
+            transaction.arrive(partial(send_commit, dbapi_connection))
+
+    def do_rollback(dbapi_connection: Any) -> None:
+        transaction = getattr(dbapi_connection, ON_CONNECTION, None)
+        if transaction is not None:
+            transaction.rolled_back()
+        send_rollback(dbapi_connection)
+
+    dialect.do_commit = do_commit  # type: ignore[method-assign]
+    dialect.do_rollback = do_rollback  # type: ignore[method-assign]
+
+
+def mark_transactions(dialect: sa.Dialect) -> None:
+    """Let each BEGIN of psycopg's that belongs to a transaction of SQLAlchemy's set a mark."""
+    if dialect.name != "postgresql" or dialect.driver not in DRIVERS_THAT_MARK:
+        return
+    from dualwrite.recipes.psycopg.driver import mark_next_begin  # psycopg may not be installed
+
+    begin = dialect.do_begin
+
+    def do_begin(dbapi_connection: Any) -> None:
+        mark_next_begin(dialect.get_driver_connection(dbapi_connection.dbapi_connection))
+        begin(dbapi_connection)
+
+    dialect.do_begin = do_begin  # type: ignore[method-assign]
+
+
+def mark_late(connection: sa.Connection) -> None:
+    """Mark a transaction whose BEGIN had no mark: a listener of the application has sent its first statement."""
+    driver = driver_connection(connection)
+    if connection.dialect.driver not in DRIVERS_THAT_MARK or MARK_ATTRIBUTE in vars(driver):
+        return
+    from dualwrite.recipes.psycopg.driver import send_ahead
+
+    mark = secrets.token_hex(8)
+    if send_ahead(driver, f"SET LOCAL {MARK} = '{mark}'") is not None:
+        vars(driver)[MARK_ATTRIBUTE] = mark
+
+
+def after_statement(context: Any, call: Callable[[], None]) -> None:
+    """Call a function when the statement of an execution context has succeeded."""
+    post_exec = context.post_exec
+
+    def called_after() -> None:
+        call()
+        post_exec()
+
+    context.post_exec = called_after
+
+
+def has_commit_listeners(connection: sa.Connection) -> bool:
+    """Return whether functions are called when the Connection is about to send COMMIT."""
+    if not (connection._has_events or connection.engine._has_events):  # noqa: SLF001 - a tenth of what follows
+        return False
+    return bool(connection.dispatch.commit)
 
 
 def driver_connection(connection: sa.Connection) -> Any:
@@ -357,21 +420,23 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[s
 
 
 async def value_without_greenlet(
-    connection: sa.Connection, sql: str, values: Mapping[str, Any], carry: Carry
+    connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any], carry: Carry
 ) -> str | None:
     """Return what `value_past_sqlalchemy` does, on a connection of psycopg; `carry` is for errors alone."""
-    from dualwrite.recipes.psycopg.driver import is_between_statements, one_value
+    from dualwrite.recipes.psycopg.driver import cursor_of, is_between_statements, pyformat
 
-    driver = driver_connection(connection)
     if not is_between_statements(driver):
         return None
     try:
-        value: Any = one_value(driver, sql, values)
-        text: str | None = await value if connection.dialect.is_async else value
+        cursor = cursor_of(driver)
+        executed = cursor.execute(pyformat(sql), values)
+        if connection.dialect.is_async:
+            await executed
     except BaseException as error:
         failure = error
     else:
-        return text
+        result = cursor.pgresult  # less than a third of the calls of `fetchone`
+        return result.get_value(0, 0).decode(errors="replace") if result.ntuples else None
     await carry(partial(_raise_as_sqlalchemy, connection, failure, sql))
     raise AssertionError("it raises")
 
@@ -432,14 +497,14 @@ def in_transaction(driver: Any) -> bool | None:
     None if the driver cannot tell, or the connection is closed.
     """
     try:
+        if (libpq := getattr(driver, "pgconn", None)) is not None:  # psycopg
+            return bool(libpq.transaction_status != _PSYCOPG_IDLE)
         return _reported_by(driver)
     except Exception:  # sqlite3 and asyncpg raise on a closed connection; the next statement fails with the reason
         return None
 
 
 def _reported_by(driver: Any) -> bool | None:
-    if (libpq := getattr(driver, "pgconn", None)) is not None:  # psycopg
-        return bool(libpq.transaction_status != _PSYCOPG_IDLE)
     if (status := getattr(getattr(driver, "info", None), "transaction_status", None)) is not None:  # psycopg2
         return bool(status != _PSYCOPG_IDLE)
     if (is_in_transaction := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
@@ -450,9 +515,8 @@ def _reported_by(driver: Any) -> bool | None:
     return in_transaction if isinstance(in_transaction, bool) else None
 
 
-def commits_by_itself(connection: sa.Connection) -> bool:
-    dbapi_connection = connection.connection.dbapi_connection
-    if dbapi_connection is None or not connection.dialect.detect_autocommit_setting(dbapi_connection):
+def commits_by_itself(dialect: sa.Dialect, dbapi_connection: Any, driver: Any) -> bool:
+    if dbapi_connection is None or not dialect.detect_autocommit_setting(dbapi_connection):
         return False
     # sqlite3 in autocommit mode may be in a transaction that a listener for SQLAlchemy's "begin" event began
-    return not getattr(connection.connection.driver_connection, "in_transaction", False)
+    return not getattr(driver, "in_transaction", False)

@@ -122,7 +122,9 @@ class SqlAlchemyOutbox:
         mark: str = getattr(transaction.driver, MARK_ATTRIBUTE, "") if is_marked else ""
         values = {"id": transactional_id, "content": content, "mark": mark}
         try:
-            text = await value_without_greenlet(connection, sql, values, carry) if is_marked else None
+            text = (
+                await value_without_greenlet(connection, transaction.driver, sql, values, carry) if is_marked else None
+            )
             if text is None:
                 text = await carry(lambda: connection.scalar(cached_text(sql), values))
         except IntegrityError as error:

@@ -1,61 +1,25 @@
 """A database transaction that the application ends itself, and whose COMMIT is the decision of a dual write.
 
 SQLAlchemy's events come too early or too late for that: an event before COMMIT cannot see the response, an event after
-COMMIT does not fire if the response is lost, and none can turn an error into the success that it was. So this module
-wraps the dialect's `do_commit`. Every COMMIT passes through it: `Session.commit()`, the end of `with Session.begin()`
-and `Connection.commit()`. Everything before it (hooks, flushes) is over, and nothing after it (expiring objects,
-`after_commit`, closing) has begun, so these behave as without a dual write.
+COMMIT does not fire if the response is lost, and none can turn an error into the success that it was. So the decision
+is made where the dialect sends COMMIT (`drivers.notify_of_ends`), and what comes before and after it behaves as without
+a dual write.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
-import weakref
 from collections.abc import Callable
-from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sqlalchemy.drivers import in_transaction
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 _log = logging.getLogger(__name__)
-
-# The transaction whose COMMIT this thread or task is about to send: the event with the Connection comes right before
-# the call that receives only the driver's connection. (A context variable, which a task shares with its greenlets: if
-# other listeners of the event await something, other tasks run in between.)
-_arrived: ContextVar[FollowedTransaction | None] = ContextVar("dualwrite_arrived", default=None)
-
-_followed: weakref.WeakSet[sa.Dialect] = weakref.WeakSet()
-_following = threading.Lock()
-
-
-def follow_commits(engine: sa.Engine) -> None:
-    """Follow transactions on `engine` to their COMMIT, from now on. Harmless when repeated."""
-    watch(engine)
-    with _following:
-        if engine.dialect not in _followed:
-            _followed.add(engine.dialect)
-            _follow(engine.dialect)
-
-
-def _follow(dialect: sa.Dialect) -> None:
-    send_commit = dialect.do_commit
-
-    def do_commit(dbapi_connection: Any) -> None:
-        transaction = _arrived.get()
-        _arrived.set(None)
-        if transaction is None or transaction.connection.connection is not dbapi_connection:
-            send_commit(dbapi_connection)
-        else:
-            transaction.arrive(lambda: send_commit(dbapi_connection))
-
-    dialect.do_commit = do_commit  # type: ignore[method-assign]
 
 
 class Follower(Protocol):
@@ -76,6 +40,7 @@ class _Arrival:
 
     def __init__(self, connection: sa.Connection) -> None:
         self._connection = connection
+        self.root = connection.get_transaction()
         self.send_commit: Callable[[], None] | None = None
 
     def connect(self) -> sa.Connection:
@@ -113,7 +78,6 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._arrival = _Arrival(connection)
         self._has_ended = False
         self._initialise(self._arrival, engine, records)
-        self._driver_has_begun = in_transaction(self.driver) is True
         self._follower = follower(self)
 
     def commit(self) -> None:
@@ -127,7 +91,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         if self._belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         self._arrival.send_commit = send_commit
-        self._has_ended = True
+        self.has_arrived = self._has_ended = True
         try:
             self._follower.decide()
         finally:
@@ -137,15 +101,8 @@ class FollowedTransaction(SqlAlchemyTransaction):
         if self._has_ended or self._belongs_to_the_parent:
             return
         self._has_ended = True
-        if _arrived.get() is self:
-            _arrived.set(
-                None
-            )  # a later listener refused the COMMIT: the next COMMIT in this thread belongs to another transaction
         self._follower.drop()
         self.close()
-
-    def before_commit(self) -> None:
-        _arrived.set(self)
 
 
 _OF_THE_PARENT = (

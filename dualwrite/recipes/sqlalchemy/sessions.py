@@ -35,8 +35,8 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
-from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction, follow_commits
-from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, transaction_on
+from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction
+from dualwrite.recipes.sqlalchemy.transaction import assert_one_database, transaction_on, watch
 from dualwrite.recipes.writer import Slots
 
 __all__ = ["current_dual_write", "dual_write_sessions", "send"]
@@ -102,7 +102,7 @@ def dual_write_sessions(
             "DualWriter, as sessions write to SQLite one at a time anyway"
         )
     made = _class_of(sessions) if awaited is None else _class_in_greenlets(awaited)
-    follow_commits(engine)
+    watch(engine)
     is_new = made not in _writers
     _writers[made] = writer
     if is_new:

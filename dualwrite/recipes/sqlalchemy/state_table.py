@@ -376,7 +376,8 @@ class SqlAlchemyStateStore:
     @property
     def pinned(self) -> PinnedTables:
         """Where the tables are; queried once. Raises StateRowError if they are missing, and StateTableError."""
-        return self._known.pinned
+        statements = self._statements or self._known
+        return statements.pinned
 
     @property
     def _known(self) -> Statements:

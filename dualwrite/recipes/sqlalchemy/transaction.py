@@ -19,19 +19,24 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError, Transact
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import wait_given_up
+from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
     ON_CONNECTION,
     CommitMessage,
-    begin_marker,
+    after_statement,
     commits_by_itself,
     deciding,
     drop_while_deciding,
+    has_commit_listeners,
     in_transaction,
+    mark_late,
+    mark_transactions,
+    notify_of_ends,
 )
-from dualwrite.recipes.sqlalchemy.engines import connections_of, proxied_by
+from dualwrite.recipes.sqlalchemy.engines import connections_of
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
@@ -45,6 +50,8 @@ class Binding(Protocol):
     """What a Session and a Connection do differently."""
 
     session: Session | None
+    root: sa.RootTransaction | None
+    """The Connection's transaction when `connect` was called."""
 
     @property
     def is_open(self) -> bool:
@@ -61,7 +68,7 @@ class _SessionBinding:
         self.session: Session | None = session
         self._session = session
         self._owned = owned
-        self._root: sa.RootTransaction | None = None
+        self.root: sa.RootTransaction | None = None
 
     @property
     def is_open(self) -> bool:
@@ -70,19 +77,19 @@ class _SessionBinding:
 
     def connect(self) -> sa.Connection:
         connection = self._session.connection()
-        self._root = connection.get_transaction()
+        self.root = connection.get_transaction()
         return connection
 
     def commit(self) -> None:
         self._session.commit()
 
     def rollback(self) -> None:
-        if self._owned and self._root is not None and self._root.connection.get_transaction() is not self._root:
+        if self._owned and self.root is not None and self.root.connection.get_transaction() is not self.root:
             self._session.close()  # it was ended on the Connection; the Session would end it once more
             return
         self._session.rollback()
-        if self._root is not None and self._root.is_active:
-            self._root.rollback()  # a Session that joined its Connection's transaction leaves that one open
+        if self.root is not None and self.root.is_active:
+            self.root.rollback()  # a Session that joined its Connection's transaction leaves that one open
 
     def close(self) -> None:
         if self._owned:
@@ -95,14 +102,14 @@ class _ConnectionBinding:
     def __init__(self, connection: sa.Connection, *, owned: bool) -> None:
         self._connection = connection
         self._owned = owned
+        self.root: sa.RootTransaction | None = None
 
     @property
     def is_open(self) -> bool:
         return self._owned
 
     def connect(self) -> sa.Connection:
-        if not self._connection.in_transaction():
-            self._connection.begin()
+        self.root = self._connection.get_transaction() or self._connection.begin()
         return self._connection
 
     def commit(self) -> None:
@@ -134,49 +141,34 @@ _abandoned: list[sa.Connection] = []
 
 # Remembered here, because `event.contains` identifies an engine by its id(), which a new engine may have inherited from
 # one that was collected: the new engine would not be watched, and a swallowed error would end as a success.
-_watched: weakref.WeakSet[sa.Engine] = weakref.WeakSet()
+_watched: weakref.WeakSet[sa.Engine | sa.Dialect] = weakref.WeakSet()
 _watching = threading.Lock()
 
 
 def watch(engine: sa.Engine) -> None:
-    """Notify the transactions of dual writes on `engine` of commits and failed statements. Harmless when repeated.
+    """Notify the transactions of dual writes on `engine` of statements, failures and commits. Harmless when repeated.
 
-    SQLAlchemy iterates over an engine's listeners while other threads work, so they must not come and go with each
-    transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
+    The dialect notifies them. With listeners on an engine SQLAlchemy would look for those of every event, which takes
+    as many calls as a statement. SQLAlchemy iterates over listeners while other threads work, so they must not come and
+    go with each transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
     """
     with _watching:
-        if engine not in _watched:
+        if engine.dialect not in _watched:
+            _watched.add(engine.dialect)
+            _watch_dialect(engine)
+        if engine.dialect.name == "sqlite" and engine not in _watched:
             _watched.add(engine)
-            for name, listener in _LISTENERS.items():
-                event.listen(engine, name, listener)
-            if engine.dialect.name == "sqlite":
-                event.listen(engine, "savepoint", _begin_before_savepoint)
-                event.listen(engine, "checkout", raise_synchronous)
-            if engine.dialect.name == "postgresql" and engine.dialect.driver in DRIVERS_THAT_MARK:
-                # Before other listeners, which may send the first statement. `event.listen` ignores `insert` here.
-                _event_key(engine, "begin", _begin_listener(engine)).base_listen(insert=True)
+            event.listen(engine, "savepoint", _begin_before_savepoint)
+            event.listen(engine, "checkout", raise_synchronous)
 
 
-def _begin_listener(engine: sa.Engine) -> Callable[[sa.Connection], None]:
-    """Return the listener that marks the transactions of `engine`, and of its variants that have none of their own.
-
-    A variant, which `execution_options()` returns, calls its own listeners and then those of `engine`. Between two of
-    ours one of the application may send BEGIN, whose mark the second would forget.
-    """
-    mark = begin_marker()
-    own = weakref.ref(engine)  # the engine keeps the listener
-
-    def on_begin(connection: sa.Connection) -> None:
-        if connection.engine is own() or _nearest_watched(connection.engine) is own():
-            mark(connection.connection.driver_connection)
-
-    return on_begin
-
-
-def _nearest_watched(variant: sa.Engine) -> sa.Engine:
-    while variant not in _watched:
-        variant = proxied_by(variant)
-    return variant
+def _watch_dialect(engine: sa.Engine) -> None:
+    event.listen(engine, "handle_error", _on_error)
+    for name, listener in _ON_STATEMENTS.items():
+        # before listeners that send the statement themselves; `event.listen` ignores `insert` here
+        _event_key(engine, name, listener).base_listen(insert=True)
+    notify_of_ends(engine.dialect)
+    mark_transactions(engine.dialect)
 
 
 def for_own_use(engine: sa.Engine) -> sa.Engine:
@@ -184,47 +176,44 @@ def for_own_use(engine: sa.Engine) -> sa.Engine:
     return engine.execution_options(**{_OWN: True})
 
 
-def _before_commit(connection: sa.Connection) -> None:
-    transaction = vars(connection).get(ON_CONNECTION)
-    if transaction is not None:
-        transaction.before_commit()
-
-
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
     """Send BEGIN: sqlite3 sends it only before the first change, and until then RELEASE of a savepoint is a COMMIT."""
-    if in_transaction(connection.connection.driver_connection) is False and not commits_by_itself(connection):
+    driver = connection.connection.driver_connection
+    if in_transaction(driver) is False and not commits_by_itself(
+        connection.dialect, connection.connection.dbapi_connection, driver
+    ):
         connection.exec_driver_sql("BEGIN")
 
 
-def _before_rollback(connection: sa.Connection) -> None:
+def _on_statement(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
+    transaction = vars(context.root_connection).get(ON_CONNECTION)
+    if transaction is not None:
+        transaction.before_statement(statement)
+        if transaction.awaits_statement:
+            after_statement(context, transaction.after_statement)
+
+
+def _on_statement_without_parameters(cursor: Any, statement: str, context: Any) -> None:
+    _on_statement(cursor, statement, None, context)
+
+
+_ON_STATEMENTS: dict[str, Callable[..., None]] = {
+    "do_execute": _on_statement,
+    "do_executemany": _on_statement,
+    "do_execute_no_params": _on_statement_without_parameters,
+}
+
+
+def _commit_has_begun(connection: sa.Connection) -> None:
     transaction = vars(connection).get(ON_CONNECTION)
     if transaction is not None:
-        transaction.rolled_back()
-
-
-def _before_statement(
-    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
-) -> None:
-    transaction = vars(connection).get(ON_CONNECTION)
-    if transaction is not None:
-        try:
-            transaction.before_statement(statement)
-        except Exception as refused:  # which SQLAlchemy 2.0 does not report to `_on_error`
-            transaction.remember_failure(refused, statement)
-            raise
-
-
-def _after_statement(
-    connection: sa.Connection, cursor: Any, statement: str, parameters: Any, context: Any, executemany: bool
-) -> None:
-    transaction = vars(connection).get(ON_CONNECTION)
-    if transaction is not None:
-        transaction.after_statement(statement)
+        transaction.commit_has_begun()
 
 
 # The attribute of a Session under which the listeners below find the transaction that it is part of. They listen to all
 # Sessions, from the start: to make and remove listeners for each block costs more than the block's own statement.
 _ATTRIBUTE = "_dualwrite_transaction"
+_OWN_LISTENERS_OF_SESSIONS = 1  # to "before_commit"
 
 
 def follow_session(session: Session, transaction: SqlAlchemyTransaction) -> None:
@@ -269,7 +258,10 @@ def _after_transaction_create(session: Session, transaction: SessionTransaction)
 def _on_error(context: ExceptionContext) -> None:
     connection = context.connection
     transaction = None if connection is None else transaction_on(connection)
-    if transaction is not None:
+    is_refused_commit = context.statement is None and isinstance(
+        context.original_exception, TransactionEndedInsideError
+    )
+    if transaction is not None and not is_refused_commit:
         transaction.remember_failure(context.original_exception, context.statement)
     is_ours = transaction is not None or (connection is not None and _OWN in connection.get_execution_options())
     if is_ours and context.dialect.name == "sqlite":
@@ -284,15 +276,6 @@ def _keep_interrupted_connection(context: ExceptionContext) -> None:
     """
     if not isinstance(context.original_exception, Exception):
         context.is_disconnect = False
-
-
-_LISTENERS: dict[str, Callable[..., Any]] = {
-    "commit": _before_commit,
-    "rollback": _before_rollback,
-    "handle_error": _on_error,
-    "before_cursor_execute": _before_statement,
-    "after_cursor_execute": _after_statement,
-}
 
 
 def assert_one_database(session: Session, connection: sa.Connection) -> None:
@@ -337,7 +320,6 @@ class SqlAlchemyTransaction:
         self._committing = False
         self._failure: BaseException | None = None
         self._second_database = False
-        self._driver_has_begun = False
         self._control: TransactionControl | None = None  # of the statement in progress
         self._is_dropped = False
         self._raise_durability: str | None = None  # None until the state is written
@@ -345,19 +327,28 @@ class SqlAlchemyTransaction:
         self._message: CommitMessage | None = None  # what COMMIT is sent with; None: it is sent alone
         self._is_added = False  # what decides was written before COMMIT, whoever sends that
         self._statements_since = 0
+        self.has_arrived = False
+        """Whether COMMIT was requested and not refused."""
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.connection = self._binding.connect()
-        self.driver: Any = self.connection.connection.driver_connection
+        self._fairy = self.connection.connection  # SQLAlchemy's own name for its proxy of the driver's connection
+        self._dbapi_connection = self._fairy.dbapi_connection
+        assert self._dbapi_connection is not None, "the Connection has just begun a transaction on it"
+        self.driver: Any = self.connection.dialect.get_driver_connection(self._dbapi_connection)
         """The driver's connection."""
+        self._is_marked = self.connection.dialect.driver in DRIVERS_THAT_MARK
+        self._driver_has_begun = in_transaction(self.driver) is True
         self._grammar = grammar_of(self.connection.dialect.name)
-        self._root = self.connection.get_transaction()
+        self._root = self._binding.root
         try:
             self._assert_can_decide(engine)
         except BaseException:
             self._binding.close()
             raise
-        vars(self.connection)[ON_CONNECTION] = self
+        vars(self.connection)[ON_CONNECTION] = vars(self._fairy)[ON_CONNECTION] = self
+        if self._driver_has_begun:
+            mark_late(self.connection)
         if self.session is not None:
             follow_session(self.session, self)
 
@@ -373,7 +364,7 @@ class SqlAlchemyTransaction:
             raise IllegalStateError(_TWO_PHASE)
         if ON_CONNECTION in vars(self.connection):
             raise IllegalStateError(_INSIDE_ANOTHER)
-        if commits_by_itself(self.connection):
+        if commits_by_itself(self.connection.dialect, self._dbapi_connection, self.driver):
             raise IllegalStateError(_AUTOCOMMIT)
 
     @property
@@ -411,6 +402,8 @@ class SqlAlchemyTransaction:
     def commit(self) -> None:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._committing = True
+        if has_commit_listeners(self.connection):
+            event.listen(self.connection, "commit", _commit_has_begun)  # before those of the engine
         if self._raise_durability is None and self._message is None:
             self._binding.commit()
         else:
@@ -480,9 +473,11 @@ class SqlAlchemyTransaction:
         if self._belongs_to_the_parent:
             _abandoned.append(self.connection)
             return
+        self.write = None  # which has this transaction: all of the block would be left to the garbage collector
         if self.session is not None:
             forget_session(self.session)
         vars(self.connection).pop(ON_CONNECTION, None)
+        vars(self._fairy).pop(ON_CONNECTION, None)
         try:
             self._binding.close()
         except Exception as error:
@@ -527,15 +522,25 @@ class SqlAlchemyTransaction:
                 "fail in a savepoint (session.begin_nested())"
             ) from failure
 
+    def commit_has_begun(self) -> None:
+        """Note that listeners of the application are called, of which one may send COMMIT past SQLAlchemy."""
+        self.commit_was_sent = self._committing
+
+    def arrive(self, send_commit: Callable[[], None]) -> None:
+        """Call `send_commit`, which sends COMMIT: something has requested it, and all listeners were called."""
+        self.before_commit()
+        self.has_arrived = True
+        send_commit()
+
     def before_commit(self) -> None:
+        """Raise if COMMIT must not be sent."""
         if not self._committing:
             raise TransactionEndedInsideError(
                 "commit was called inside a dual write; neither database nor Kafka was changed: "
                 "leaving the block commits both"
             )
         self._assert_not_doomed()
-        has_ended = self._driver_has_begun and in_transaction(self.driver) is False
-        if self._is_still_written is not None and (self._statements_since or has_ended or self.has_hooks):
+        if self._is_still_written is not None and (self._statements_since or self._has_ended_past or self.has_hooks):
             # A hook of the application ran after the state was written, and may have undone it: the records would be
             # published without what it has undone. Past SQLAlchemy, it leaves no trace here.
             self._driver_has_begun = False  # the row tells, also of a COMMIT past SQLAlchemy
@@ -550,11 +555,9 @@ class SqlAlchemyTransaction:
     @property
     def has_hooks(self) -> bool:
         """Whether functions of the application are called inside the commit."""
-        listeners = self.connection.dispatch.commit
-        of_session = () if self.session is None else self.session.dispatch.before_commit
-        return any(each is not _before_commit for each in listeners) or any(
-            each is not _before_session_commit for each in of_session
-        )
+        if self.session is not None and len(self.session.dispatch.before_commit) != _OWN_LISTENERS_OF_SESSIONS:
+            return True
+        return has_commit_listeners(self.connection)
 
     def rolled_back(self) -> None:
         """Note that the whole transaction is rolled back; `assert_intact` will find it."""
@@ -570,10 +573,11 @@ class SqlAlchemyTransaction:
             self._doom_all(error)
 
     def before_statement(self, statement: str) -> None:
+        """Raise if the statement must not be sent."""
         self._control = control_of(statement, self._grammar)
         if self._control.steps:
             self._control.assert_may_be_sent(statement)
-        if self._driver_has_begun and in_transaction(self.driver) is False:
+        if self._has_ended_past:
             ended = TransactionEndedInsideError(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
                 "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write "
@@ -583,9 +587,23 @@ class SqlAlchemyTransaction:
             # a COMMIT after the state has decided
             self.commit_was_sent |= self._is_still_written is not None or self._is_added
             raise ended
-
-    def after_statement(self, statement: str) -> None:
         self._statements_since += 1
+
+    @property
+    def awaits_statement(self) -> bool:
+        """Whether `after_statement` must be called if the statement succeeds."""
+        return not (self._driver_has_begun or self._is_marked) or (
+            self._control is not None and bool(self._control.steps)
+        )
+
+    @property
+    def _has_ended_past(self) -> bool:
+        """Whether the driver has begun a transaction and is in none any more, which was ended past SQLAlchemy."""
+        has_begun = self._driver_has_begun or (self._is_marked and MARK_ATTRIBUTE in vars(self.driver))
+        return has_begun and in_transaction(self.driver) is False
+
+    def after_statement(self) -> None:
+        """Take note that the statement has succeeded."""
         if not self._driver_has_begun:
             self._driver_has_begun = in_transaction(self.driver) is True
         # Taken from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint.

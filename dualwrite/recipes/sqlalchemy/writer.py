@@ -70,7 +70,8 @@ class DualTransaction(DualWrite):
     @property
     def session(self) -> Session:
         """The Session of this dual write. Raises IllegalStateError on a bare Connection."""
-        self.assert_in_block()
+        if self._is_over:
+            self.assert_in_block()
         if self._session is None:
             raise IllegalStateError("this dual write runs on a Connection; use tx.connection")
         return self._session

@@ -103,7 +103,8 @@ class AsyncDualTransaction(DualWrite):
     @property
     def session(self) -> AsyncSession:
         """The AsyncSession of this dual write. Raises IllegalStateError on a bare AsyncConnection."""
-        self.assert_in_block()
+        if self._is_over:
+            self.assert_in_block()
         if not isinstance(self._bound, AsyncSession):
             raise IllegalStateError("this dual write runs on an AsyncConnection; use tx.connection")
         return self._bound
