@@ -423,20 +423,17 @@ async def value_without_greenlet(
     connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any], carry: Carry
 ) -> str | None:
     """Return what `value_past_sqlalchemy` does, on a connection of psycopg; `carry` is for errors alone."""
-    from dualwrite.recipes.psycopg.driver import cursor_of, is_between_statements, pyformat
+    from dualwrite.recipes.psycopg.driver import is_between_statements, one_text
 
     if not is_between_statements(driver):
         return None
     try:
-        cursor = cursor_of(driver)
-        executed = cursor.execute(pyformat(sql), values)
-        if connection.dialect.is_async:
-            await executed
+        value: Any = one_text(driver, sql, values)
+        text: str | None = await value if connection.dialect.is_async else value
     except BaseException as error:
         failure = error
     else:
-        result = cursor.pgresult  # less than a third of the calls of `fetchone`
-        return result.get_value(0, 0).decode(errors="replace") if result.ntuples else None
+        return text
     await carry(partial(_raise_as_sqlalchemy, connection, failure, sql))
     raise AssertionError("it raises")
 
