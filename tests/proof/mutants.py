@@ -1462,30 +1462,33 @@ MUTANTS: Final = (
         OutboxSpace(1, Budget(losses=1)),
         (
             Edit(
-                f"{_SQL}outbox_statements.py", "array_agg(block) FROM gone)", "array_agg(block) FROM gone HAVING false)"
+                f"{_SQL}outbox_statements.py",
+                "FROM forgotten) FROM gone) SELECT count(*) FROM gone",
+                "FROM forgotten) FROM gone HAVING false) SELECT count(*) FROM gone",
             ),
         ),
     ),
     Mutant(
-        "outbox-forgotten-at-once",
-        "notes of published blocks are kept for five minutes",
+        "outbox-forgotten-unsaid",
+        "what deletes notes says up to which number there were blocks in them",
         OutboxSpace(1, Budget(losses=1), ((b"a1",), (b"b1",))),
         (
             Edit(
                 f"{_SQL}outbox_statements.py",
-                'f" WHERE stored_at_ms < {POSTGRES_NOW_MS} - {PUBLISHED_KEPT_MS}))),"',
-                '" WHERE true))),"',
+                'f" WHERE abs({POSTGRES_NOW_MS} - stored_at_ms) > {PUBLISHED_KEPT_MS}))"',
+                '" WHERE true))"',
             ),
+            Edit(f"{_SQL}outbox_statements.py", "(SELECT max(up_to) FROM forgotten)", "NULL"),
         ),
     ),
     Mutant(
         "outbox-old-is-rolled-back",
-        "after five minutes, that a block is not noted proves nothing",
+        "once notes of later blocks are deleted, that a block is not noted proves nothing",
         OutboxSpace(1, Budget(losses=1, hours=1), ((b"a1",), (b"b1",))),
         (
             Edit(
                 f"{_SQL}outbox_statements.py",
-                "        if not is_there and age_ms > PUBLISHED_KEPT_MS:\n",
+                "        if not is_there and added.seq <= forgotten:\n",
                 "        if False:\n",
             ),
         ),
@@ -1530,8 +1533,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_SQL}outbox_statements.py",
-                '" bytes_before + octet_length(records) <= CAST(:most AS bigint) ORDER BY seq"',
-                '" bytes_before + octet_length(records) <= CAST(:most AS bigint) ORDER BY seq DESC"',
+                'AS oldest) AS summed ORDER BY seq"',
+                'AS oldest) AS summed ORDER BY seq DESC"',
             ),
         ),
     ),
