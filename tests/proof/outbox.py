@@ -6,11 +6,8 @@ comes after a crash does both. Only what carries requests and statements is repl
 
 from __future__ import annotations
 
-import types
-from collections.abc import Coroutine, Generator, Hashable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
-from unittest import mock
+from collections.abc import Sequence
+from typing import Any, Final
 
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.availability import Availability
@@ -27,6 +24,7 @@ from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, BlocksOfAnyId, OutboxTable, place_of
 from tests.proof.automaton import Program, Said, ask
+from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_requests import TOPIC
 from tests.proof.lease_model import PREFIX, CheckedLeases
@@ -45,8 +43,6 @@ from tests.proof.owner import (
 from tests.proof.pool import LAST_WRITE, SETTINGS, CheckedWaiting, OneThread
 from tests.proof.redo_model import DatabaseGone, checked_redo_table
 
-ResultT = TypeVar("ResultT")
-
 PUBLISHER: Final = "publisher"
 """Who says what becomes of an attempt to publish."""
 
@@ -61,46 +57,6 @@ _COPIES: Final = Settings(keeps_copy=True)
 _ROUNDS_TO_SETTLE: Final = 4
 _BACKGROUND_ROUNDS: Final = 3
 """How often the background of a process that adds blocks asks for the outcome of a lost COMMIT."""
-
-
-class _Clock:
-    """The clock of one process, for which no time passes but when its caller gives up."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-
-    def monotonic(self) -> float:
-        return self._now_s
-
-    def time(self) -> float:
-        return self._now_s
-
-    def give_up(self) -> None:
-        """Let more time pass than anybody waits."""
-        self._now_s += 2 * NO_DEADLINE_MS
-
-    @types.coroutine
-    def told(self, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashable, Any, ResultT]:
-        """Carry out steps that look at this clock."""
-        reply: Any = None
-        error: BaseException | None = None
-        while True:
-            with self._in_force():
-                try:
-                    request = steps.send(reply) if error is None else steps.throw(error)
-                except StopIteration as end:
-                    result: ResultT = end.value
-                    return result
-            reply = error = None
-            try:
-                reply = yield request
-            except BaseException as thrown:
-                error = thrown
-
-    @contextmanager
-    def _in_force(self) -> Iterator[None]:
-        with mock.patch.object(outbox, "time", self), mock.patch.object(outbox_publisher, "time", self):
-            yield
 
 
 class _UnaskedLeases(CheckedLeases):
@@ -136,7 +92,7 @@ class OutboxTransaction(CheckedTransaction):
 class CheckedOutboxDatabase(CheckedDatabase):
     """An `OutboxDatabase` whose statements go to the world."""
 
-    def __init__(self, clock: _Clock, *, by_commit: bool, are_large: bool, fails_over: bool) -> None:
+    def __init__(self, clock: Clock, *, by_commit: bool, are_large: bool, fails_over: bool) -> None:
         super().__init__(by_commit=by_commit, settings=_COPIES, fails_over=fails_over)
         self._clock = clock
         self._are_large = are_large
@@ -191,7 +147,7 @@ class OutboxProcess:
         fails_over: bool = False,
     ) -> None:
         self._told = told
-        self.clock: Final = _Clock()
+        self.clock: Final = Clock(outbox, outbox_publisher)
         database = self._database = CheckedOutboxDatabase(
             self.clock, by_commit=by_commit, are_large=are_large, fails_over=fails_over
         )

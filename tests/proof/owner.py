@@ -532,7 +532,7 @@ def _unreachable() -> KafkaUnreachableError:
     return KafkaUnreachableError("no broker could be reached")
 
 
-class _NoWatch:
+class NoWatch:
     """A `KafkaWatch` that runs nothing: the world says when Kafka is back."""
 
     is_running = True
@@ -720,7 +720,7 @@ class CheckedDatabase:
 # ---- the program ----------------------------------------------------------------------------------------------------
 
 
-_A_MOMENT_S: Final = 100.0
+A_MOMENT_S: Final = 100.0
 """Longer than any wait between two attempts."""
 
 
@@ -750,7 +750,7 @@ class Owner:
         self._shape = shape
         self._database = CheckedDatabase(by_commit=by_commit, settings=settings, fails_over=fails_over)
         self._kafka = CheckedKafka(profile)
-        self._availability = Availability(None, _NoWatch(), lambda: 0.0)
+        self._availability = Availability(None, NoWatch(), lambda: 0.0)
         self._now_s = 0.0
         self._coordinator = DualWriteCoordinator(
             TRANSACTIONAL_ID,
@@ -807,7 +807,7 @@ class Owner:
     async def _pass_a_moment(self) -> None:
         if self._availability is None or not await ask(Moment(self._is_away)):
             return
-        self._now_s += _A_MOMENT_S
+        self._now_s += A_MOMENT_S
         self._availability.note_present()
 
     def _send(self, records: RecordBuffer, value: bytes) -> None:

@@ -10,25 +10,33 @@ import types
 from collections.abc import Callable, Coroutine, Generator, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
+from functools import partial
 from typing import Any, Final, TypeVar
+from unittest import mock
 
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord, RecordBuffer
+from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import slot_of
-from dualwrite.recipes.core.store import state_in, stayed_locked
+from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks, state_in, stayed_locked
 from dualwrite.recipes.core.waiting import direct
+from dualwrite.recipes.pool import maintenance
+from dualwrite.recipes.pool import settings as pool_settings_module
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.runtime import Background, Bell, Steps
 from dualwrite.recipes.pool.settings import PoolSettings
 from tests.proof.automaton import Program, Said, ask
+from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_requests import TOPIC
 from tests.proof.lanes import OfSlot
 from tests.proof.lease_model import PREFIX, CheckedLeases
 from tests.proof.owner import (
+    A_MOMENT_S,
+    DEFAULTS,
     RECOVERED,
     RETURNED,
     Begin,
@@ -36,8 +44,11 @@ from tests.proof.owner import (
     CheckedKafka,
     CheckedTransaction,
     LockInTime,
+    Moment,
+    NoWatch,
+    Settings,
 )
-from tests.proof.redo_model import DatabaseGone
+from tests.proof.redo_model import DatabaseGone, OnRedo, checked_redo_table
 
 ResultT = TypeVar("ResultT")
 
@@ -80,7 +91,7 @@ def _on_slot(slot: int, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashab
 
 
 @types.coroutine
-def _carry_out(
+def _carried_out(
     steps: Coroutine[Any, Any, None], background: Callable[[Interrupt], Coroutine[Any, Any, None]] | None = None
 ) -> Generator[Hashable, Any, None]:
     """Carry out steps, and with `background` what the background is told meanwhile.
@@ -99,10 +110,16 @@ def _carry_out(
             reply = yield request
             while isinstance(reply, Interrupt):
                 if background is not None:
-                    yield from _carry_out(background(reply))
+                    yield from _carried_out(background(reply))
                 reply = yield request
         except BaseException as thrown:
             error = thrown
+
+
+async def _driven(
+    steps: Coroutine[Any, Any, None], background: Callable[[Interrupt], Coroutine[Any, Any, None]]
+) -> None:
+    await _carried_out(steps, background)
 
 
 def _slot(transactional_id: str) -> int:
@@ -194,7 +211,16 @@ class PooledDatabase(CheckedDatabase):
     async def begin(self) -> CheckedTransaction:
         self._begun += 1
         await ask(Begin(self._begun))
-        return PooledTransaction(self._begun, by_commit=self._by_commit)
+        return PooledTransaction(self._begun, by_commit=self._by_commit, stored_blocks=self._stored_blocks())
+
+    def _stored_blocks(self) -> StoredBlocks:
+        if not self._settings.policy.needs_table:
+            return NoStoredBlocks()
+        return checked_redo_table(self._begun, self._contents, are_large=False, asking=_on_redo)
+
+
+async def _on_redo(request: OnRedo) -> Any:
+    return await _on_slot(_slot(str(request.transactional_id)), ask(request))
 
 
 # ---- the process ----------------------------------------------------------------------------------------------------
@@ -247,25 +273,36 @@ class CheckedWaiting:
 class PooledProcess:
     """One process with a pool of at most one writer at a time, as an application has it."""
 
-    def __init__(self, profile: Profile, told: list[Said], *, by_commit: bool) -> None:
+    def __init__(self, profile: Profile, told: list[Said], *, by_commit: bool, settings: Settings = DEFAULTS) -> None:
         self._told = told
-        self._database = PooledDatabase(by_commit=by_commit, fails_over=False)
-        settings = PoolSettings(
+        self._database = PooledDatabase(by_commit=by_commit, settings=settings, fails_over=False)
+        self.clock: Final = Clock(maintenance)
+        pool_settings = PoolSettings(
             PREFIX,
             max_writers=1,
             acquire_timeout_ms=0,
             lease_ms=NO_DEADLINE_MS,
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
+            when_kafka_is_away="store" if settings.stores_blocks else "refuse",
+            max_stored_age_ms=NO_DEADLINE_MS**2,
             pause=None,
             producer_settings=SETTINGS,
         )
-        availability, leases = Availability(), CheckedLeases()
+        self._availability = availability = Availability(None, NoWatch(), self.clock.monotonic)
+        leases = CheckedLeases()
         waiting: Any = CheckedWaiting(profile, PooledKafka)
+        new_coordinator = pool_settings.coordinator_maker(self._database, waiting, availability, leases)
+
+        def by_clock(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
+            timed = partial(DualWriteCoordinator, clock_s=self.clock.monotonic)
+            with mock.patch.object(pool_settings_module, "DualWriteCoordinator", timed):
+                return new_coordinator(slot, recovery=recovery)
+
         self._pool = PoolCoordinator(
-            settings,
+            pool_settings,
             leases=leases,
-            new_coordinator=settings.coordinator_maker(self._database, waiting, availability, leases),
+            new_coordinator=by_clock,
             runtime=OneThread(),
             availability=availability,
         )
@@ -273,6 +310,7 @@ class PooledProcess:
     async def write(self, value: bytes) -> None:
         """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""
         progress = None
+        await self._pass_a_moment()
         block = self._pool.enter()
         try:
             await block.get_ready()
@@ -294,6 +332,11 @@ class PooledProcess:
         if progress is not None:
             self._told.append((value, None if progress.outcome is None else progress.outcome.name))
 
+    async def _pass_a_moment(self) -> None:
+        if self._availability.is_away and await ask(Moment(until_back=True)):
+            self.clock.pass_s(A_MOMENT_S)
+            self._availability.note_present()
+
     async def recover(self) -> bool:
         """Resolve what may be open in any slot. Return whether that succeeded."""
         try:
@@ -310,48 +353,50 @@ class PooledProcess:
 
     async def in_foreground(self, steps: Coroutine[Any, Any, None]) -> None:
         """Carry out steps of the application, while the background does what it is told to."""
-        await _carry_out(steps, self._background)
+        await self.clock.told(_driven(steps, self._background))
 
     async def _background(self, interrupt: Interrupt) -> None:
-        maintenance = self._pool.maintenance
+        keeping = self._pool.maintenance
         try:
             if interrupt is Interrupt.RENEW:
-                await maintenance.renew()
+                await keeping.renew()
             else:
-                for error in (await maintenance.resolve_once())[0]:
+                for error in (await keeping.resolve_once())[0]:
                     raise error
         except (DualWriteError, DatabaseGone) as error:
             self._told.append(("background", type(error).__name__))
 
 
-def pool_writes(profile: Profile, values: Sequence[bytes], *, by_commit: bool = False) -> Program:
+def pool_writes(
+    profile: Profile, values: Sequence[bytes], *, by_commit: bool = False, settings: Settings = DEFAULTS
+) -> Program:
     """Return the program of a process that carries out dual writes by a pool, and closes it."""
 
     async def program(told: list[Said]) -> None:
-        process = PooledProcess(profile, told, by_commit=by_commit)
+        process = PooledProcess(profile, told, by_commit=by_commit, settings=settings)
         for value in values:
             await process.in_foreground(process.write(value))
-        await process.close()
+        await process.clock.told(process.close())
 
     return program
 
 
-def pool_recovers(profile: Profile, *, tries: int) -> Program:
+def pool_recovers(profile: Profile, *, tries: int, settings: Settings = DEFAULTS) -> Program:
     """Return the program of processes that recover every slot, write once more, and recover that if it has to be."""
 
     async def recovered(told: list[Said]) -> PooledProcess | None:
         for _ in range(tries):
-            process = PooledProcess(profile, told, by_commit=False)
-            if await process.recover():
+            process = PooledProcess(profile, told, by_commit=False, settings=settings)
+            if await process.clock.told(process.recover()):
                 return process
-            await process.close()
+            await process.clock.told(process.close())
         return None
 
     async def program(told: list[Said]) -> None:
         process = await recovered(told)
         if process is not None:
-            await process.write(LAST_WRITE)
-            await process.close()
+            await process.clock.told(process.write(LAST_WRITE))
+            await process.clock.told(process.close())
             await recovered(told)
 
     return program

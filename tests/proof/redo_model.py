@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -42,6 +42,15 @@ class OnRedo(NamedTuple):
     sql: str
     values: tuple[tuple[str, Value], ...]
 
+    @property
+    def transactional_id(self) -> Value:
+        """The id that it is about, as each statement is."""
+        return dict(self.values)["id"]
+
+
+Asking = Callable[[OnRedo], Awaitable[Any]]
+"""Yields a request to the world."""
+
 
 class DatabaseGone(Exception):  # noqa: N818 - as drivers name it
     """The connection is lost, and with it the transaction, unless it was being committed."""
@@ -69,9 +78,22 @@ def executed(rows: RedoRows, sql: str, values: tuple[tuple[str, Value], ...]) ->
     return result, tuple(engine.execute(f"SELECT * FROM {REDO_TABLE} ORDER BY seq"))
 
 
-def with_head(transactional_id: str) -> RedoRows:
-    """Return the table in which an id has the row that is made ahead of time."""
-    return executed((), INSERT_HEAD, (("id", transactional_id),))[1]
+def with_head(*transactional_ids: str) -> RedoRows:
+    """Return the table in which ids have the row that is made ahead of time."""
+    heads = [executed((), INSERT_HEAD, (("id", each),))[1] for each in sorted(transactional_ids)]
+    return tuple(row for head in heads for row in head)
+
+
+def of_id(rows: RedoRows, transactional_id: Value) -> RedoRows:
+    """Return the rows of one id."""
+    return tuple(row for row in rows if row[0] == transactional_id)
+
+
+def with_changed(rows: RedoRows, changed: RedoRows) -> RedoRows:
+    """Return the table with these rows of the ids that they name, of which each has one that is never deleted."""
+    ids = {row[0] for row in changed}
+    kept = tuple(row for row in rows if row[0] not in ids)
+    return tuple(sorted((*kept, *changed), key=lambda row: (str(row[0]), str(row[1]).rjust(20))))
 
 
 def blocks_in(rows: RedoRows) -> frozenset[Value]:
@@ -85,8 +107,9 @@ def blocks_in(rows: RedoRows) -> frozenset[Value]:
 class _CheckedStatements:
     """`Statements` that go to the world."""
 
-    def __init__(self, number: int, contents: dict[bytes, bytes], *, are_large: bool) -> None:
+    def __init__(self, number: int, contents: dict[bytes, bytes], asking: Asking, *, are_large: bool) -> None:
         self._number = number
+        self._asking = asking
         self._contents = contents
         self._are_large = are_large
 
@@ -106,7 +129,7 @@ class _CheckedStatements:
 
     async def _ask(self, sql: str, values: Mapping[str, Any]) -> Any:
         said = tuple((name, self._told_to_the_world(name, value)) for name, value in values.items())
-        reply = await ask(OnRedo(self._number, sql, said))
+        reply = await self._asking(OnRedo(self._number, sql, said))
         if reply is None:
             raise DatabaseGone(sql)
         return reply
@@ -128,10 +151,12 @@ def without_token(content: bytes) -> bytes:
     return bytes(body) + zlib.crc32(body).to_bytes(_CHECKSUM_BYTES, "big")
 
 
-def checked_redo_table(number: int, contents: dict[bytes, bytes], *, are_large: bool) -> RedoTable:
+def checked_redo_table(
+    number: int, contents: dict[bytes, bytes], *, are_large: bool, asking: Asking = ask
+) -> RedoTable:
     """Return the real `StoredBlocks` of a database transaction of this process, on the world's table.
 
     `contents` belongs to the process: what it has stored, by what the world knows of it. `are_large`: no two blocks are
     published by one transaction.
     """
-    return RedoTable(_CheckedStatements(number, contents, are_large=are_large), lock_clause="")
+    return RedoTable(_CheckedStatements(number, contents, asking, are_large=are_large), lock_clause="")

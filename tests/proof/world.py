@@ -43,7 +43,7 @@ from tests.proof.kafka_requests import (
     RepairOf,
 )
 from tests.proof.lanes import Held, Lane, OfSlot, exchanged, exchanged_hold
-from tests.proof.lease_model import LeaseRow, OnLeases, executed, has_expired, lapsed, slots_that_may_lapse
+from tests.proof.lease_model import PREFIX, LeaseRow, OnLeases, executed, has_expired, lapsed, slots_that_may_lapse
 from tests.proof.outbox_model import EMPTY, NO_CHANGES, Changes, Outbox
 from tests.proof.owner import (
     AWAY,
@@ -77,7 +77,7 @@ from tests.proof.owner import (
 )
 from tests.proof.plain import FAILED, Decide, produces
 from tests.proof.pool import LAST_WRITE, Interrupt, pool_recovers, pool_writes
-from tests.proof.redo_model import OnRedo, RedoRows, with_head
+from tests.proof.redo_model import OnRedo, RedoRows, of_id, with_changed, with_head
 from tests.proof.remembered import remembered
 from tests.proof.service import ReadRow, serves
 from tests.proof.shape import ONE_RECORD, Shape
@@ -87,6 +87,7 @@ _FEW: Final = 2
 """So many processes are not merged: exchanging them takes longer than visiting twice as many states."""
 
 _MOST_LATE: Final = 3
+_MOST_SLOTS: Final = 6
 _SETTLING_TRIES: Final = 4
 _READS: Final = (EndOf, RecordsOf, RepairOf, DescribeTransaction, AskFeatures)
 _POLLS: Final = 3
@@ -148,7 +149,7 @@ class Txn(NamedTuple):
     is_committing: bool = False
     """Whether its COMMIT is on the way, and no process waits for it."""
     redo: RedoRows | None = None
-    """The table of stored blocks with its changes; None if it has changed nothing there."""
+    """The stored blocks of the ids of which it has changed some; None if it has changed nothing there."""
     cut_off: tuple[str, str] | None = None
     """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
     held: tuple[Held, ...] = ()
@@ -262,8 +263,9 @@ class Rules:
             programs = [*(produces(profile, values) for values in written), produces(profile, after_crash)]
             programs.append(produces(profile, (), tries=_SETTLING_TRIES))
         elif pools:
-            programs = [pool_writes(profile, values, by_commit=by_commit) for values in (*written, after_crash)]
-            programs.append(pool_recovers(profile, tries=_SETTLING_TRIES))
+            pooled = partial(pool_writes, by_commit=by_commit, settings=settings)
+            programs = [pooled(profile, values) for values in (*written, after_crash)]
+            programs.append(pool_recovers(profile, tries=_SETTLING_TRIES, settings=settings))
         else:
             writing = partial(writes, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
             recovering = partial(recovers, shape=shape, settings=settings)
@@ -291,7 +293,8 @@ class Rules:
         kafka = Kafka(logs=((),) * self.shape.partitions)
         world = World(kafka, ("", ""), frozenset(), (), processes, (), budget)
         if self._settings.policy.needs_table:
-            world = world._replace(redo=with_head(TRANSACTIONAL_ID))
+            ids = [f"{PREFIX}-{slot}" for slot in range(_MOST_SLOTS)] if self._pools else [TRANSACTIONAL_ID]
+            world = world._replace(redo=with_head(*ids))
         for number in range(len(processes)):
             world = self._at_once(world, number)
         return world
@@ -819,9 +822,12 @@ class Rules:
         if txn is None:
             return world, None
         assert txn.is_locked, "stored blocks were read or changed without the lock of the row"
-        before = world.redo if txn.redo is None else txn.redo
+        changed = txn.redo or ()
+        before = of_id(changed, request.transactional_id) or of_id(world.redo, request.transactional_id)
         result, after = redo_model.executed(before, request.sql, request.values)
-        return world if after == before else replaced(world, txn, txn._replace(redo=after)), result
+        return world if after == before else replaced(
+            world, txn, txn._replace(redo=with_changed(changed, after))
+        ), result
 
     def _txn(self, world: World, number: int, txn_number: int) -> Txn | None:
         incarnation = world.processes[number].incarnation
@@ -1135,7 +1141,7 @@ def _committed(world: World, txn: Txn, *, confirmed: bool = False) -> World:
         row=txn.row or world.row,
         table=world.table | set(txn.inserted),
         decided=world.decided + txn.inserted,
-        redo=world.redo if txn.redo is None else txn.redo,
+        redo=world.redo if txn.redo is None else with_changed(world.redo, txn.redo),
         past=past,
         beside=beside,
         outbox=outbox_model.committed(world.outbox, txn.outbox),

@@ -1,0 +1,62 @@
+"""A clock for the code of one process, of which many are interleaved in one thread."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Coroutine, Generator, Hashable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import Any, TypeVar
+from unittest import mock
+
+from tests.proof.kafka_model import NO_DEADLINE_MS
+
+ResultT = TypeVar("ResultT")
+
+
+class Clock:
+    """The clock of one process, for which time passes only when it is told so."""
+
+    def __init__(self, *modules: ModuleType) -> None:
+        """`modules` look at it, by the name `time`."""
+        self._modules = modules
+        self._now_s = 0.0
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def time(self) -> float:
+        return self._now_s
+
+    def give_up(self) -> None:
+        """Let more time pass than anybody waits."""
+        self.pass_s(2 * NO_DEADLINE_MS)
+
+    def pass_s(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now_s += seconds
+
+    @types.coroutine
+    def told(self, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashable, Any, ResultT]:
+        """Carry out steps that look at this clock."""
+        reply: Any = None
+        error: BaseException | None = None
+        while True:
+            with self._in_force():
+                try:
+                    request = steps.send(reply) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    result: ResultT = end.value
+                    return result
+            reply = error = None
+            try:
+                reply = yield request
+            except BaseException as thrown:
+                error = thrown
+
+    @contextmanager
+    def _in_force(self) -> Iterator[None]:
+        with ExitStack() as replaced:
+            for module in self._modules:
+                replaced.enter_context(mock.patch.object(module, "time", self))
+            yield
