@@ -152,3 +152,10 @@ def test_what_the_broker_has_aborted_is_published_from_its_copy() -> None:
         return bool(world.log_starts) and times == 2 and b"a1" in visible(log)
 
     assert_reached(OutboxSpace(3, Budget(timeouts=1, deletions=1)), is_copied)
+
+
+@pytest.mark.parametrize("tier", PROFILES)
+def test_nothing_is_wrong_without_reductions(tier: int) -> None:
+    found = OutboxSpace(tier, Budget(losses=1)).search(kind=OutboxRules)
+    assert found.wrong is None, str(found.story)
+    assert found.is_complete
