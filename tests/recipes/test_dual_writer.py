@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -74,6 +76,22 @@ def test_what_the_session_did_before_the_block_belongs_to_it(scenario: Scenario,
         session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "1"})
         with writer.transaction(session) as tx:
             tx.send(scenario.topic, key="k", value="1")
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
+def test_nothing_of_a_block_is_left_to_the_garbage_collector(scenario: Scenario, writer: DualWriter) -> None:
+    """Which would run the more often, and give back the block's objects the later."""
+    gc.collect()
+    gc.disable()
+    try:
+        with writer.transaction() as tx:
+            put(tx, scenario, 1)
+            connection = weakref.ref(tx.connection)
+        del tx
+        assert connection() is None
+    finally:
+        gc.enable()
     scenario.expected.append("1")
     scenario.assert_both_sides_agree()
 

@@ -91,6 +91,22 @@ def test_every_form_of_a_transaction(scenario: Scenario, sessions: Sessions) -> 
     scenario.assert_both_sides_agree()
 
 
+def test_nothing_of_a_transaction_is_left_to_the_garbage_collector(scenario: Scenario, sessions: Sessions) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        with sessions() as session:
+            for end in (session.commit, session.rollback):
+                put(session, scenario, 1)
+                connection = weakref.ref(session.connection())
+                end()
+                assert connection() is None
+    finally:
+        gc.enable()
+    scenario.expected.append("1")
+    scenario.assert_both_sides_agree()
+
+
 def test_a_record_tells_its_place_after_the_commit(scenario: Scenario, sessions: Sessions) -> None:
     with sessions() as session:
         record = send(session, scenario.topic, value="1")

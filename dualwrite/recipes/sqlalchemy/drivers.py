@@ -368,11 +368,11 @@ def mark_late(connection: sa.Connection) -> None:
 
 def after_statement(context: Any, call: Callable[[], None]) -> None:
     """Call a function when the statement of an execution context has succeeded."""
-    post_exec = context.post_exec
 
     def called_after() -> None:
+        del context.post_exec  # which has this function
         call()
-        post_exec()
+        context.post_exec()
 
     context.post_exec = called_after
 

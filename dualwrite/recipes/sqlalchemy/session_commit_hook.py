@@ -78,7 +78,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._arrival = _Arrival(connection)
         self._has_ended = False
         self._initialise(self._arrival, engine, records)
-        self._follower = follower(self)
+        self._follower: Follower | None = follower(self)
 
     def commit(self) -> None:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
@@ -92,6 +92,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
             raise IllegalStateError(_OF_THE_PARENT)
         self._arrival.send_commit = send_commit
         self.has_arrived = self._has_ended = True
+        assert self._follower is not None, "the transaction is not over"
         try:
             self._follower.decide()
         finally:
@@ -101,8 +102,13 @@ class FollowedTransaction(SqlAlchemyTransaction):
         if self._has_ended or self._belongs_to_the_parent:
             return
         self._has_ended = True
+        assert self._follower is not None, "the transaction is not over"
         self._follower.drop()
         self.close()
+
+    def close(self) -> None:
+        super().close()
+        self._follower = None  # as `write`
 
 
 _OF_THE_PARENT = (

@@ -473,7 +473,8 @@ class SqlAlchemyTransaction:
         if self._belongs_to_the_parent:
             _abandoned.append(self.connection)
             return
-        self.write = None  # which has this transaction: all of the block would be left to the garbage collector
+        # They have this transaction: all of the block would be left to the garbage collector.
+        self.write = self._is_still_written = None
         if self.session is not None:
             forget_session(self.session)
         vars(self.connection).pop(ON_CONNECTION, None)
