@@ -268,16 +268,26 @@ def test_a_pipeline_that_a_hook_has_left_open(scenario: Scenario, writer: DualWr
     assert_rolled_back(scenario, writer, write)
 
 
-def test_who_replaces_commit_of_the_driver_is_told(scenario: Scenario, writer: DualWriter) -> None:
+@pytest.mark.parametrize("of_dialect", [False, True], ids=["driver", "dialect"])
+def test_who_replaces_commit_of_the_driver_is_told(scenario: Scenario, writer: DualWriter, of_dialect: bool) -> None:
     """The database has committed without the state, so Kafka must not; and the row must not say so."""
-    before = scenario.row()
+    before, dialect = scenario.row(), scenario.database.engine.dialect
+    do_commit = dialect.do_commit
+
+    def commit_past_all(dbapi_connection: Any) -> None:
+        dialect.do_commit = do_commit  # type: ignore[method-assign]
+        driver.pgconn.exec_(b"COMMIT")
+
     with Session(scenario.database.engine) as session:
         with pytest.raises(IllegalStateError, match="without the prepared state"), writer.transaction(session) as tx:
             put(tx, scenario, 2)
             driver = driver_of(tx.connection)
 
             def replace(session: Session) -> None:
-                vars(driver)["commit"] = lambda: driver.pgconn.exec_(b"COMMIT")
+                if of_dialect:
+                    dialect.do_commit = commit_past_all  # type: ignore[method-assign]
+                else:
+                    vars(driver)["commit"] = lambda: driver.pgconn.exec_(b"COMMIT")
 
             event.listen(session, "before_commit", replace)
     assert scenario.row() == before

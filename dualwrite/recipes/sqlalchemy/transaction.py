@@ -409,7 +409,10 @@ class SqlAlchemyTransaction:
         else:
             self._decide()
         if not self.commit_was_sent:
-            raise IllegalStateError(_JOINED)
+            if not self.is_over:
+                raise IllegalStateError(_JOINED)
+            self.commit_was_sent = True  # by what has replaced the dialect's do_commit
+            raise IllegalStateError(_BYPASSED)
         # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
 
