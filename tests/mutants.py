@@ -337,6 +337,18 @@ MUTANTS: Final = (
     ),
     Mutant(
         "dualwrite/recipes/sqlalchemy/transaction.py",
+        "self._assert_still_decides(self._is_still_written)",
+        "pass",
+        "recipes/test_commit_listeners.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sqlalchemy/transaction.py",
+        "if self._is_left_open:",
+        "if False:",
+        "recipes/test_commit_listeners.py",
+    ),
+    Mutant(
+        "dualwrite/recipes/sqlalchemy/transaction.py",
         "if message is not None and message.was_refused:",
         "if message is not None and not message.was_committed:",
         "crash/test_lost_commit.py",

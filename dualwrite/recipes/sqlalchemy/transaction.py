@@ -468,8 +468,19 @@ class SqlAlchemyTransaction:
             return
         try:
             self._binding.rollback()
+            if self._is_left_open:
+                self.connection.dialect.do_rollback(self.connection.connection)
         except Exception as error:
             self._drop("rolling back the database", error)
+
+    @property
+    def _is_left_open(self) -> bool:
+        """Whether a COMMIT that a function of the application refused has left the driver's transaction open.
+
+        SQLAlchemy takes it for ended then. The next COMMIT of the caller's Connection would commit it.
+        """
+        is_lost = self.connection.closed or self.connection.invalidated
+        return not is_lost and not self.connection.in_transaction() and in_transaction(self.driver) is not False
 
     def close(self) -> None:
         """Close what this transaction opened, and stop watching."""
@@ -544,17 +555,32 @@ class SqlAlchemyTransaction:
                 "leaving the block commits both"
             )
         self._assert_not_doomed()
-        if self._is_still_written is not None and (self._statements_since or self._has_ended_past or self.has_hooks):
-            # A hook of the application ran after the state was written, and may have undone it: the records would be
-            # published without what it has undone. Past SQLAlchemy, it leaves no trace here.
-            self._driver_has_begun = False  # the row tells, also of a COMMIT past SQLAlchemy
-            if not self._is_still_written():
-                self.commit_was_sent = self._is_added
-                raise TransactionEndedInsideError(_UNDONE)
+        if self._is_still_written is not None:
+            self._assert_still_decides(self._is_still_written)
+        elif self._message is None and self.has_hooks and self.connection.dialect.name == "postgresql":
+            self._assert_not_failed()
         if self._raise_durability and self._statements_since:
             # a Session hook ran after the state was written, and may have lowered the durability setting
             self.connection.exec_driver_sql(self._raise_durability)
         self.commit_was_sent = True
+
+    def _assert_still_decides(self, is_still_written: Callable[[], bool]) -> None:
+        """Raise if a function of the application has undone what decides, or failed the transaction.
+
+        The records would be published without it, and the server would not say so: PostgreSQL answers COMMIT of a
+        failed transaction with ROLLBACK, which is no error, and COMMIT outside of a transaction succeeds everywhere.
+        """
+        if self._statements_since or self._has_ended_past or self.has_hooks:
+            # Past SQLAlchemy, a function of the application leaves no trace here.
+            self._driver_has_begun = False  # the row tells, also of a COMMIT past SQLAlchemy
+            if not is_still_written():
+                self.commit_was_sent = self._is_added
+                raise TransactionEndedInsideError(_UNDONE)
+
+    def _assert_not_failed(self) -> None:
+        """Raise the database's error if the transaction has failed, in which everything does."""
+        self.commit_was_sent = False
+        self.connection.exec_driver_sql("SELECT 1")
 
     @property
     def has_hooks(self) -> bool:

@@ -1,0 +1,300 @@
+"""Listeners of SQLAlchemy's event "commit" that undo a dual write past SQLAlchemy, right before COMMIT is sent.
+
+PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, which is no error, and most drivers do not say so. A
+listener may also be called after ours. Whatever it does: both sides are written, or neither is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.util import await_only
+
+from dualwrite import GroupCommit, Outbox
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
+from tests.crash.awaited import AwaitedWriter, make_awaited_writer
+from tests.crash.scenario import InjectedError, Scenario, make_writer
+from tests.recipes.outboxes import assert_published, outbox_pool, settings_for
+from tests.support.awaited_databases import awaited_through_faults
+from tests.support.databases import (
+    Database,
+    MariaDbDatabase,
+    PostgresDatabase,
+    SqliteDatabase,
+    event_bodies,
+    events,
+    unique,
+)
+from tests.support.topics import read_topic
+
+DATABASES: Final = {
+    "psycopg": "postgres",
+    "psycopg2": "postgres",
+    "pymysql": "mariadb",
+    "sqlite": "sqlite",
+    "psycopg_async": "postgres",
+    "asyncpg": "postgres",
+    "aiosqlite": "sqlite",
+}
+
+Fault = tuple[str, ...]
+
+UNDONE: Final[dict[str, Fault]] = {
+    "fails": ("SELECT * FROM no_such_table",),
+    "rolls back": ("ROLLBACK",),
+    "goes on": ("ROLLBACK", "BEGIN"),
+}
+ERRORS: Final = (TransactionDoomedError, TransactionEndedInsideError, sa.exc.DBAPIError)
+
+
+# ---- tools ----------------------------------------------------------------------------------------------------------
+
+
+class Site:
+    """A database and a broker, and an engine of one driver whose listener sends something at COMMIT."""
+
+    def __init__(self, driver: str, database: Any, emulator: Emulator, runner: asyncio.Runner) -> None:
+        self.scenario = Scenario(database, emulator, transactional_id=f"{unique('commit')}-0")
+        self.driver = driver
+        self.sends: Fault = ()
+        self._runner = runner
+        self._is_awaited = driver in ("psycopg_async", "asyncpg", "aiosqlite")
+        self.engine: Any
+        if self._is_awaited:
+            self.engine = awaited_through_faults(database, driver.removesuffix("_async"))
+            self._listened = self.engine.sync_engine
+        else:
+            self.engine = self._listened = sa.create_engine(_url(driver, database))
+
+    def listen(self) -> None:
+        sa.event.listen(self._listened, "commit", self._on_commit)
+
+    def _on_commit(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        for sql in self.sends:
+            with suppress(Exception):  # for which the application does not care
+                if self._is_awaited:
+                    await_only(driver.execute(sql))
+                else:
+                    driver.cursor().execute(sql)
+
+    @contextmanager
+    def writer(self, **settings: Any) -> Iterator[Any]:
+        """Open a writer; one of asyncio has the blocking names."""
+        scenario = self.scenario
+        make: Any = make_awaited_writer if self._is_awaited else make_writer
+        made = make(self.engine, scenario.emulator.bootstrap_servers, scenario.transactional_id, **settings)
+        with AwaitedWriter(self._runner, made) if self._is_awaited else made as writer:
+            yield writer
+
+    @contextmanager
+    def pool(self, **settings: Any) -> Iterator[Any]:
+        make: Any = AsyncDualWriterPool if self._is_awaited else DualWriterPool
+        made = make(self.engine, **settings)
+        with AwaitedWriter(self._runner, made) if self._is_awaited else made as pool:
+            yield pool
+
+    def put(self, tx: Any, number: int) -> None:
+        """Write one event to the table and to the topic."""
+        self.insert(tx, number)
+        tx.send(self.scenario.topic, key="k", value=str(number))
+
+    def insert(self, tx: Any, number: int) -> None:
+        """Write one event to the table alone."""
+        insert = sa.insert(events).values(id=number, event_key="k", body=str(number))
+        if self._is_awaited:
+            self._runner.run(tx.session.execute(insert))
+        else:
+            tx.session.execute(insert)
+
+    def write(self, writer: Any, number: int, sends: Fault = ()) -> Outcome | None:
+        """Write a block at whose COMMIT the listener sends something. Return its outcome."""
+        self.sends = sends
+        with suppress(*ERRORS):
+            with writer.transaction() as tx:
+                self.put(tx, number)
+        self.sends = ()
+        outcome: Outcome | None = tx.outcome
+        return outcome
+
+    def assert_written(self, *numbers: int) -> None:
+        expected = [str(number) for number in numbers]
+        in_topic = [value for _, value in read_topic(self.scenario.emulator.bootstrap_servers, self.scenario.topic)]
+        assert (event_bodies(self.scenario.database), in_topic) == (expected, expected)
+        self.scenario.assert_nothing_open()
+
+    def close(self) -> None:
+        if self._is_awaited:
+            self._runner.run(self.engine.dispose())
+        else:
+            self.engine.dispose()
+
+
+def _url(driver: str, database: Any) -> sa.URL:
+    url: sa.URL = database.url
+    return url.set(drivername="postgresql+psycopg2") if driver == "psycopg2" else url
+
+
+def opened(driver: str, request: pytest.FixtureRequest) -> Database:
+    if DATABASES[driver] == "sqlite":
+        return SqliteDatabase(request.getfixturevalue("tmp_path"))
+    if DATABASES[driver] == "mariadb":
+        return MariaDbDatabase(request.getfixturevalue("mariadb_server"))
+    return PostgresDatabase(request.getfixturevalue("postgres_server"))
+
+
+@pytest.fixture(params=DATABASES)
+def site(request: pytest.FixtureRequest, emulator: Emulator) -> Iterator[Site]:
+    database = opened(request.param, request)
+    with asyncio.Runner() as runner:
+        made = Site(request.param, database, emulator, runner)
+        yield made
+        made.close()
+    database.close()
+
+
+POSTGRES = pytest.mark.parametrize(
+    "site", [name for name, kind in DATABASES.items() if kind == "postgres"], indirect=True
+)
+ORDER = pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "after ours"])
+SENDS = pytest.mark.parametrize("sends", UNDONE.values(), ids=UNDONE)
+
+
+# ---- what a listener undoes -----------------------------------------------------------------------------------------
+
+
+@ORDER
+@SENDS
+def test_it_is_rolled_back_on_both_sides(site: Site, sends: Fault, is_first: bool) -> None:
+    if sends is UNDONE["fails"] and DATABASES[site.driver] != "postgres":
+        pytest.skip("there a statement that fails undoes nothing but itself")
+    if is_first:
+        site.listen()
+    with site.writer() as writer:
+        if not is_first:
+            site.listen()
+        assert site.write(writer, 1) is Outcome.COMMITTED
+        assert site.write(writer, 2, sends) is Outcome.ROLLED_BACK
+        assert site.write(writer, 3) is Outcome.COMMITTED
+    site.assert_written(1, 3)
+
+
+@ORDER
+@pytest.mark.parametrize("sends", [(), ("SELECT 1",)], ids=["nothing", "something"])
+def test_a_listener_that_undoes_nothing_has_no_part_in_it(site: Site, sends: Fault, is_first: bool) -> None:
+    if is_first:
+        site.listen()
+    with site.writer() as writer:
+        if not is_first:
+            site.listen()
+        for number in (1, 2):
+            assert site.write(writer, number, sends) is Outcome.COMMITTED
+    site.assert_written(1, 2)
+
+
+@POSTGRES
+@ORDER
+@SENDS
+def test_a_block_with_an_outbox(site: Site, sends: Fault, is_first: bool) -> None:
+    site.scenario.transactional_id = f"{unique('commit')}-outbox-0"
+    if is_first:
+        site.listen()
+    with site.pool(**settings_for(site.scenario, Outbox(publishes=False))) as pool:
+        if not is_first:
+            site.listen()
+        assert site.write(pool, 1) is Outcome.STORED
+        assert site.write(pool, 2, sends) is Outcome.ROLLED_BACK
+        assert site.write(pool, 3) is Outcome.STORED
+    with outbox_pool(site.scenario) as publisher:
+        publisher.recover()
+    assert_published(site.scenario, 1, 3)
+
+
+@pytest.mark.parametrize("site", ["psycopg", "psycopg_async"], indirect=True)
+@ORDER
+@SENDS
+def test_a_group(site: Site, sends: Fault, is_first: bool) -> None:
+    settings = settings_for(site.scenario) | {"outbox": None, "group_commit": GroupCommit()}
+    if is_first:
+        site.listen()
+    with site.pool(**settings) as pool:
+        if not is_first:
+            site.listen()
+        assert site.write(pool, 1) is Outcome.COMMITTED
+        assert site.write(pool, 2, sends) is Outcome.ROLLED_BACK
+        assert site.write(pool, 3) is Outcome.COMMITTED
+    site.assert_written(1, 3)
+
+
+@POSTGRES
+@ORDER
+def test_a_block_without_records(site: Site, is_first: bool) -> None:
+    """The caller must not be told that it is committed."""
+    if is_first:
+        site.listen()
+    with site.writer() as writer:
+        if not is_first:
+            site.listen()
+        assert site.write(writer, 1) is Outcome.COMMITTED
+        with pytest.raises(ERRORS), writer.transaction() as tx:
+            site.insert(tx, 2)
+            site.sends = UNDONE["fails"]
+        assert tx.outcome is Outcome.ROLLED_BACK
+        site.sends = ()
+    site.assert_written(1)
+
+
+# ---- what a listener leaves -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("site", ["psycopg", "psycopg2", "pymysql", "sqlite"], indirect=True)
+@pytest.mark.parametrize("sends", [(), ("ROLLBACK", "BEGIN"), ("COMMIT",)], ids=["nothing", "rolls back", "commits"])
+def test_a_listener_refuses_the_commit_of_a_connection_that_goes_on(site: Site, sends: Fault) -> None:
+    """SQLAlchemy takes the transaction for ended; nothing of it is committed by what comes next on the connection."""
+    refuses: list[bool] = []
+
+    def refuse(connection: sa.Connection) -> None:
+        if refuses:
+            refuses.clear()
+            raise InjectedError
+
+    site.listen()
+    sa.event.listen(site.engine, "commit", refuse)
+    with site.writer() as writer:
+        assert site.write(writer, 1) is Outcome.COMMITTED
+        with site.engine.connect() as connection:
+            with suppress(*ERRORS, InjectedError), writer.transaction(connection) as tx:
+                tx.connection.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "2"})
+                tx.send(site.scenario.topic, key="k", value="2")
+                refuses.append(True)
+                site.sends = sends
+            site.sends = ()
+            is_committed = sends == ("COMMIT",) and site.driver != "psycopg"  # there the state travels with COMMIT
+            assert tx.outcome is (Outcome.COMMITTED if is_committed else Outcome.ROLLED_BACK)
+            connection.rollback()
+            connection.execute(sa.text("SELECT 1"))
+            connection.commit()
+        assert site.write(writer, 3) is Outcome.COMMITTED
+    in_table = event_bodies(site.scenario.database)
+    assert in_table == (["1", "2", "3"] if sends == ("COMMIT",) else ["1", "3"])
+    in_topic = [value for _, value in read_topic(site.scenario.emulator.bootstrap_servers, site.scenario.topic)]
+    assert in_topic == (["1", "2", "3"] if is_committed else ["1", "3"])
+
+
+@pytest.mark.parametrize("site", ["psycopg2", "sqlite"], indirect=True)
+def test_what_replaces_do_commit_does_not_go_unseen(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    with site.writer() as writer:
+        assert site.write(writer, 1) is Outcome.COMMITTED
+        site.engine.dialect.do_commit = lambda pooled: pooled.commit()
+        assert site.write(writer, 2) is Outcome.COMMITTED
+    assert "remove what replaces it" in caplog.text
+    site.assert_written(1, 2)
