@@ -26,10 +26,7 @@ from dualwrite.recipes.recovery.taking_out import TakenOut
 
 _EXPLAINED: Final = {
     Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round checks again",
-    Action.IN_USE: (
-        "a database transaction holds its row: a dual write is running; or a living process publishes this outbox, "
-        "and its log says what keeps it from that"
-    ),
+    Action.IN_USE: "a database transaction holds its row: a dual write is running",
     Action.ENDING: "decided; the coordinator is writing the markers",
     Action.NO_ROW: (
         "this database has no row for the id, so it decides nothing: use the database of its dual writes, or, if no "
@@ -44,6 +41,10 @@ _EXPLAINED: Final = {
     Action.REFUSED: (
         "Kafka refuses a record that the database stores (the column Error says which and why), and all that is stored "
         "behind it waits: correct the cause, or take the block out with --take-out ID:SEQ --apply"
+    ),
+    Action.OVERDUE: (
+        "a living process has the lease of this outbox, and does not publish what waits there: its log says what keeps "
+        "it from that, and pool.status which block Kafka refuses"
     ),
     Action.FORGOTTEN: (
         "the row names a transaction later than any that Kafka knows: is this the right cluster, or has it lost data?"

@@ -114,7 +114,7 @@ def test_recover_leaves_it_to_a_process_that_publishes(call: Call, scenario: Sce
         f"INSERT INTO kafka_transaction_lease VALUES ('{prefix_of(scenario)}-outbox', 0, 'alive', 9000000000000)",
     )
     done = call(*options(scenario, "--all", "--min-age", 0, "--apply"))
-    assert (done.code, "in-use" in done.out) == (0, True)
+    assert (done.code, "overdue" in done.out) == (1, True)
     assert "a living process has the lease of this outbox" in done.out
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
 

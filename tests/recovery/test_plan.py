@@ -97,7 +97,7 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
         return Action.IN_USE
     if facts.stored_age_ms < MIN_AGE_MS:
         return Action.NOTHING if facts.has_publisher else Action.YOUNG
-    return Action.IN_USE if facts.has_publisher else Action.PUBLISH
+    return Action.OVERDUE if facts.has_publisher else Action.PUBLISH
 
 
 def commits_more(facts: Facts) -> bool:

@@ -64,6 +64,8 @@ class Action(StrEnum):
     """The database committed, Kafka has aborted, and the records cannot be published again: the two disagree."""
     REFUSED = "refused"
     """Kafka refuses a record of a stored block for good, so that nothing behind it is published."""
+    OVERDUE = "overdue"
+    """Blocks wait in an outbox for longer than the minimum age, although a living process has its lease."""
     FORGOTTEN = "forgotten"
     """The row names a later transaction than any Kafka knows: Kafka lost data, or this is another cluster."""
     FAILED = "failed"
@@ -75,7 +77,9 @@ CHANGES: Final = frozenset(
 )
 """The actions that change something."""
 
-NEEDS_OPERATOR: Final = frozenset({Action.NO_ROW, Action.LOST, Action.REFUSED, Action.FORGOTTEN, Action.FAILED})
+NEEDS_OPERATOR: Final = frozenset(
+    {Action.NO_ROW, Action.LOST, Action.REFUSED, Action.OVERDUE, Action.FORGOTTEN, Action.FAILED}
+)
 """The actions that report something an operator has to look into."""
 
 _A, _F = Action, Finding
@@ -164,12 +168,12 @@ def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False)
 def _about_stored(facts: Facts, *, is_old: bool) -> Action:
     """Return what recovery does about stored blocks, also of an outbox whose row is missing.
 
-    A living process would be fenced where it publishes them, which is no news unless it takes long.
+    A living process would be fenced where it publishes them, which takes milliseconds: it is kept from it otherwise.
     """
     if facts.row is Row.HELD:
         return Action.IN_USE
     if facts.has_publisher:
-        return Action.IN_USE if is_old else Action.NOTHING
+        return Action.OVERDUE if is_old else Action.NOTHING
     return Action.PUBLISH if is_old else Action.YOUNG
 
 

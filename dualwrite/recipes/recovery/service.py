@@ -265,7 +265,7 @@ class RecoveryService:
             action = self._decide(seen, Row.MISSING if seen.text is None else Row.FREE)
             if action is Action.NOTHING and not (apply and (seen.end is not None or seen.is_to_settle)):
                 return None
-            if action is Action.IN_USE:  # by the publisher of an outbox
+            if action is Action.OVERDUE:
                 return self._found(seen, action, error=self._waits_for_publisher(seen))
             return self._resolve(seen, apply=apply)
         except _LeftAlone as left:
