@@ -338,7 +338,8 @@ class StoredBlockRefusedError(RecipeError):
     """Kafka refuses a record of a stored block, so that nothing stored under its id is published; nothing was changed.
 
     Correct what `why` names, or take the block out with `dualwrite recover --take-out`. `transactional_id`, `seq` (the
-    number of the block) and `topic` say which record it is; the cause is the error of the producer.
+    number of the block) and `topic` say which record it is; the cause is the error of the producer. A block that cannot
+    be read is refused too; `topic` is empty then.
     """
 
     def __init__(self, message: str, *, transactional_id: str, seq: int, topic: str, why: str) -> None:

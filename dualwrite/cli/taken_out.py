@@ -48,15 +48,18 @@ def print_each(taken: Sequence[TakenOut], *, to: Path | None) -> None:
     for block in taken:
         what = "is taken out" if block.changed else "would be taken out with --apply"
         where = f"; its records are in {to}" if block.changed and to is not None else ":"
-        click.echo(f"block {block.seq} of {block.transactional_id} ({len(block.records)} records) {what}{where}")
+        has = f"{len(block.records)} records" if block.unreadable is None else "which cannot be read"
+        click.echo(f"block {block.seq} of {block.transactional_id} ({has}) {what}{where}")
         if not (block.changed and to is not None):
             for line in lines_of(block):
                 click.echo(line)
 
 
 def lines_of(taken: TakenOut) -> list[str]:
-    """Return the records as lines of JSON."""
+    """Return the records as lines of JSON; of a block that cannot be read, one with its bytes."""
     block = {"transactional_id": taken.transactional_id, "seq": taken.seq, "stored_at_ms": taken.stored_at_ms}
+    if taken.unreadable is not None:
+        return [json.dumps(block | {"unreadable": _base64(taken.unreadable)})]
     return [json.dumps(block | _record(record)) for record in taken.records]
 
 
@@ -68,6 +71,7 @@ def document_of(taken: TakenOut) -> dict[str, Any]:
         "stored_at_ms": taken.stored_at_ms,
         "changed": taken.changed,
         "records": [_record(record) for record in taken.records],
+        "unreadable": _base64(taken.unreadable),
     }
 
 

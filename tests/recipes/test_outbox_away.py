@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import StoredBlockRefusedError, StoreFullError
@@ -23,7 +24,7 @@ from tests.recipes.outboxes import (
     scenario,
     waiting,
 )
-from tests.recipes.pools import put, write
+from tests.recipes.pools import QUIET_LEASE_MS, put, write
 from tests.recipes.test_refused_blocks import CAUSES, REFUSING
 from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
@@ -149,6 +150,72 @@ def test_the_outbox_waits_behind_a_record_that_kafka_refuses(scenario: PsycopgSc
         assert pool.status.refused == ()
         assert_published(scenario, 1, 2, 3, 4)
         assert in_order(scenario) == ["1", "2", "3", "4"]
+
+
+@pytest.fixture
+def unreadable(scenario: PsycopgScenario) -> bytes:
+    """Block 2 of three that wait cannot be read. Return what it was."""
+    with outbox_pool(scenario, Outbox(publishes=False)) as pool:
+        for number in (1, 2, 3):
+            write(pool, scenario, number)
+    with scenario.database.aside.connect() as connection:
+        (_, (seq, records), _) = connection.execute(sa.text(_WAITING)).all()
+    replace(scenario, seq, b"\x00")
+    return bytes(records)
+
+
+_WAITING: Final = "SELECT seq, records FROM kafka_transaction_outbox WHERE seq > 0 ORDER BY seq"
+
+
+def replace(scenario: PsycopgScenario, seq: int, content: bytes) -> None:
+    """Replace the bytes of a block."""
+    update = sa.text("UPDATE kafka_transaction_outbox SET records = :content WHERE seq = :seq")
+    with scenario.database.aside.begin() as connection:
+        connection.execute(update, {"content": content, "seq": seq})
+
+
+def test_the_outbox_waits_behind_a_block_that_cannot_be_read(
+    scenario: PsycopgScenario, unreadable: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with outbox_pool(scenario, lease_ms=QUIET_LEASE_MS) as pool:
+        for _ in range(3):
+            with pytest.raises(StoredBlockRefusedError, match=r"cannot be read: .*; or take the block out"):
+                pool.recover()
+        (refused,) = pool.status.refused
+        assert (refused.topic, refused.why.partition(":")[0]) == ("", "it cannot be read")
+        assert in_order(scenario) == ["1"]
+        told = [record.levelname for record in caplog.records if "cannot be read" in record.getMessage()]
+        assert told == ["ERROR"], "once, however often it is tried"
+        replace(scenario, refused.seq, unreadable)
+        pool.recover()
+        assert pool.status.refused == ()
+        assert_published(scenario, 1, 2, 3)
+        assert in_order(scenario) == ["1", "2", "3"]
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_it_is_not_tried_again_and_again(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool:
+        with pytest.raises(StoredBlockRefusedError):
+            pool.recover()
+        publisher = pool.coordinator.outbox
+        assert publisher is not None
+        rounds = publisher._rounds
+        until(lambda: publisher._rounds > rounds + 3)
+        assert pool.coordinator._counts.background_failures == 0
+
+
+@pytest.mark.usefixtures("unreadable")
+def test_a_block_that_cannot_be_read_is_taken_out(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool:
+        with pytest.raises(StoredBlockRefusedError):
+            pool.recover()
+        (refused,) = pool.status.refused
+        taken = take_out(scenario.database.aside, scenario.transactional_id, refused.seq, apply=True)
+        assert (taken.changed, taken.records, taken.unreadable) == (True, (), b"\x00")
+        pool.recover()
+        assert pool.status.refused == ()
+        until(lambda: in_order(scenario) == ["1", "3"])
 
 
 def test_a_block_that_is_taken_out_is_not_published_and_the_others_are(

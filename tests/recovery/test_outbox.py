@@ -127,6 +127,7 @@ def test_a_living_publisher_is_not_fenced(scenario: Scenario, publisher: AnyPool
     assert publisher.status.lost_total == 0
     execute(scenario, "DELETE FROM kafka_transaction_outbox")
     write(publisher, scenario, 2)
+    publisher.recover()
     until(lambda: bodies(scenario) == ["1", "2"])
 
 

@@ -21,7 +21,6 @@ from dualwrite.errors import (
     DualWriteError,
     InvalidRecordError,
     KafkaUnreachableError,
-    StateRowError,
     StoredBlockRefusedError,
     StoredBlocksError,
     StoreFullError,
@@ -166,7 +165,10 @@ class BlockStore:
         )
 
     async def oldest(self, database: DatabaseTransaction) -> Waiting:
-        """Return what is to be published next. The row must be locked, in a transaction of our own."""
+        """Return what is to be published next. The row must be locked, in a transaction of our own.
+
+        Raises StoredBlockRefusedError if the oldest block cannot be read.
+        """
         owned = self._owned
         waiting = database.stored_blocks.waiting
         stored, blocks = await waiting(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
@@ -178,17 +180,19 @@ class BlockStore:
             self._forget_refusal()
         if self._most_blocks is not None:
             blocks = blocks[: self._most_blocks if owned.owed else max(self._most_blocks, 1)]
-        return Waiting(blocks, stored, [record for block in blocks for record in self._records_of(block)])
+        return self._readable(blocks, stored)
 
-    def _records_of(self, block: StoredBlock) -> Sequence[BufferedRecord]:
-        try:
-            return decode(block.content)
-        except ValueError as error:
-            raise StateRowError(
-                f"block {block.seq} that is stored for transactional id {self._owned.transactional_id!r} cannot be "
-                f"read: {error}; nothing was published: restore its row from a backup, or read it with the "
-                "version that wrote it"
-            ) from error
+    def _readable(self, blocks: Sequence[StoredBlock], stored: Stored) -> Waiting:
+        """Return the blocks before one that cannot be read. Raises StoredBlockRefusedError if there are none."""
+        records: list[BufferedRecord] = []
+        for number, block in enumerate(blocks):
+            try:
+                records += decode(block.content)
+            except ValueError as error:
+                if number or self._owned.owed:  # they go first
+                    return Waiting(blocks[:number], stored, records)
+                raise self._note_refusal(block, self._unreadable(block, stored, str(error)), error) from error
+        return Waiting(blocks, stored, records)
 
     async def delete(self, database: DatabaseTransaction, waiting: Waiting) -> None:
         """Delete what is about to be published, in the transaction that decides about that."""
@@ -216,23 +220,51 @@ class BlockStore:
             self._most_blocks = len(waiting.blocks) // 2
             return RefusedTogetherError()
         block = waiting.blocks[0]
-        is_new = self._refusal is None
         why = first_line(error).partition("; ")[0]  # what follows is for who calls a producer
-        refused = self._refused(block, waiting.stored, topic, why)
-        refused.__cause__ = error
-        self._refusal = _Refusal(block, refused, getattr(error, "error_code", None) == UNKNOWN_TOPIC)
+        return self._note_refusal(block, self._refused(block, waiting.stored, topic, why), error)
+
+    def _note_refusal(
+        self, block: StoredBlock, refused: StoredBlockRefusedError, cause: Exception
+    ) -> StoredBlockRefusedError:
+        """Remember why a block is not published, and log it once. Return the error."""
+        refused.__cause__ = cause
+        is_new = self._refusal is None
+        self._refusal = _Refusal(block, refused, getattr(cause, "error_code", None) == UNKNOWN_TOPIC)
         self._owned.telemetry.refused(is_refused=True)
         if is_new:
             _log.error("%s", refused)
         return refused
 
     def _refused(self, block: StoredBlock, stored: Stored, topic: str, why: str) -> StoredBlockRefusedError:
+        return self._refusal_of(
+            block,
+            stored,
+            f"Kafka refuses a record for {topic!r} of block {block.seq} that the database stores for transactional id "
+            f"{self._owned.transactional_id!r}: {why}",
+            "correct the cause, and they are published",
+            topic=topic,
+            why=why,
+        )
+
+    def _unreadable(self, block: StoredBlock, stored: Stored, why: str) -> StoredBlockRefusedError:
+        return self._refusal_of(
+            block,
+            stored,
+            f"block {block.seq} that the database stores for transactional id {self._owned.transactional_id!r} cannot "
+            f"be read: {why}",
+            "restore its row from a backup, or let the version publish it that wrote it",
+            topic="",
+            why=f"it cannot be read: {why}",
+        )
+
+    def _refusal_of(
+        self, block: StoredBlock, stored: Stored, what: str, remedy: str, *, topic: str, why: str
+    ) -> StoredBlockRefusedError:
         transactional_id = self._owned.transactional_id
         return StoredBlockRefusedError(
-            f"Kafka refuses a record for {topic!r} of block {block.seq} that the database stores for transactional id "
-            f"{transactional_id!r}: {why}. Neither side was changed; this block and those behind it "
-            f"({stored.size}) stay stored, in their order: correct the cause, and they are published; or "
-            f"take the block out with `dualwrite recover --take-out {transactional_id}:{block.seq} --apply`",
+            f"{what}. Neither side was changed; this block and those behind it ({stored.size}) stay stored, in their "
+            f"order: {remedy}; or take the block out with "
+            f"`dualwrite recover --take-out {transactional_id}:{block.seq} --apply`",
             transactional_id=transactional_id,
             seq=block.seq,
             topic=topic,

@@ -33,13 +33,17 @@ _ONE_BLOCK: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class TakenOut:
-    """A stored block with its records; `changed` is whether it was taken out, or only read."""
+    """A stored block with its records; `changed` is whether it was taken out, or only read.
+
+    `unreadable` has the bytes of a block that cannot be read, which has no records then.
+    """
 
     transactional_id: str
     seq: int
     stored_at_ms: int
     records: tuple[BufferedRecord, ...]
     changed: bool = False
+    unreadable: bytes | None = None
 
 
 def take_out(
@@ -78,7 +82,7 @@ async def _take_out(
     try:
         await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
         stored, block = await _oldest(transaction, transactional_id, seq)
-        found = TakenOut(transactional_id, seq, block.stored_at_ms, tuple(decode(block.content)))
+        found = _read(transactional_id, block)
         if not apply:
             return found
         if keep is not None:
@@ -88,6 +92,13 @@ async def _take_out(
         return replace(found, changed=True)
     finally:
         await end(transaction)
+
+
+def _read(transactional_id: str, block: StoredBlock) -> TakenOut:
+    try:
+        return TakenOut(transactional_id, block.seq, block.stored_at_ms, tuple(decode(block.content)))
+    except ValueError:
+        return TakenOut(transactional_id, block.seq, block.stored_at_ms, (), unreadable=block.content)
 
 
 async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: int) -> tuple[Stored, StoredBlock]:
