@@ -1,0 +1,109 @@
+"""A transaction that fails unseen right before COMMIT, on drivers alone: PostgreSQL answers with ROLLBACK then."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import asyncpg
+import psycopg
+import pytest
+
+from dualwrite.errors import TransactionDoomedError
+from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.recipes.postgres.transaction import PostgresTransaction
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from tests.crash.asyncpg_scenario import dsn_of
+from tests.crash.group_styles import INSERT
+from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.recipes.outboxes import outbox_pool, scenario, settings_for
+from tests.support.conditions import until
+from tests.support.databases import event_bodies
+from tests.support.topics import read_topic
+
+__all__ = ["scenario"]  # a fixture
+
+_FAILS = "SELECT * FROM no_such_table"
+
+
+class Failing:
+    """Lets the transaction of a connection fail right before its COMMIT is sent, past all that watches it."""
+
+    connection: Any = None
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
+    made = Failing()
+    commit = PostgresTransaction.commit
+
+    async def fail_and_commit(transaction: PostgresTransaction) -> None:
+        connection = driver.unwrapped(transaction.connection)
+        if connection is made.connection:
+            made.connection = None
+            if isinstance(connection, psycopg.Connection):
+                connection.pgconn.exec_(_FAILS.encode())
+            else:
+                with suppress(asyncpg.PostgresError):
+                    await driver.execute(connection, _FAILS)
+        await commit(transaction)
+
+    monkeypatch.setattr(PostgresTransaction, "commit", fail_and_commit)
+    return made
+
+
+STYLES = {
+    "dual writes": {"outbox": None},
+    "group commit": {"outbox": None, "group_commit": GroupCommit()},
+    "outbox": {"outbox": Outbox(publishes=False)},
+}
+STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
+
+
+def assert_on_both_sides(scenario: PsycopgScenario, *expected: str) -> None:
+    with outbox_pool(scenario) as publisher:
+        publisher.recover()
+    assert event_bodies(scenario.database) == list(expected)
+    until(lambda: len(_in_topic(scenario)) >= len(expected))
+    assert _in_topic(scenario) == list(expected)
+
+
+def _in_topic(scenario: PsycopgScenario) -> list[str]:
+    return [str(value) for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
+
+
+@STYLE
+@pytest.mark.parametrize("has_records", [True, False], ids=["with records", "without"])
+def test_on_psycopg(scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool) -> None:
+    with PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings_for(scenario) | style) as pool:
+        for number in (1, 2, 3):
+            with suppress(TransactionDoomedError), pool.transaction() as tx:
+                tx.connection.execute(INSERT.format(number))
+                if has_records or number != 2:
+                    tx.send(scenario.topic, key="k", value=str(number))
+                failing.connection = driver.unwrapped(tx.connection) if number == 2 else None
+            assert (tx.outcome is Outcome.ROLLED_BACK) is (number == 2)
+    assert_on_both_sides(scenario, "1", "3")
+
+
+@STYLE
+@pytest.mark.parametrize("has_records", [True, False], ids=["with records", "without"])
+def test_on_asyncpg(scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool) -> None:
+    async def run() -> None:
+        async with AsyncpgDualWriterPool(dsn_of(scenario.database.url), **settings_for(scenario) | style) as pool:
+            for number in (1, 2, 3):
+                with suppress(TransactionDoomedError):
+                    async with pool.transaction() as tx:
+                        await tx.connection.execute(INSERT.format(number))
+                        if has_records or number != 2:
+                            tx.send(scenario.topic, key="k", value=str(number))
+                        failing.connection = driver.unwrapped(tx.connection) if number == 2 else None
+                assert (tx.outcome is Outcome.ROLLED_BACK) is (number == 2)
+
+    asyncio.run(run())
+    assert_on_both_sides(scenario, "1", "3")
