@@ -481,13 +481,40 @@ def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(await
     async def use(writer: AsyncDualWriter) -> None:
         await writer.recover()
         async with AsyncSession(awaited.engine) as session:
-            sa.event.listen(session.sync_session, "before_commit", lambda _: _this_task().cancel() and None)
+            dialect: Any = awaited.engine.sync_engine.dialect
+            send_commit = dialect.do_commit
+
+            def do_commit(connection: Any) -> None:
+                _this_task().cancel()
+                send_commit(connection)
+
             with pytest.raises(asyncio.CancelledError) as raised:
                 async with writer.transaction(session) as tx:
                     await tx.session.execute(sa.select(1))
+                    dialect.do_commit = do_commit
+            dialect.do_commit = send_commit
             assert _this_task().uncancel() == 0
             assert tx.outcome is None
             assert "without records, no row shows its outcome" in raised.value.__notes__[0]
+        assert writer.state is SlotState.READY
+
+    with_writer(awaited, use)
+
+
+def test_a_commit_without_records_that_a_hook_cancels_was_not_sent(awaited: AwaitedScenario) -> None:
+    """On PostgreSQL, what hooks have done is looked at first."""
+    if awaited.driver == "aiosqlite":
+        pytest.skip("nothing is looked at there, so that COMMIT is what is cancelled")
+
+    async def use(writer: AsyncDualWriter) -> None:
+        await writer.recover()
+        async with AsyncSession(awaited.engine) as session:
+            sa.event.listen(session.sync_session, "before_commit", lambda _: _this_task().cancel() and None)
+            with pytest.raises(asyncio.CancelledError):
+                async with writer.transaction(session) as tx:
+                    await tx.session.execute(sa.select(1))
+            assert _this_task().uncancel() == 0
+            assert tx.outcome is Outcome.ROLLED_BACK
         assert writer.state is SlotState.READY
 
     with_writer(awaited, use)
