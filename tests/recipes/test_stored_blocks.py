@@ -19,6 +19,7 @@ from dualwrite.errors import (
     InvalidRecordError,
     KafkaTimeoutError,
     StateRowError,
+    StoredBlockRefusedError,
     StoredBlocksError,
     StoreFullError,
 )
@@ -414,7 +415,7 @@ def test_damaged_records_are_told_and_nothing_is_published(scenario: AnyScenario
     damage = sa.text("UPDATE kafka_transaction_redo SET records = :damaged WHERE seq = 1")
     with scenario.database.aside.begin() as connection:
         connection.execute(damage, {"damaged": b"damaged"})
-    with scenario.writer(**AWAY) as writer, pytest.raises(StateRowError, match=r"block 1 .* checksum"):
+    with scenario.writer(**AWAY) as writer, pytest.raises(StoredBlockRefusedError, match=r"block 1 .* checksum"):
         writer.recover()
     assert read_topic(emulator.bootstrap_servers, scenario.topic) == []
 
