@@ -14,7 +14,8 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import Open, assert_published, open_style, outbox_pool, scenario
 from tests.recipes.pools import write
-from tests.recipes.test_outbox_publisher import Calls, publisher_of
+from tests.recipes.test_outbox_publisher import publisher_of
+from tests.support.calls import Calls
 from tests.support.conditions import until
 
 __all__ = ["open_style", "scenario"]  # fixtures
