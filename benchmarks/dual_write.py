@@ -236,10 +236,10 @@ def relay(
 
 
 @contextmanager
-def publisher(database_url: str, bootstrap_servers: str) -> Iterator[list[float]]:
+def publisher(database_url: str, bootstrap_servers: str, linger_ms: int = 0) -> Iterator[list[float]]:
     """Run `dualwrite publish` in a process of its own; yield where its CPU seconds are put at the end."""
     options = ["--database", database_url, "--bootstrap-server", bootstrap_servers, "--prefix", APART]
-    options += ["--prepare-threshold", "5"]
+    options += ["--prepare-threshold", "5", "--linger-ms", str(linger_ms)]
     cpu_s: list[float] = []
     command = [sys.executable, "-m", "dualwrite", "publish", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -257,7 +257,14 @@ def publisher(database_url: str, bootstrap_servers: str) -> Iterator[list[float]
 
 
 def measure(
-    way: str, workers: int, database_url: sa.URL, bootstrap_servers: str, duration_s: float, processes: int = 1
+    way: str,
+    workers: int,
+    database_url: sa.URL,
+    bootstrap_servers: str,
+    duration_s: float,
+    *,
+    processes: int = 1,
+    linger_ms: int = 0,
 ) -> Measured:
     """Run workers in one way, in processes of their own. Raises SystemExit with their output if they fail."""
     url = database_url.render_as_string(hide_password=False)
@@ -271,7 +278,7 @@ def measure(
                 if way.endswith(OUTBOX):
                     stack.enter_context(relay(libpq_url, bootstrap_servers, topic))
                 if way.endswith(OUTBOXED):
-                    stack.enter_context(publisher(url, bootstrap_servers))
+                    stack.enter_context(publisher(url, bootstrap_servers, linger_ms))
                 written = run_way(way, workers, url, bootstrap_servers, topic, duration_s, processes)
                 reader.wait_for(set(written.ended_s))
         finally:
@@ -349,7 +356,13 @@ def run(ways: Sequence[str], workers: Sequence[int], chosen: argparse.Namespace)
             for number in workers:
                 for way in ways:
                     measured = measure(
-                        way, number, postgres.url, broker.bootstrap_servers, chosen.duration_s, chosen.processes
+                        way,
+                        number,
+                        postgres.url,
+                        broker.bootstrap_servers,
+                        chosen.duration_s,
+                        processes=chosen.processes,
+                        linger_ms=chosen.linger_ms,
                     )
                     results[number][way].append(measured)
                     progressed(f"{number} workers, {way}: {measured.done.transactions_per_s:,.0f}/s")
@@ -390,6 +403,9 @@ def options() -> argparse.ArgumentParser:
         default=1,
         metavar="N",
         help="that share the workers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--linger-ms", type=int, default=0, metavar="MS", help="of `dualwrite publish` (default: %(default)s)"
     )
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; may be repeated")
     return parser

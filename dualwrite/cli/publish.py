@@ -43,6 +43,14 @@ _LOOK_S: Final = 1.0
     help="How soon what other processes have added is noticed.",
 )
 @click.option(
+    "--linger-ms",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="MS",
+    help="How long to let blocks wait after a batch, for larger and fewer batches.",
+)
+@click.option(
     "--prepare-threshold",
     type=click.IntRange(min=0),
     metavar="N",
@@ -55,6 +63,7 @@ def command(
     schema: str | None,
     prefixes: tuple[str, ...],
     poll_ms: int,
+    linger_ms: int,
     prepare_threshold: int | None,
 ) -> None:
     """Publish what pools with an outbox have added to it, until SIGTERM or SIGINT.
@@ -78,7 +87,7 @@ def command(
                     max_writers=1,
                     create_table=False,
                     schema=schema,
-                    outbox=Outbox(poll_ms=poll_ms),
+                    outbox=Outbox(poll_ms=poll_ms, linger_ms=linger_ms),
                     **access.settings,
                 )
             )

@@ -484,7 +484,17 @@ def test_settings_that_do_not_fit(scenario: PsycopgScenario, settings: dict[str,
 
 
 @pytest.mark.parametrize(
-    "values", [{"publishes": 1}, {"publishes": "yes"}, {"poll_ms": 0}, {"poll_ms": 1.5}, {"poll_ms": True}]
+    "values",
+    [
+        {"publishes": 1},
+        {"publishes": "yes"},
+        {"poll_ms": 0},
+        {"poll_ms": 1.5},
+        {"poll_ms": True},
+        {"linger_ms": -1},
+        {"linger_ms": 0.5},
+        {"linger_ms": False},
+    ],
 )
 def test_values_of_an_outbox_that_make_no_sense(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):

@@ -302,6 +302,8 @@ def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Op
             until(lambda: waiting(scenario) == 0)
 
     publish(range(5))
+    idle = Calls(publisher_of(style.pool).writes.database, "has_waiting")
+    until(lambda: idle.count > 0)  # its statement is one of them
     before = {name: cache.cache_info().currsize for name, cache in CACHES.items()}
     publish(range(5, 55))
     assert {name: cache.cache_info().currsize for name, cache in CACHES.items()} == before
@@ -508,3 +510,40 @@ def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario)
         write(pool, scenario, 1)
         until(lambda: len(seen) >= 5)
     assert seen[1:5] == [0, 0, 0, 0]
+
+
+# ---- what it waits for ----------------------------------------------------------------------------------------------
+
+BATCH_SIZES: Final = sa.text(
+    "SELECT cardinality(published) FROM kafka_transaction_outbox WHERE published IS NOT NULL ORDER BY seq DESC"
+)
+
+
+def batch_sizes(scenario: PsycopgScenario) -> list[int]:
+    """Return how many blocks each of the batches had that were published."""
+    with scenario.database.aside.connect() as connection:
+        return [int(size) for size in connection.scalars(BATCH_SIZES)]
+
+
+def test_blocks_that_come_while_it_lingers_are_one_batch(scenario: PsycopgScenario, open_style: Open) -> None:
+    style = open_style(Outbox(linger_ms=600_000))
+    style.write(1)
+    assert_published(scenario, 1)
+    for number in (2, 3, 4):
+        style.write(number)
+    assert waiting(scenario) == 3
+    style.closing().result(60)
+    assert_published(scenario, 1, 2, 3, 4)
+    assert batch_sizes(scenario) == [1, 3]
+
+
+def test_recover_does_not_wait_until_it_has_lingered(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, Outbox(linger_ms=600_000)) as pool:
+        write(pool, scenario, 1)
+        until(lambda: waiting(scenario) == 0)
+        for number in (2, 4):
+            write(pool, scenario, number)
+            write(pool, scenario, number + 1)
+            pool.recover()
+            assert waiting(scenario) == 0
+        assert batch_sizes(scenario) == [1, 2, 2]

@@ -84,6 +84,8 @@ class OutboxPublisher:
         """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
         self._has_added = False
         """Whether something is likely to wait: this process has added it, or the last batch was not empty."""
+        self._was_not_empty = False
+        """Whether the last batch had any blocks."""
         self._is_draining = False
         """Whether more waits than the last batch has taken."""
         self._lease_lost = False
@@ -103,6 +105,8 @@ class OutboxPublisher:
         self._vacuum = OutboxVacuum(f"dualwrite-{writes.transactional_id}", database=writes.database, runtime=runtime)
         self._bell = runtime.bell()
         self._heartbeat_bell = runtime.bell()
+        self._no_linger = runtime.bell()
+        """Rings when somebody waits for what the publisher does next."""
         self._preparing = runtime.lock()
         self._is_prepared = False
         self._is_running = False
@@ -241,7 +245,16 @@ class OutboxPublisher:
             await self._look_at_backlog()
         elif self._coordinator is not None:
             self.writes.backlog = None
+            await self._linger()
         return 0.0
+
+    async def _linger(self) -> None:
+        """Let more blocks wait for the next batch, after one that was not empty, unless somebody waits for its end.
+
+        What a batch costs hardly depends on how many blocks it has, up to some dozens.
+        """
+        if self._settings.linger_ms and self._was_not_empty and not self._callers and not self._stopped:
+            await self._no_linger.wait(self._settings.linger_ms / 1000)
 
     def _failed(self, error: Exception) -> None:
         self.last_error = error
@@ -349,7 +362,8 @@ class OutboxPublisher:
             resolution = await coordinator.publish_stored()
         self._has_recovered = True
         self._refused_until_s = 0.0
-        if resolution.outcome is Outcome.PUBLISHED:
+        self._was_not_empty = resolution.outcome is Outcome.PUBLISHED
+        if self._was_not_empty:
             self._has_added = True  # others may have added something meanwhile
             self._vacuum.note_published(coordinator.published_blocks)
         return coordinator.owned.has_stored
@@ -373,6 +387,7 @@ class OutboxPublisher:
                         f"the background that publishes the outbox {self.writes.transactional_id!r} has ended, because "
                         "the pool is closed or its task was cancelled; what waits stays there: make a new pool"
                     )
+                self._no_linger.ring()
                 self._bell.ring()
                 await self._runtime.bell().wait(_MOMENT_S)
             found = self._found[known:]
@@ -390,6 +405,7 @@ class OutboxPublisher:
         """Let the background end after its current attempt."""
         self._stopped = True
         self._vacuum.stop()
+        self._no_linger.ring()
         self._bell.ring()
         self._heartbeat_bell.ring()
 

@@ -12,17 +12,24 @@ class Outbox:
     """Let a block add its records to a table in its own commit, and the pool publish them exactly once right after it.
 
     One process of those that share a prefix publishes, in the background; with `publishes=False` this one never does.
-    It learns at once of blocks of its own process, and of those of others within `poll_ms` milliseconds. See
-    docs/pool.md.
+    It learns at once of blocks of its own process, and of those of others within `poll_ms` milliseconds. After a batch
+    of blocks it lets others wait for `linger_ms` milliseconds, so that the next one has more: under load that leaves
+    more of the machine to the blocks, and their records can be read later. See docs/pool.md.
 
     Raises ConfigError.
     """
 
     publishes: bool = True
     poll_ms: int = 20
+    linger_ms: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.publishes, bool):
             raise ConfigError(f"publishes takes True or False, not {self.publishes!r}")
-        if not isinstance(self.poll_ms, int) or isinstance(self.poll_ms, bool) or self.poll_ms < 1:
-            raise ConfigError(f"poll_ms takes a whole number of at least 1, not {self.poll_ms!r}")
+        _assert_whole("poll_ms", self.poll_ms, least=1)
+        _assert_whole("linger_ms", self.linger_ms, least=0)
+
+
+def _assert_whole(name: str, value: object, *, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} takes a whole number of at least {least}, not {value!r}")
