@@ -253,8 +253,11 @@ class OutboxPublisher:
 
         What a batch costs hardly depends on how many blocks it has, up to some dozens.
         """
-        if self._settings.linger_ms and self._was_not_empty and not self._callers and not self._stopped:
-            await self._no_linger.wait(self._settings.linger_ms / 1000)
+        if not self._settings.linger_ms or not self._was_not_empty:
+            return
+        ends_s = time.monotonic() + self._settings.linger_ms / 1000
+        while not self._callers and not self._stopped and (left_s := ends_s - time.monotonic()) > 0:
+            await self._no_linger.wait(left_s)  # which may have rung for somebody who waits no more
 
     def _failed(self, error: Exception) -> None:
         self.last_error = error
