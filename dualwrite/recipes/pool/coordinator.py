@@ -448,7 +448,10 @@ class PoolCoordinator:
                 self.outbox.begin_no_more()
 
     async def close(self, timeout_s: float) -> None:
-        """Accept no new blocks, wait for running ones, and release all ids."""
+        """Accept no new blocks, wait for running ones, make a last attempt at what is in doubt, and release all ids.
+
+        What is not resolved by the end of `timeout_s` is left to others.
+        """
         self.registry.close()
         deadline_s = time.monotonic() + timeout_s
         while self.registry.blocks and (remaining_s := deadline_s - time.monotonic()) > 0:
@@ -462,9 +465,10 @@ class PoolCoordinator:
             )
         if self.outbox is not None:
             await self.outbox.stop()
+        await self.maintenance.stop(deadline_s)
         self.availability.close()
-        await self.maintenance.stop()
         await self.maintenance.give_up_all()
+        await self.maintenance.leave_in_hand()
         forget_pool(self)
 
 

@@ -67,9 +67,15 @@ class PoolMaintenance:
         self._availability = availability
         self._heartbeat_bell = runtime.bell()
         self._resolver_bell = runtime.bell()
-        self._background: list[Background] = []
+        self._background: tuple[Background, Background] | None = None
+        """The heartbeat and the resolver, once they are started."""
         self._starting = threading.Lock()
         self._stopped = False
+        self._renews = True
+        self._last_attempt_until_s = 0.0
+        """Until when the resolver may make a last attempt once it is stopped, by the monotonic clock."""
+        self._is_left = False
+        """Whether `close` has stopped waiting for the resolver, which begins no further attempt then."""
         self._publishes_at_s = 0.0
         """When to try again to publish what is stored, by the monotonic clock."""
         self._publish_failures = 0
@@ -85,26 +91,41 @@ class PoolMaintenance:
 
     def start(self, *, swept: bool = False) -> None:
         """Start the background; harmless when repeated. `swept`: dead processes' slots have just been recovered."""
-        if self._background or self._stopped:
+        if self._background is not None or self._stopped:
             return
         with self._starting:
-            if not self._background:
+            if self._background is None:
                 name = f"dualwrite-pool-{self._prefix}"
                 heartbeat = self._runtime.spawn(f"{name}-leases", self._renew_for_ever)
                 resolver = self._runtime.spawn(f"{name}-resolver", lambda: self._resolve_for_ever(swept))
-                self._background = [heartbeat, resolver]
+                self._background = heartbeat, resolver
 
     def begin_no_more(self) -> None:
         """Let the background end after its current attempt."""
         self._stopped = True
+        self._renews = False
         self._heartbeat_bell.ring()
         self._resolver_bell.ring()
 
-    async def stop(self) -> None:
-        """Begin no new attempt, and wait at most some seconds for one in progress."""
-        self.begin_no_more()
-        for background in self._background:
-            await background.join(_SECONDS_TO_STOP)
+    async def stop(self, deadline_s: float) -> None:
+        """Have the resolver make one last attempt at what is open, and end the background.
+
+        The resolver has until `deadline_s`, whatever hangs: it is not waited for any longer. The leases are renewed
+        meanwhile, so that no other process begins to recover the same slots.
+        """
+        if self._background is None:
+            self.begin_no_more()
+            return
+        heartbeat, resolver = self._background
+        self._last_attempt_until_s = deadline_s
+        self._stopped = True
+        self._resolver_bell.ring()
+        try:
+            await resolver.join(max(0.0, deadline_s - time.monotonic()))
+        finally:
+            self._is_left = True
+            self.begin_no_more()
+        await heartbeat.join(_SECONDS_TO_STOP)
 
     async def _renew_for_ever(self) -> None:
         failures = 0
@@ -120,7 +141,7 @@ class PoolMaintenance:
 
     async def _goes_on_after(self, pause_s: float) -> bool:
         await self._heartbeat_bell.wait(pause_s)
-        return not self._stopped
+        return self._renews
 
     def wake(self) -> None:
         """Look for something to do, because Kafka has come back, or has gone."""
@@ -147,6 +168,27 @@ class PoolMaintenance:
             for error in errors:
                 self._failed(error)
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
+        if time.monotonic() < self._last_attempt_until_s:
+            await self._attempt_last()
+        if self._is_left:
+            await self.give_up_all()  # what this task had in hand while `close` gave up the rest
+
+    async def _attempt_last(self) -> None:
+        """Make one attempt at each slot of this process that has something open, unless Kafka is known to be away."""
+        errors = await self._confirm_idle()
+        places = self._registry.places()
+        if (places.set_aside or places.stored) and not self._availability.is_away:
+            try:
+                await self.renew()  # so as not to fence a process that has taken a slot meanwhile
+                errors += (await self._resolve_ours())[1]
+            except Exception as error:
+                errors.append(error)
+        for error in errors:
+            _log.warning(
+                "pool %s: the last attempt to complete what is open failed: %s",
+                self._prefix,
+                str(error).partition("\n")[0],
+            )
 
     async def resolve_once(
         self, *, due_s: float | None = None, sweeps: bool = True
@@ -255,7 +297,7 @@ class PoolMaintenance:
         """Publish what is stored under idle slots; if that fails, the next attempt is later."""
         errors: list[Exception] = []
         for _ in self._registry.places().stored:
-            if not self._publishes_now() or (slot := self._registry.attend_stored(gives_way=gives_way)) is None:
+            if self._is_left or not self._publishes_now() or (slot := self._registry.attend_stored(gives_way=gives_way)) is None:
                 break
             try:
                 await self._resolve(slot)
@@ -288,11 +330,9 @@ class PoolMaintenance:
             raise
 
     async def _recover(self) -> list[Resolution]:
-        self._publishes_at_s = 0.0
         self._dead_refused.clear()
         await self._confirm_idle()  # what fails is aside now, and is resolved next
-        ours, our_errors = await self._resolve_set_aside(due_s=None)
-        our_errors += await self._publish_idle(gives_way=False)
+        ours, our_errors = await self._resolve_ours()
         theirs, their_errors = await self._sweep()
         errors = our_errors + their_errors
         if errors:
@@ -302,6 +342,12 @@ class PoolMaintenance:
             )
             raise errors[0]
         return ours + theirs
+
+    async def _resolve_ours(self) -> tuple[list[Resolution], list[Exception]]:
+        """Make one attempt at each slot of this process that is aside, or that has stored blocks."""
+        self._publishes_at_s = 0.0
+        found, errors = await self._resolve_set_aside(due_s=None)
+        return found, errors + await self._publish_idle(gives_way=False)
 
     async def _confirm_idle(self) -> list[Exception]:
         """Wait for Kafka commits that were not awaited, in slots that have been idle since."""
@@ -322,7 +368,7 @@ class PoolMaintenance:
         found: list[Resolution] = []
         errors: list[Exception] = []
         for _ in self._registry.places().set_aside:
-            slot = self._registry.attend(due_s, gives_way=gives_way)
+            slot = None if self._is_left else self._registry.attend(due_s, gives_way=gives_way)
             if slot is None:
                 break
             try:
@@ -378,22 +424,17 @@ class PoolMaintenance:
             return False
         return slot.coordinator.has_stored or slot.coordinator.state is not SlotState.READY
 
-    async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> bool:
-        """Close a slot and end its lease. Return False if a Kafka commit stays in doubt.
-
-        `waits`: first wait for a commit in progress.
-        """
-        clean = is_in_doubt = False
+    async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> None:
+        """Close a slot and end its lease. `waits`: first wait for a commit in progress."""
+        clean = False
         try:
             if waits:
                 await self._wait_for_commit(slot)
             clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
-            is_in_doubt = slot.coordinator.state is SlotState.IN_DOUBT
             await slot.coordinator.close(waits=False)
         finally:
             self._registry.forget(slot)
             await self.end_lease(slot.number, clean=clean)
-        return not is_in_doubt
 
     @staticmethod
     async def _wait_for_commit(slot: PooledSlot) -> None:
@@ -406,14 +447,18 @@ class PoolMaintenance:
     async def end_lease(self, number: int, *, clean: bool) -> None:
         """End the lease of a reserved slot, and the reservation. `clean`: nothing is open under its id."""
         try:
+            await self._end_lease(number, clean=clean)
+        finally:
+            self._registry.unreserve(number)
+
+    async def _end_lease(self, number: int, *, clean: bool) -> None:
+        try:
             if clean:
                 await self._leases.release(number)
             else:
                 await self._leases.abandon(number)
         except Exception:
             _log.warning("pool %s: a lease could not be released, and will expire", self._prefix, exc_info=True)
-        finally:
-            self._registry.unreserve(number)
 
     async def _sweep(self, *, gives_way: bool = False) -> tuple[list[Resolution], list[Exception]]:
         """Recover the slots of dead processes, so that live ones can use them."""
@@ -493,8 +538,19 @@ class PoolMaintenance:
 
     async def give_up_all(self) -> None:
         """Close all slots that no block uses now. What is in doubt stays so, safely, until it is recovered."""
-        waits = True  # until waiting for one commit has failed
         for slot in self._registry.attend_all_idle():
-            waits = await self._part_with(slot, waits=waits) and waits
+            await self._part_with(slot, waits=False)
         while (aside := self._registry.attend(None)) is not None:
-            await self._part_with(aside)
+            await self._part_with(aside, waits=False)
+
+    async def leave_in_hand(self) -> None:
+        """Let others recover the slots at which an attempt of this process still waits for an answer.
+
+        The attempt may go on: whoever takes the id over fences it, and it can begin nothing without the lease.
+        """
+        for slot in self._registry.attended():
+            _log.warning(
+                "transactional id %s is closed while an attempt to complete it has no answer; recover() completes it",
+                slot.coordinator.transactional_id,
+            )
+            await self._end_lease(slot.number, clean=False)

@@ -6,11 +6,14 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from dualwrite.recipes.core import blocking
 
 Steps = Callable[[], Coroutine[Any, Any, None]]
+
+_SECONDS_TO_CLEAN_UP: Final = 1.0
+"""How long a cancelled task may take to roll back; a database that hangs holds it up."""
 
 
 class Bell(Protocol):
@@ -26,7 +29,7 @@ class Background(Protocol):
     """Work that runs in the background of the dual writes."""
 
     async def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, at most `timeout_s` seconds."""
+        """Wait until it has ended, at most `timeout_s` seconds. A task is cancelled then; a thread goes on."""
 
 
 class Runtime(Protocol):
@@ -135,6 +138,7 @@ class _BackgroundTask:
     async def join(self, timeout_s: float) -> None:
         await asyncio.wait([self._task], timeout=timeout_s)
         self._task.cancel()
+        await asyncio.wait([self._task], timeout=_SECONDS_TO_CLEAN_UP)
 
 
 class TaskRuntime:

@@ -299,6 +299,11 @@ class SlotRegistry:
         with self._lock:
             return self._reserved.union(slot.number for slot in self._attended)
 
+    def attended(self) -> list[PooledSlot]:
+        """Return the slots that are being resolved."""
+        with self._lock:
+            return sorted(self._attended, key=_number)
+
     # ---- leases ---------------------------------------------------------------------------------------------
 
     def reserve(self, number: int, *, gives_way: bool = False) -> bool:
