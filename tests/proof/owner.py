@@ -191,6 +191,9 @@ class CheckedKafka:
         assert self._manager is not None, "no producer: the id was not taken over"
         return self._manager
 
+    def limit_waits(self, timeout_ms: int) -> None:
+        """Change nothing: nothing waits here."""
+
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         await self.give_up()
         manager = self._manager = TransactionManager(

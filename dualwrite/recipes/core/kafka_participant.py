@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 class KafkaParticipant(Protocol):
     """A producer that can be given up and replaced. Raises the errors of a producer."""
 
+    def limit_waits(self, timeout_ms: int) -> None:
+        """Let each call wait no longer than this from now on, also of producers that `take_over` creates."""
+
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         """Fence the previous owner with a new producer of this id. Return the transaction it left open, or empty."""
 
@@ -115,12 +118,20 @@ class BlockingKafkaParticipant:
         self._settings = dict(settings)
         self._live: Producer
         """Missing before the first take-over, and after `give_up`."""
+        self._most_ms: int | None = None
+
+    def limit_waits(self, timeout_ms: int) -> None:
+        self._most_ms = timeout_ms
+        if "_live" in vars(self):
+            self._live.max_block_ms = min(self._live.max_block_ms, timeout_ms)
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         from dualwrite.producer import Producer
 
         await self.give_up()
         producer = self._live = Producer(**self._settings, transactional_id=kafka_id)
+        if self._most_ms is not None:
+            producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
         producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 
@@ -217,12 +228,20 @@ class AsyncKafkaParticipant:
         self._settings = dict(settings)
         self._live: AsyncProducer
         """Missing before the first take-over, and after `give_up`."""
+        self._most_ms: int | None = None
+
+    def limit_waits(self, timeout_ms: int) -> None:
+        self._most_ms = timeout_ms
+        if "_live" in vars(self):
+            self._live.max_block_ms = min(self._live.max_block_ms, timeout_ms)
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         from dualwrite.async_producer import AsyncProducer
 
         await self.give_up()
         producer = self._live = AsyncProducer(**self._settings, transactional_id=kafka_id)
+        if self._most_ms is not None:
+            producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
         await producer.init_transactions(keep_prepared_txn=True)
         return producer.prepared_txn_state
 

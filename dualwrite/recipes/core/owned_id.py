@@ -90,6 +90,12 @@ class OwnedId:
         self.lock_timeout_ms = lock_timeout_ms
         self.resolve_timeout_ms = resolve_timeout_ms
 
+    def limit_waits(self, timeout_ms: int) -> None:
+        """Let each wait for the row lock, for an outcome and for Kafka end in time: the caller waits no longer."""
+        self.lock_timeout_ms = timeout_ms if self.lock_timeout_ms is None else min(self.lock_timeout_ms, timeout_ms)
+        self.resolve_timeout_ms = min(self.resolve_timeout_ms, timeout_ms)
+        self.kafka.limit_waits(timeout_ms)
+
     def assert_usable(self) -> None:
         """Raise IllegalStateError if the id was closed, FencedError if Kafka has refused this writer's epoch."""
         if self.slot.state is SlotState.CLOSED:

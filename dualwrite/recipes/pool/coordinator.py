@@ -467,8 +467,8 @@ class PoolCoordinator:
             await self.outbox.stop()
         await self.maintenance.stop(deadline_s)
         self.availability.close()
-        await self.maintenance.give_up_all()
         await self.maintenance.leave_in_hand()
+        await self.maintenance.give_up_all()
         forget_pool(self)
 
 

@@ -76,6 +76,8 @@ class PoolMaintenance:
         """Until when the resolver may make a last attempt once it is stopped, by the monotonic clock."""
         self._is_left = False
         """Whether `close` has stopped waiting for the resolver, which begins no further attempt then."""
+        self._left_in_hand = False
+        """Whether `close` leaves to the resolver what that still has in hand."""
         self._publishes_at_s = 0.0
         """When to try again to publish what is stored, by the monotonic clock."""
         self._publish_failures = 0
@@ -170,8 +172,8 @@ class PoolMaintenance:
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
         if time.monotonic() < self._last_attempt_until_s:
             await self._attempt_last()
-        if self._is_left:
-            await self.give_up_all()  # what this task had in hand while `close` gave up the rest
+        if self._left_in_hand:
+            await self.give_up_all()
 
     async def _attempt_last(self) -> None:
         """Make one attempt at each slot of this process that has something open, unless Kafka is known to be away."""
@@ -183,11 +185,11 @@ class PoolMaintenance:
                 errors += (await self._resolve_ours())[1]
             except Exception as error:
                 errors.append(error)
-        for error in errors:
+        for failure in errors:
             _log.warning(
                 "pool %s: the last attempt to complete what is open failed: %s",
                 self._prefix,
-                str(error).partition("\n")[0],
+                str(failure).partition("\n")[0],
             )
 
     async def resolve_once(
@@ -297,7 +299,10 @@ class PoolMaintenance:
         """Publish what is stored under idle slots; if that fails, the next attempt is later."""
         errors: list[Exception] = []
         for _ in self._registry.places().stored:
-            if self._is_left or not self._publishes_now() or (slot := self._registry.attend_stored(gives_way=gives_way)) is None:
+            if self._is_left or not self._publishes_now():
+                break
+            slot = self._registry.attend_stored(gives_way=gives_way)
+            if slot is None:
                 break
             try:
                 await self._resolve(slot)
@@ -383,6 +388,8 @@ class PoolMaintenance:
     async def _resolve(self, slot: PooledSlot) -> list[Resolution]:
         """Resolve a slot that the caller got from `attend`; afterwards it is idle, aside, or gone."""
         found: list[Resolution] = []
+        if self._last_attempt_until_s:
+            slot.coordinator.owned.limit_waits(max(1, int((self._last_attempt_until_s - time.monotonic()) * 1000)))
         try:
             if self._is_ours_to_resolve(slot):
                 with slot.coordinator.exclusively():
@@ -546,7 +553,8 @@ class PoolMaintenance:
     async def leave_in_hand(self) -> None:
         """Let others recover the slots at which an attempt of this process still waits for an answer.
 
-        The attempt may go on: whoever takes the id over fences it, and it can begin nothing without the lease.
+        The attempt may go on: whoever takes the id over fences it, and it can begin nothing without the lease. What is
+        put aside from now on is given up by the resolver, if not by `give_up_all`, which comes next.
         """
         for slot in self._registry.attended():
             _log.warning(
@@ -554,3 +562,4 @@ class PoolMaintenance:
                 slot.coordinator.transactional_id,
             )
             await self._end_lease(slot.number, clean=False)
+        self._left_in_hand = True

@@ -136,6 +136,8 @@ class _BackgroundTask:
         self._task = asyncio.get_running_loop().create_task(steps(), name=name)
 
     async def join(self, timeout_s: float) -> None:
+        if self._task.get_loop() is not asyncio.get_running_loop():
+            return  # that loop has ended, and the task with it, or is not run while this one is
         await asyncio.wait([self._task], timeout=timeout_s)
         self._task.cancel()
         await asyncio.wait([self._task], timeout=_SECONDS_TO_CLEAN_UP)
