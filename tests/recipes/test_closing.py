@@ -1,0 +1,369 @@
+"""A pool or writer that is closed makes one more attempt at what is in doubt, for as long as its caller waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.faults import DropRequest, Error, Fault
+from dualwrite.errors import RowLockTimeoutError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.pool import maintenance
+from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
+from dualwrite.testing.postgres import PostgresServer
+from tests.producer.test_tiers import BOUNDED, LONG_AFTER_MS, TIERS
+from tests.recipes.pools import drop_idle_connections
+from tests.recipes.test_kafka_away import (
+    AsyncFace,
+    Asyncpg,
+    AsyncpgGroups,
+    AsyncpgPool,
+    AsyncPsycopg,
+    AsyncPsycopgPool,
+    AsyncSqlAlchemy,
+    AsyncSqlAlchemyPool,
+    Face,
+    Psycopg,
+    PsycopgPool,
+    SqlAlchemy,
+    SqlAlchemyGroups,
+    SqlAlchemyPool,
+    World,
+)
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase
+
+TRANSACTION_ABORTABLE = 120
+HANGS_S = 1.0
+"""What a caller of `close` grants where Kafka does not answer."""
+LONG_S = 20.0
+"""Much less than `max_block_ms`, for which a call of Kafka waits, and more than a noisy machine needs."""
+
+POOLS: list[type[Face]] = [
+    SqlAlchemyPool,
+    PsycopgPool,
+    AsyncSqlAlchemyPool,
+    AsyncPsycopgPool,
+    AsyncpgPool,
+    SqlAlchemyGroups,
+    AsyncpgGroups,
+]
+
+
+@contextmanager
+def world_of(server: PostgresServer, tier: Tier) -> Iterator[World]:
+    database = PostgresDatabase(server)
+    with Emulator(config=TIERS[tier], clock=VirtualClock()) as emulator:
+        yield World(database, emulator)
+    database.close()
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, postgres_server: PostgresServer) -> Iterator[World]:
+    with world_of(postgres_server, request.param) as made:
+        yield made
+
+
+def on(*tiers: Tier) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("world", tiers, ids=[tier.name for tier in tiers], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def tries_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an attempt that fails, the background waits for longer than a test takes."""
+    monkeypatch.setattr(maintenance, "_BACKOFF_S", (3_600.0,))
+
+
+class FirstAttempt:
+    """Lets the first attempt to complete a block fail, and counts the others."""
+
+    def __init__(self) -> None:
+        self.locks = 0
+
+    def __call__(self, point: PausePoint) -> None:
+        if point is PausePoint.AFTER_LOCK:
+            self.locks += 1
+            if self.locks == 2:
+                raise RowLockTimeoutError("the first attempt of the background has failed")
+
+
+def pool_in_doubt(kind: type[Face], world: World) -> Face:
+    """Return a pool that has decided event 1, which Kafka has not confirmed, and whose background waits."""
+    pause: Any = FirstAttempt()
+    face = kind(world, pause)
+    world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
+    face.write(1)
+    deadline_s = time.monotonic() + LONG_S
+    while not face.writer.status.background_failures_total:
+        assert time.monotonic() < deadline_s, "the background has not tried"
+        face.breathe()
+    assert face.writer.status.set_aside == (f"{world.name}-0",)
+    return face
+
+
+def let_kafka_hang(world: World) -> None:
+    """Leave the requests of which a take-over consists without an answer, on any tier."""
+    for api in ("InitProducerId", "EndTxn"):
+        world.emulator.faults.add(Fault(api=api, action=DropRequest(), count=None))
+
+
+def close_within(face: Face, timeout_s: float) -> None:
+    if isinstance(face, AsyncFace):
+        face.runner.run(face.writer.close(timeout_s))
+    else:
+        face.writer.close(timeout_s)
+
+
+def leases_of(world: World) -> list[tuple[bool, int]]:
+    """Return for each slot whether it has an owner, and when its lease ends."""
+    table = kafka_transaction_lease
+    query = sa.select(table.c.owner, table.c.expires_at_ms).where(table.c.prefix == world.name).order_by(table.c.slot)
+    with world.database.aside.connect() as connection:
+        return [(row.owner is not None, row.expires_at_ms) for row in connection.execute(query)]
+
+
+def expire_leases(world: World) -> None:
+    with world.database.aside.begin() as connection:
+        connection.execute(sa.update(kafka_transaction_lease).values(expires_at_ms=0))
+
+
+def recover_anew(world: World) -> None:
+    """Recover in another process."""
+    another = SqlAlchemyPool(world)
+    another.writer.recover()
+    another.close()
+
+
+parametrized = pytest.mark.parametrize("kind", POOLS, ids=lambda kind: kind.__name__)
+ON_TIERS = on(Tier.KEEP_PREPARED, *BOUNDED)
+
+
+@ON_TIERS
+@parametrized
+def test_both_sides_agree_right_after_close(world: World, kind: type[Face]) -> None:
+    pool_in_doubt(kind, world).close()
+    world.assert_both_sides_have(1)
+    ((has_owner, _),) = leases_of(world)
+    assert not has_owner
+
+
+@on(*BOUNDED)
+@parametrized
+def test_what_kafka_has_aborted_is_published_again(world: World, kind: type[Face]) -> None:
+    face = pool_in_doubt(kind, world)
+    world.emulator.advance_clock(LONG_AFTER_MS)
+    until(lambda: not any(each.state == "Ongoing" for each in world.emulator.transactions()))
+    face.close()
+    world.assert_both_sides_have(1)
+
+
+@ON_TIERS
+@parametrized
+def test_kafka_hangs(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
+    face = pool_in_doubt(kind, world)
+    let_kafka_hang(world)
+    began_s = time.monotonic()
+    close_within(face, HANGS_S)
+    assert time.monotonic() - began_s < LONG_S
+    assert f"transactional id {world.name}-0 is closed while" in caplog.text
+    assert leases_of(world) == [(True, 0)]  # others may recover it at once
+    world.emulator.faults.clear()
+    recover_anew(world)
+    world.assert_both_sides_have(1)
+
+
+@on(Tier.KEEP_PREPARED)
+@parametrized
+def test_no_time_is_left(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
+    close_within(pool_in_doubt(kind, world), 0)
+    assert f"transactional id {world.name}-0 is closed while" in caplog.text
+    assert leases_of(world) == [(True, 0)]
+    recover_anew(world)
+    world.assert_both_sides_have(1)
+
+
+@on(Tier.KEEP_PREPARED)
+@parametrized
+def test_kafka_is_known_to_be_away(world: World, kind: type[Face]) -> None:
+    face = pool_in_doubt(kind, world)
+    world.lose_kafka()
+    with pytest.raises(Exception, match="neither side was changed: Kafka cannot be reached"):
+        face.write(2)
+    locks = face.pause.locks  # type: ignore[union-attr]
+    face.close()
+    assert face.pause.locks == locks  # type: ignore[union-attr]
+    assert leases_of(world)[0] == (True, 0)
+    world.bring_kafka_back()
+    recover_anew(world)
+    world.assert_both_sides_have(1)
+
+
+@ON_TIERS
+@parametrized
+def test_a_process_that_has_the_slot_by_now_is_not_fenced(world: World, kind: type[Face]) -> None:
+    face = pool_in_doubt(kind, world)
+    expire_leases(world)
+    other = kind(world)
+    other.write(2)  # under the slot, which is recovered first
+    face.close()
+    other.write(3)
+    assert other.writer.status.moved_total == 0
+    other.close()
+    world.assert_both_sides_have(1, 2, 3)
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.parametrize("kind", [SqlAlchemyPool, PsycopgPool], ids=lambda kind: kind.__name__)
+def test_the_database_is_away(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
+    face = pool_in_doubt(kind, world)
+    world.database.refuse_new_connections()
+    drop_idle_connections(face.writer)
+    face.close()
+    assert f"transactional id {world.name}-0 is closed while" in caplog.text
+    world.database.come_back()
+    expire_leases(world)
+    recover_anew(world)
+    world.assert_both_sides_have(1)
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.parametrize("kind", [AsyncSqlAlchemyPool, AsyncPsycopgPool, AsyncpgPool], ids=lambda kind: kind.__name__)
+def test_a_task_that_is_cancelled_closes_its_pool(world: World, kind: type[AsyncFace]) -> None:
+    face = pool_in_doubt(kind, world)
+    assert isinstance(face, AsyncFace)
+
+    entered = asyncio.Event()
+
+    async def used() -> None:
+        async with face.writer, face.writer.transaction() as tx:
+            entered.set()
+            tx.send(world.topic, value="2", key="k")
+            await asyncio.Event().wait()
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(used())
+        await entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    face.runner.run(cancelled())
+    world.assert_both_sides_have(1)
+    face.close()
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.parametrize("hangs", [False, True])
+@pytest.mark.parametrize("kind", [SqlAlchemyPool, PsycopgPool], ids=lambda kind: kind.__name__)
+def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, kind: type[Face], hangs: bool) -> None:
+    """No thread can be started then."""
+    script = textwrap.dedent(f"""
+        import atexit
+        import sqlalchemy as sa
+        from types import SimpleNamespace
+        from tests.recipes import test_closing as tested
+        from dualwrite.recipes.pool import maintenance
+
+        maintenance._BACKOFF_S = (3_600.0,)
+        servers = SimpleNamespace(bootstrap_servers={world.emulator.bootstrap_servers!r})
+        url = sa.make_url({world.database.url.render_as_string(hide_password=False)!r})
+        database = SimpleNamespace(engine=sa.create_engine(url), url=url)
+        world = SimpleNamespace(emulator=servers, database=database, topic={world.topic!r}, name={world.name!r})
+        face = tested.{kind.__name__}(world, tested.FirstAttempt())
+        face.write(1)
+        tested.until(lambda: face.writer.status.background_failures_total)
+        atexit.register(face.writer.close, {HANGS_S if hangs else LONG_S})
+        input("in doubt")
+    """)
+    world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
+    with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.read(len("in doubt")) == "in doubt"
+        if hangs:
+            let_kafka_hang(world)
+        _, errors = process.communicate("\n", timeout=LONG_S)
+    assert process.returncode == 0, errors
+    if hangs:
+        assert leases_of(world) == [(True, 0)]
+        world.emulator.faults.clear()
+        recover_anew(world)
+    world.assert_both_sides_have(1)
+
+
+# ---- one transactional id -----------------------------------------------------------------------------------------
+
+WRITERS: list[type[Face]] = [SqlAlchemy, Psycopg, AsyncSqlAlchemy, AsyncPsycopg, Asyncpg]
+of_writers = pytest.mark.parametrize("kind", WRITERS, ids=lambda kind: kind.__name__)
+
+
+def writer_in_doubt(kind: type[Face], world: World) -> Face:
+    face = kind(world)
+    world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
+    face.write(1)
+    assert face.writer.state is SlotState.IN_DOUBT
+    return face
+
+
+@ON_TIERS
+@of_writers
+def test_both_sides_agree_right_after_a_writer_is_closed(
+    world: World, kind: type[Face], caplog: pytest.LogCaptureFixture
+) -> None:
+    writer_in_doubt(kind, world).close()
+    world.assert_both_sides_have(1)
+    assert "is closed while" not in caplog.text
+
+
+@ON_TIERS
+@of_writers
+def test_kafka_hangs_when_a_writer_is_closed(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
+    face = writer_in_doubt(kind, world)
+    let_kafka_hang(world)
+    began_s = time.monotonic()
+    close_within(face, HANGS_S)
+    assert time.monotonic() - began_s < LONG_S
+    assert f"transactional id {world.name} is closed while" in caplog.text
+    world.emulator.faults.clear()
+    with SqlAlchemy(world).writer as another:
+        assert another.recover().outcome is Outcome.COMMITTED
+    world.assert_both_sides_have(1)
+
+
+@ON_TIERS
+@of_writers
+def test_a_process_that_has_used_the_id_since_is_not_fenced(world: World, kind: type[Face]) -> None:
+    face = writer_in_doubt(kind, world)
+    other = kind(world)
+    other.write(2)
+    face.close()
+    other.write(3)
+    other.close()
+    world.assert_both_sides_have(1, 2, 3)
+
+
+@on(Tier.KEEP_PREPARED)
+def test_a_forked_child_leaves_what_is_in_doubt_to_its_parent(world: World) -> None:
+    face = writer_in_doubt(SqlAlchemy, world)
+    child = os.fork()
+    if child == 0:
+        face.close()
+        os._exit(0 if face.writer.in_doubt else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    face.write(2)
+    face.close()
+    world.assert_both_sides_have(1, 2)
