@@ -18,16 +18,19 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import DropRequest, Error, Fault
-from dualwrite.errors import RowLockTimeoutError
+from dualwrite.errors import OutcomeUnknown, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool import maintenance
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.scenario import AtPoint
 from tests.producer.test_tiers import BOUNDED, LONG_AFTER_MS, TIERS
-from tests.recipes.pools import drop_idle_connections
+from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections
 from tests.recipes.test_kafka_away import (
     AsyncFace,
     Asyncpg,
@@ -53,6 +56,8 @@ HANGS_S = 1.0
 """What a caller of `close` grants where Kafka does not answer."""
 LONG_S = 20.0
 """Much less than `max_block_ms`, for which a call of Kafka waits, and more than a noisy machine needs."""
+
+PATIENT: dict[str, Any] = {"max_block_ms": 60_000, "lock_timeout_ms": 60_000, "lease_ms": QUIET_LEASE_MS}
 
 POOLS: list[type[Face]] = [
     SqlAlchemyPool,
@@ -116,9 +121,9 @@ def pool_in_doubt(kind: type[Face], world: World) -> Face:
     return face
 
 
-def let_kafka_hang(world: World) -> None:
-    """Leave the requests of which a take-over consists without an answer, on any tier."""
-    for api in ("InitProducerId", "EndTxn"):
+def let_kafka_hang(world: World, *apis: str) -> None:
+    """Leave requests without an answer: those of which a take-over consists on any tier, if none are named."""
+    for api in apis or ("InitProducerId", "EndTxn"):
         world.emulator.faults.add(Fault(api=api, action=DropRequest(), count=None))
 
 
@@ -303,6 +308,60 @@ def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, kind: ty
         world.emulator.faults.clear()
         recover_anew(world)
     world.assert_both_sides_have(1)
+
+
+class FollowedPool(PsycopgPool):
+    """Blocks end when the database has committed."""
+
+    def make(self, conninfo: str) -> Any:
+        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, confirm="database", **self.servers, **PATIENT)
+
+
+class AsyncFollowedPool(AsyncPsycopgPool):
+    def make(self, conninfo: str) -> Any:
+        return AsyncPsycopgDualWriterPool(
+            conninfo, prefix=self.world.name, confirm="database", **self.servers, **PATIENT
+        )
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.parametrize("kind", [FollowedPool, AsyncFollowedPool], ids=lambda kind: kind.__name__)
+def test_kafka_hangs_with_a_commit_on_its_way(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
+    face = kind(world)
+    let_kafka_hang(world, "EndTxn")
+    face.write(1)
+    began_s = time.monotonic()
+    close_within(face, HANGS_S)
+    assert time.monotonic() - began_s < LONG_S
+    assert f"transactional id {world.name}-0 is closed while" in caplog.text
+    assert leases_of(world) == [(True, 0)]
+    world.emulator.faults.clear()
+    recover_anew(world)
+    world.assert_both_sides_have(1)
+
+
+@on(Tier.KEEP_PREPARED)
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("kind", [SqlAlchemyPool, PsycopgPool], ids=lambda kind: kind.__name__)
+def test_a_commit_without_a_response_is_resolved(world: World, kind: type[Face], applied: bool) -> None:
+    def lose_commit_and_database() -> None:
+        (slot,) = face.writer.coordinator.registry.all_slots()
+        slot.coordinator.owned.resolve_timeout_ms = 100
+        world.database.lose_commit(applied=applied)
+        world.database.refuse_new_connections()
+        drop_idle_connections(face.writer)
+
+    face = kind(world, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
+    with pytest.raises(OutcomeUnknown):
+        face.write(1)
+    deadline_s = time.monotonic() + LONG_S
+    while not face.writer.status.background_failures_total:
+        assert time.monotonic() < deadline_s, "the background has not tried"
+        face.breathe()
+    world.database.come_back()
+    face.close()
+    world.assert_both_sides_have(*([1] if applied else []))
+    assert not any(each.state == "Ongoing" for each in world.emulator.transactions())
 
 
 # ---- one transactional id -----------------------------------------------------------------------------------------
