@@ -535,13 +535,9 @@ class OneIdWriter(_OneIdWriter[BindT, TxT], ThreadFace[BindT, TxT]):
         """
         return self.recover()
 
-    def close(self, timeout_s: float = 30.0) -> None:
-        """Complete what is in doubt, if Kafka answers within `timeout_s` seconds, and give up the transactional id.
-
-        What stays in doubt does so safely, until the id is next used or recovered. A process that has decided a later
-        dual write under the id is not fenced.
-        """
-        blocking.run(self.coordinator.close(timeout_s=timeout_s))
+    def close(self) -> None:
+        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+        blocking.run(self.coordinator.close())
         self.coordinator.owned.availability.close()
         blocking.run(self.backend.close())
 
@@ -576,8 +572,8 @@ class AsyncOneIdWriter(_OneIdWriter[BindT, TxT], TaskFace[BindT, TxT]):
         """Accept no new blocks, wait at most `timeout_s` seconds for one of another task, and give up the id.
 
         A block that was cancelled is one until it is rolled back. Raises IllegalStateError, and closes nothing, if it
-        takes longer, or inside a block of this task. Idempotent. What remains of the time is for completing what is in
-        doubt; what stays so does it safely, until the id is next used or recovered.
+        takes longer, or inside a block of this task. Idempotent. What is in doubt stays so, safely, until the id is
+        next used or recovered.
         """
         await self.slots.close(timeout_s)
         self.coordinator.owned.availability.close()

@@ -1,9 +1,8 @@
-"""A pool or writer that is closed makes one more attempt at what is in doubt, for as long as its caller waits."""
+"""A pool that is closed makes one more attempt at what is in doubt, for as long as its caller waits."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 import textwrap
@@ -20,9 +19,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import DropRequest, Error, Fault
 from dualwrite.errors import OutcomeUnknown, RowLockTimeoutError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
@@ -33,17 +30,12 @@ from tests.producer.test_tiers import BOUNDED, LONG_AFTER_MS, TIERS
 from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections
 from tests.recipes.test_kafka_away import (
     AsyncFace,
-    Asyncpg,
     AsyncpgGroups,
     AsyncpgPool,
-    AsyncPsycopg,
     AsyncPsycopgPool,
-    AsyncSqlAlchemy,
     AsyncSqlAlchemyPool,
     Face,
-    Psycopg,
     PsycopgPool,
-    SqlAlchemy,
     SqlAlchemyGroups,
     SqlAlchemyPool,
     World,
@@ -362,67 +354,3 @@ def test_a_commit_without_a_response_is_resolved(world: World, kind: type[Face],
     face.close()
     world.assert_both_sides_have(*([1] if applied else []))
     assert not any(each.state == "Ongoing" for each in world.emulator.transactions())
-
-
-# ---- one transactional id -----------------------------------------------------------------------------------------
-
-WRITERS: list[type[Face]] = [SqlAlchemy, Psycopg, AsyncSqlAlchemy, AsyncPsycopg, Asyncpg]
-of_writers = pytest.mark.parametrize("kind", WRITERS, ids=lambda kind: kind.__name__)
-
-
-def writer_in_doubt(kind: type[Face], world: World) -> Face:
-    face = kind(world)
-    world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
-    face.write(1)
-    assert face.writer.state is SlotState.IN_DOUBT
-    return face
-
-
-@ON_TIERS
-@of_writers
-def test_both_sides_agree_right_after_a_writer_is_closed(
-    world: World, kind: type[Face], caplog: pytest.LogCaptureFixture
-) -> None:
-    writer_in_doubt(kind, world).close()
-    world.assert_both_sides_have(1)
-    assert "is closed while" not in caplog.text
-
-
-@ON_TIERS
-@of_writers
-def test_kafka_hangs_when_a_writer_is_closed(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
-    face = writer_in_doubt(kind, world)
-    let_kafka_hang(world)
-    began_s = time.monotonic()
-    close_within(face, HANGS_S)
-    assert time.monotonic() - began_s < LONG_S
-    assert f"transactional id {world.name} is closed while" in caplog.text
-    world.emulator.faults.clear()
-    with SqlAlchemy(world).writer as another:
-        assert another.recover().outcome is Outcome.COMMITTED
-    world.assert_both_sides_have(1)
-
-
-@ON_TIERS
-@of_writers
-def test_a_process_that_has_used_the_id_since_is_not_fenced(world: World, kind: type[Face]) -> None:
-    face = writer_in_doubt(kind, world)
-    other = kind(world)
-    other.write(2)
-    face.close()
-    other.write(3)
-    other.close()
-    world.assert_both_sides_have(1, 2, 3)
-
-
-@on(Tier.KEEP_PREPARED)
-def test_a_forked_child_leaves_what_is_in_doubt_to_its_parent(world: World) -> None:
-    face = writer_in_doubt(SqlAlchemy, world)
-    child = os.fork()
-    if child == 0:
-        face.close()
-        os._exit(0 if face.writer.in_doubt else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    face.write(2)
-    face.close()
-    world.assert_both_sides_have(1, 2)

@@ -23,7 +23,6 @@ Steps 2 and 4 to 6 are `steps.py`; step 3 is `completion.py`, which also resolve
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -47,7 +46,6 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.completion import LostCommits
-from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     NOTHING_PREPARED,
@@ -64,7 +62,7 @@ from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.refused import RefusedBlock, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
-from dualwrite.recipes.core.slot import GIVEN_UP, IN_QUESTION, SlotState
+from dualwrite.recipes.core.slot import GIVEN_UP, SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
@@ -133,7 +131,6 @@ class DualWriteCoordinator:
         self._publishing = Publishing(
             self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks, clock_s=clock_s
         )
-        self._made_by = os.getpid()
         self._in_use = threading.Lock()
         self._user: int | None = None
 
@@ -437,60 +434,25 @@ class DualWriteCoordinator:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def close(self, *, waits: bool = True, timeout_s: float | None = None) -> None:
+    async def close(self, *, waits: bool = True) -> None:
         """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered.
 
-        With `waits`, first wait for a Kafka commit in progress. With `timeout_s`, wait no longer than that, and make
-        one attempt at what is in doubt, unless Kafka is known to be away.
+        With `waits`, first wait for a Kafka commit in progress.
         """
         if not self._in_use.acquire(blocking=False):
             raise IllegalStateError("a dual write is running; leave its block before closing the writer")
-        ends_s = None if timeout_s is None else time.monotonic() + timeout_s
         try:
-            self._limit_waits(ends_s)
             if waits:
                 with suppress(PreparedTransactionLost):  # stays in doubt, which is logged next
                     await self.confirm()
-            if ends_s is not None and time.monotonic() < ends_s:
-                self._limit_waits(ends_s)
-                await self._attempt_last()
             await self._close()
         finally:
             self._in_use.release()
 
-    def _limit_waits(self, ends_s: float | None) -> None:
-        if ends_s is not None and self._slot.state in IN_QUESTION:
-            self.owned.limit_waits(max(1, int((ends_s - time.monotonic()) * 1000)))
-
-    async def _attempt_last(self) -> None:
-        """Complete what is in doubt, unless Kafka is known to be away or another process has used the id since."""
-        owned = self.owned
-        is_forked = self._made_by != os.getpid()  # what is in doubt is the parent's, and so are the connections
-        if self._slot.state not in IN_QUESTION or owned.availability.is_away or is_forked:
-            return
-        expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
-        try:
-            await self.recover(self._assert_not_used_since)
-        except expected as error:
-            _log.warning(
-                "transactional id %s: the last attempt to complete what is in doubt failed (%s)",
-                self.transactional_id,
-                first_line(error),
-            )
-
-    def _assert_not_used_since(self, row: PreparedTxnState) -> bool:
-        """Raise FencedError if a later dual write is decided: completing would fence its owner, and is done already."""
-        if row != self.owned.in_doubt:
-            raise FencedError(
-                f"another process has used transactional id {self.transactional_id!r} since {self.owned.in_doubt}, "
-                f"and has completed that before: its state row holds {str(row)!r}"
-            )
-        return True
-
     async def _close(self) -> None:
         if self._slot.state is SlotState.CLOSED:
             return
-        if self._slot.state in IN_QUESTION:
+        if self._slot.state in (SlotState.CONFIRMING, SlotState.IN_DOUBT, SlotState.UNRESOLVED):
             unresolved = self._lost_commits.unresolved
             _log.warning(
                 "transactional id %s is closed while %s is in doubt; recover() with this id completes it",

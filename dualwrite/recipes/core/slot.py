@@ -44,9 +44,6 @@ _S = SlotState
 GIVEN_UP: Final = (SlotState.CLOSED, SlotState.FENCED)
 """The states in which this process does not use the id any more."""
 
-IN_QUESTION: Final = (SlotState.CONFIRMING, SlotState.IN_DOUBT, SlotState.UNRESOLVED)
-"""The states in which a dual write has been decided, or may have been, and Kafka has not confirmed it."""
-
 TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyType(
     {
         _S.NEW: frozenset({_S.READY, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),

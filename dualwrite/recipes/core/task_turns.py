@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from typing import Any, Final, Self
 
@@ -74,22 +73,19 @@ class TaskTurns:
     async def close(self, timeout_s: float) -> None:
         """Close the coordinator when the id is free, and let no task use it from now on.
 
-        What then remains of `timeout_s` is for one attempt at what is in doubt.
-
         Raises IllegalStateError if this task uses it, or if it is not free within `timeout_s` seconds; it stays as it
         is then.
         """
         if self._user is not None and self._user is asyncio.current_task():
             raise IllegalStateError("this task runs a dual write; leave its block before closing the writer")
         self._closing += 1
-        ends_s = time.monotonic() + timeout_s
         try:
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._wait()
             except TimeoutError:
                 raise self._still_used(timeout_s) from None
-            await self._coordinator.close(timeout_s=max(0.0, ends_s - time.monotonic()))
+            await self._coordinator.close()
         finally:
             self._closing -= 1
             if self._user is None:
