@@ -12,6 +12,7 @@ import psycopg
 import psycopg_pool
 import pytest
 from psycopg import generators, pq, waiting
+from psycopg._preparing import PrepareManager
 
 CONNECTIONS = [psycopg.Connection, psycopg.AsyncConnection]
 
@@ -66,3 +67,16 @@ def test_the_generators_and_waits_that_are_driven_here() -> None:
     assert callable(waiting.wait)
     assert inspect.iscoroutinefunction(waiting.wait_async)
     assert int(pq.TransactionStatus.IDLE) == 0
+
+
+def test_statements_are_prepared_by_the_manager_of_the_connection() -> None:
+    """`executed` asks it what a cursor asks, in the same order, and tells it what a cursor tells."""
+    cursor_base: Any = psycopg.Cursor.__mro__[1]
+    steps = source(cursor_base._maybe_prepare_gen) + source(cursor_base._get_prepared)
+    steps += source(cursor_base._execute_gen)
+    for used in ("_prepared.get(pgq", "prep is Prepare.NO", "_send_prepare(", "_send_query_prepared("):
+        assert used in steps
+    for used in ("_prepared.maybe_add_to_cache(pgq, prep, name)", "_prepared.validate(key, prep, name, results)"):
+        assert used in steps
+    assert "_prepared.maintain_gen(self._conn)" in steps
+    assert "(query.query, query.types)" in source(PrepareManager.key)
