@@ -162,7 +162,9 @@ class OutboxPublisher:
                 name = f"dualwrite-{self.writes.transactional_id}"
                 publisher = self._runtime.spawn(f"{name}-publisher", self._publish_for_ever)
                 heartbeat = self._runtime.spawn(f"{name}-lease", self._renew_for_ever)
-                self._background = [publisher, heartbeat, self._vacuum.start()]
+                self._background = [publisher, heartbeat]
+                if self._settings.publishes:
+                    self._background.append(self._vacuum.start())
 
     async def _renew_for_ever(self) -> None:
         """Renew the lease as long as there is something that publishes."""
