@@ -15,7 +15,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.postgres.connections import settled
 from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg import transaction as psycopg_transaction
-from dualwrite.recipes.psycopg.driver import AnyConnection, answered
+from dualwrite.recipes.psycopg.driver import AnyConnection, Values, answered, executed
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario
@@ -30,12 +30,13 @@ def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[Ps
 
 
 class InterruptedAt:
-    """The two ways to wait for a response, interrupted when the n-th one from now on has arrived."""
+    """The ways to wait for a response, interrupted when the n-th one from now on has arrived."""
 
     def __init__(self, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self._left = at
         monkeypatch.setattr(psycopg_transaction, "settled", self._settled)
         monkeypatch.setattr(psycopg_transaction, "answered", self._answered)
+        monkeypatch.setattr(psycopg_transaction, "executed", self._executed)
         monkeypatch.setattr(psycopg_driver, "answered", self._answered)  # of the message that commits
 
     async def _settled(self, value: Any) -> Any:
@@ -44,6 +45,11 @@ class InterruptedAt:
 
     def _answered(self, connection: AnyConnection, sql: str) -> PQGen[PGresult]:
         answer = yield from answered(connection, sql)
+        self._count()
+        return answer
+
+    def _executed(self, connection: AnyConnection, sql: str, values: Values) -> PQGen[PGresult]:
+        answer = yield from executed(connection, sql, values)
         self._count()
         return answer
 

@@ -142,7 +142,7 @@ def test_an_outcome_is_not_known_any_more_after_an_hour() -> None:
     def is_unknown(rules: OutboxRules, world: World) -> bool:
         return (b"a1", None) in rules.told_by(world, 0)
 
-    assert_reached(OutboxSpace(1, Budget(losses=1, hours=1)), is_unknown)
+    assert_reached(OutboxSpace(1, Budget(losses=1, hours=1), _TWO), is_unknown)
 
 
 def test_what_the_broker_has_aborted_is_published_from_its_copy() -> None:

@@ -308,14 +308,19 @@ def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F
         engine = sa.create_engine(behind, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.exec_driver_sql(f"ALTER DATABASE {behind.database} SET synchronous_commit = off")
+        CommitStore.open(options(pooler.url)).sinks()  # makes the tables
         world = World(CommitStore.open(options(pooler.url)))
         lowered: list[str] = []
+        dialect: Any = world.database._transactions._engine.dialect
+        send_commit = dialect.do_commit
 
-        def watch_level(connection: sa.Connection) -> None:
-            if connection.dialect.name == "postgresql":
-                lowered.append(str(connection.exec_driver_sql("SHOW synchronous_commit").scalar()))
+        def do_commit(connection: Any) -> None:
+            cursor = connection.cursor()
+            cursor.execute("SHOW synchronous_commit")
+            lowered.append(cursor.fetchone()[0])
+            send_commit(connection)
 
-        sa.event.listen(world.database._transactions._engine, "commit", watch_level)
+        dialect.do_commit = do_commit  # below what decides, which has a last word there
         for batch_id in range(3):
             plan = world.process().plan()
             with ThreadPoolExecutor(20) as threads:

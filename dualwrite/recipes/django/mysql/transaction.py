@@ -42,10 +42,14 @@ class GuardedTransaction(SqlAlchemyTransaction):
         """Let this dual write, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
         self._records.refuse(error)
 
+    @property
+    def holds_back(self) -> bool:
+        """Return True: `flush` is needed, although no statement is held back."""
+        return True
+
     def flush(self) -> None:
         """Take the connection over from the application, and check that its transaction is the one that began."""
         self._guard.stop()
-        super().flush()
         if not is_still_marked(self.connection, MARK):
             raise TransactionEndedInsideError(_ENDED)
 
