@@ -308,8 +308,9 @@ def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F
         engine = sa.create_engine(behind, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connection.exec_driver_sql(f"ALTER DATABASE {behind.database} SET synchronous_commit = off")
-        CommitStore.open(options(pooler.url)).sinks()  # makes the tables
-        world = World(CommitStore.open(options(pooler.url)))
+        store = CommitStore.open(options(pooler.url))
+        store.sinks()  # makes the tables
+        world = World(store)
         lowered: list[str] = []
         dialect: Any = world.database._transactions._engine.dialect
         send_commit = dialect.do_commit
