@@ -15,7 +15,7 @@ from examples.flights.errors import PlanError
 
 _P = PausePoint
 
-TAKEOVER_POINTS = frozenset({_P.AFTER_INIT, _P.AFTER_TAKEOVER})
+TAKEOVER_POINTS = frozenset({_P.AFTER_INIT, _P.AFTER_COMPLETION, _P.AFTER_TAKEOVER})
 """Reached only when a new process takes the transactional id over, before it writes anything."""
 
 _LEAVING_SOMETHING = (_P.AFTER_DATABASE_COMMIT, _P.BEFORE_DATABASE_COMMIT, _P.AFTER_STATE_WRITE, _P.AFTER_PREPARE)
@@ -24,6 +24,7 @@ _LEAVING_SOMETHING = (_P.AFTER_DATABASE_COMMIT, _P.BEFORE_DATABASE_COMMIT, _P.AF
 _WEIGHTS = {
     _P.AFTER_LOCK: 1,
     _P.AFTER_INIT: 1,
+    _P.AFTER_COMPLETION: 1,
     _P.AFTER_TAKEOVER: 1,
     _P.AFTER_BEGIN: 1,
     _P.AFTER_SEND: 3,

@@ -38,7 +38,7 @@ class NaiveMethod:
 
     def recover(self) -> Outcome:
         """Recover nothing: what was not sent is not known."""
-        self._pass(PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
+        self._pass(PausePoint.AFTER_INIT, PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER)
         return Outcome.NOTHING
 
     def write(self, events: Sequence[Event]) -> None:

@@ -10,6 +10,8 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from examples.flights.job import Report
 from examples.flights.kill_plan import TAKEOVER_POINTS
 
+_BEHIND_COMPLETION = (PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER)
+
 # A worker killed right after its take-over does not report what it completed, but where its predecessor died shows it.
 _COMPLETED_UNSEEN = {
     PausePoint.AFTER_PREPARE: Outcome.ROLLED_BACK,
@@ -55,7 +57,7 @@ class Tally:
 
     def killed(self, point: PausePoint) -> None:
         self.killed_at[point] += 1
-        if point is PausePoint.AFTER_TAKEOVER and self._left_by in _COMPLETED_UNSEEN:
+        if point in _BEHIND_COMPLETION and self._left_by in _COMPLETED_UNSEEN:
             self.outcomes[_COMPLETED_UNSEEN[self._left_by]] += 1
             self._left_by = None
         elif point not in TAKEOVER_POINTS:

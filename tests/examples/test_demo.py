@@ -11,6 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.testing.postgres import URL_VARIABLE, PostgresServer
 from examples.flights.__main__ import main
 from examples.flights.kill_plan import most_kills
@@ -50,6 +51,15 @@ def test_both_sides_agree_after_every_kill_and_the_naive_ones_do_not(postgres_se
     ours, naive = cells(done.stdout, "divergences")
     assert ours == "0"
     assert int(naive) >= 20  # at least the group that was committed and never sent
+
+
+def test_a_worker_is_killed_at_every_pause_point(postgres_server: PostgresServer) -> None:
+    """As by `make demo`, whose plan has each of them once before it has one twice."""
+    kills = str(len(PausePoint))
+    done = run_demo(postgres_server, "--rows", "600", "--kills", kills, "--seed", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert cells(done.stdout, "kills") == [kills, kills]
+    assert cells(done.stdout, "divergences")[0] == "0"
 
 
 def test_a_record_that_does_not_belong_there_gives_exit_status_1(
