@@ -161,6 +161,7 @@ async def write_awaited_events(writer: AsyncDualWriter, topic: str, number: int)
             for index, body in enumerate(event_texts(str(number))):
                 await tx.session.execute(sa.insert(events), {"id": number * 10 + index, "event_key": "k", "body": body})
                 tx.send(topic, value=body, key="k")
+        await asyncio.sleep(0)  # where a cancellation strikes behind the last await of the block
     except (Exception, asyncio.CancelledError) as error:
         return Seen(error, tx.outcome if tx else None)
     return Seen(None, tx.outcome)
