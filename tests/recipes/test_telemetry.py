@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 import sys
@@ -213,6 +214,15 @@ def test_a_pool_tells_what_its_slots_and_its_blocks_do(heard: Heard, scenario: S
         until(lambda: not pool.status.set_aside)
     assert heard.slots == {}
     assert written(scenario) == {"1", "2", "3", "4"}
+
+
+def test_a_pool_that_was_dropped_is_not_told_of(heard: Heard, scenario: Scenario) -> None:
+    pool = make_pool(scenario, prefix="told", max_writers=1)
+    write(pool, scenario, 1)
+    assert heard.slots == {("told", "in_use"): 0, ("told", "idle"): 1, ("told", "set_aside"): 0}
+    del pool
+    gc.collect()
+    assert heard.slots == {}
 
 
 def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario) -> None:

@@ -443,6 +443,7 @@ class PoolCoordinator:
     def forget(self) -> None:
         """Stop the background of a pool that was garbage-collected without `close`; its leases are left to expire."""
         if self.is_of_this_process:
+            forget_pool(self)  # its background has references to it until that has ended
             self.maintenance.begin_no_more()
             if self.outbox is not None:
                 self.outbox.begin_no_more()
@@ -452,6 +453,12 @@ class PoolCoordinator:
 
         What is not resolved by the end of `timeout_s` is left to others.
         """
+        try:
+            await self._close(timeout_s)
+        finally:
+            forget_pool(self)
+
+    async def _close(self, timeout_s: float) -> None:
         self.registry.close()
         deadline_s = time.monotonic() + timeout_s
         while self.registry.blocks and (remaining_s := deadline_s - time.monotonic()) > 0:
@@ -469,7 +476,6 @@ class PoolCoordinator:
         self.availability.close()
         await self.maintenance.leave_in_hand()
         await self.maintenance.give_up_all()
-        forget_pool(self)
 
 
 def _lowest_missing(taken: set[int]) -> int:
