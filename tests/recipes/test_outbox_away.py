@@ -152,22 +152,29 @@ def test_the_outbox_waits_behind_a_record_that_kafka_refuses(scenario: PsycopgSc
         assert in_order(scenario) == ["1", "2", "3", "4"]
 
 
+@pytest.fixture(params=[b"\x00", None], ids=["damaged", "gone"])
+def damage(request: pytest.FixtureRequest) -> bytes | None:
+    """What a block has in place of its records."""
+    found: bytes | None = request.param
+    return found
+
+
 @pytest.fixture
-def unreadable(scenario: PsycopgScenario) -> bytes:
+def unreadable(scenario: PsycopgScenario, damage: bytes | None) -> bytes:
     """Block 2 of three that wait cannot be read. Return what it was."""
     with outbox_pool(scenario, Outbox(publishes=False)) as pool:
         for number in (1, 2, 3):
             write(pool, scenario, number)
     with scenario.database.aside.connect() as connection:
         (_, (seq, records), _) = connection.execute(sa.text(_WAITING)).all()
-    replace(scenario, seq, b"\x00")
+    replace(scenario, seq, damage)
     return bytes(records)
 
 
 _WAITING: Final = "SELECT seq, records FROM kafka_transaction_outbox WHERE seq > 0 ORDER BY seq"
 
 
-def replace(scenario: PsycopgScenario, seq: int, content: bytes) -> None:
+def replace(scenario: PsycopgScenario, seq: int, content: bytes | None) -> None:
     """Replace the bytes of a block."""
     update = sa.text("UPDATE kafka_transaction_outbox SET records = :content WHERE seq = :seq")
     with scenario.database.aside.begin() as connection:
@@ -206,13 +213,13 @@ def test_it_is_not_tried_again_and_again(scenario: PsycopgScenario) -> None:
 
 
 @pytest.mark.usefixtures("unreadable")
-def test_a_block_that_cannot_be_read_is_taken_out(scenario: PsycopgScenario) -> None:
+def test_a_block_that_cannot_be_read_is_taken_out(scenario: PsycopgScenario, damage: bytes | None) -> None:
     with outbox_pool(scenario) as pool:
         with pytest.raises(StoredBlockRefusedError):
             pool.recover()
         (refused,) = pool.status.refused
         taken = take_out(scenario.database.aside, scenario.transactional_id, refused.seq, apply=True)
-        assert (taken.changed, taken.records, taken.unreadable) == (True, (), b"\x00")
+        assert (taken.changed, taken.records, taken.unreadable) == (True, (), damage or b"")
         pool.recover()
         assert pool.status.refused == ()
         until(lambda: in_order(scenario) == ["1", "3"])

@@ -87,10 +87,13 @@ _SELECT_OLDEST: Final = (
     "SELECT seq, stored_at_ms, CASE WHEN bytes_before = 0 OR bytes_before + octet_length(records) <="
     " CAST(:most AS bigint) THEN records END FROM (SELECT seq, stored_at_ms, records,"
     " sum(octet_length(records)) OVER (ORDER BY seq) - octet_length(records) AS bytes_before"
-    f" FROM (SELECT seq, stored_at_ms, records FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq"
-    f" LIMIT {_MOST_BLOCKS + 1}) AS oldest) AS summed ORDER BY seq"
+    f" FROM (SELECT seq, stored_at_ms, coalesce(records, '') AS records FROM {OUTBOX_TABLE} WHERE {_WAITING}"
+    f" ORDER BY seq LIMIT {_MOST_BLOCKS + 1}) AS oldest) AS summed ORDER BY seq"
 )
-"""The oldest blocks, without the records of those that would be too many bytes; the last one shows that more wait."""
+"""The oldest blocks, without the records of those that would be too many bytes; the last one shows that more wait.
+
+A block that has lost its records is one that cannot be read, and not one that would be too much.
+"""
 
 _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
