@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Generic, TypeVar, get_type_hints
 from urllib.parse import unquote
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster
@@ -72,10 +72,13 @@ class Endpoint:
         return named
 
 
-class Routes:
+E = TypeVar("E", bound=Endpoint)
+
+
+class Routes(Generic[E]):
     """All endpoints, found by path."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, endpoints: Sequence[E]) -> None:
         self.endpoints = tuple(endpoints)
 
     @property
@@ -83,7 +86,7 @@ class Routes:
         """The path templates of all endpoints."""
         return list(dict.fromkeys(endpoint.template for endpoint in self.endpoints))
 
-    def at(self, path: str) -> dict[str, tuple[Endpoint, dict[str, str]]]:
+    def at(self, path: str) -> dict[str, tuple[E, dict[str, str]]]:
         """Return the endpoints of a path by method, each with its path values. Raises UnicodeDecodeError."""
         parts = path.split("/")
         found = ((endpoint, endpoint.match(parts)) for endpoint in self.endpoints)

@@ -59,6 +59,8 @@ class HttpRequest:
     target: str
     headers: Mapping[str, str]
     body: bytes
+    peer_host: str = ""
+    """The address that it came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._transport: asyncio.Transport | None = None
+        self._peer_host = ""
         self._timer: asyncio.TimerHandle | None = None
         self.work: asyncio.Task[None] | None = None
         """Serves the present request."""
@@ -114,6 +117,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # a stream's transport is a Transport
+        self._peer_host = (transport.get_extra_info("peername") or ("",))[0]
         if len(self._connections) >= self._max_connections and not self._take_place_of_idle():
             self._fail(ControlError(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "too many connections"))
             return
@@ -218,6 +222,7 @@ class HttpConnection(asyncio.Protocol):
             self._request.target.decode("ascii"),
             _headers(self._request),
             bytes(self._body),
+            self._peer_host,
         )
         self.work = self._loop.create_task(self._work_on(request))
 

@@ -6,6 +6,7 @@ A handler takes the service, and the request's parts that it names: `path`, `que
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -17,6 +18,7 @@ from dualwrite.broker_emulator.schema_registry.request import Body, Query, propo
 from dualwrite.broker_emulator.schema_registry.schemas import KINDS, Schema
 from dualwrite.broker_emulator.schema_registry.service import RegistryService
 from dualwrite.broker_emulator.schema_registry.state import BACKWARD, READWRITE, Version
+from dualwrite.broker_emulator.security.acl import AclOperation
 
 Path = Mapping[str, str]
 T = TypeVar("T")
@@ -227,47 +229,58 @@ def _of_subject(decide: Callable[..., decisions.Decision], path: Path, state: An
     return decide(state, path.get("subject"))
 
 
+@dataclass(frozen=True)
+class RegistryEndpoint(Endpoint):
+    """An endpoint, and the operation on the topic `_schemas` that a client needs the right to."""
+
+    operation: AclOperation | None = None
+    """None for what is the same in every registry."""
+
+
+_reading: Final = partial(RegistryEndpoint, operation=AclOperation.READ)
+_writing: Final = partial(RegistryEndpoint, operation=AclOperation.WRITE)
+
 _SUBJECT: Final = "/subjects/{subject}"
 _VERSIONS: Final = _SUBJECT + "/versions"
 _VERSION: Final = _VERSIONS + "/{version}"
 _CHECK: Final = "/compatibility" + _VERSIONS
 
 ENDPOINTS: Final = (
-    Endpoint("GET", "/", root, "Nothing, to see that the registry is there"),
-    Endpoint("GET", "/contexts", contexts, "The only context"),
-    Endpoint("GET", "/schemas/types", kinds, "The kinds of schemas"),
-    Endpoint("GET", "/schemas/ids/{id}", schema_by_id, "A schema"),
-    Endpoint("GET", "/schemas/ids/{id}/schema", schema_text_by_id, "The text of a schema"),
-    Endpoint("GET", "/schemas/ids/{id}/subjects", subjects_by_id, "The subjects that have a schema"),
-    Endpoint("GET", "/schemas/ids/{id}/versions", versions_by_id, "The versions that have a schema"),
-    Endpoint("GET", "/schemas/guids/{guid}", schema_by_guid, "A schema"),
-    Endpoint("GET", "/subjects", subjects, "All subjects"),
-    Endpoint("POST", _SUBJECT, look_up, "The version that has a schema"),
-    Endpoint("DELETE", _SUBJECT, delete_subject, "Delete a subject"),
-    Endpoint("GET", _VERSIONS, versions, "The versions of a subject"),
-    Endpoint("POST", _VERSIONS, register, "Register a schema"),
-    Endpoint("GET", _VERSION, version, "A version"),
-    Endpoint("DELETE", _VERSION, delete_version, "Delete a version"),
-    Endpoint("GET", _VERSION + "/schema", version_text, "The text of a version"),
-    Endpoint("GET", _VERSION + "/referencedby", referenced_by, "The schemas that refer to a version"),
-    Endpoint("POST", _CHECK, check, "Whether a schema is compatible with all that its level names"),
-    Endpoint("POST", _CHECK + "/{version}", check, "Whether a schema is compatible with a version"),
+    RegistryEndpoint("GET", "/", root, "Nothing, to see that the registry is there"),
+    RegistryEndpoint("GET", "/contexts", contexts, "The only context"),
+    RegistryEndpoint("GET", "/schemas/types", kinds, "The kinds of schemas"),
+    _reading("GET", "/schemas/ids/{id}", schema_by_id, "A schema"),
+    _reading("GET", "/schemas/ids/{id}/schema", schema_text_by_id, "The text of a schema"),
+    _reading("GET", "/schemas/ids/{id}/subjects", subjects_by_id, "The subjects that have a schema"),
+    _reading("GET", "/schemas/ids/{id}/versions", versions_by_id, "The versions that have a schema"),
+    _reading("GET", "/schemas/guids/{guid}", schema_by_guid, "A schema"),
+    _reading("GET", "/subjects", subjects, "All subjects"),
+    _reading("POST", _SUBJECT, look_up, "The version that has a schema"),
+    _writing("DELETE", _SUBJECT, delete_subject, "Delete a subject"),
+    _reading("GET", _VERSIONS, versions, "The versions of a subject"),
+    _writing("POST", _VERSIONS, register, "Register a schema"),
+    _reading("GET", _VERSION, version, "A version"),
+    _writing("DELETE", _VERSION, delete_version, "Delete a version"),
+    _reading("GET", _VERSION + "/schema", version_text, "The text of a version"),
+    _reading("GET", _VERSION + "/referencedby", referenced_by, "The schemas that refer to a version"),
+    _reading("POST", _CHECK, check, "Whether a schema is compatible with all that its level names"),
+    _reading("POST", _CHECK + "/{version}", check, "Whether a schema is compatible with a version"),
     *(
         endpoint
         for template in ("/config", "/config/{subject}")
         for endpoint in (
-            Endpoint("GET", template, level, "The compatibility"),
-            Endpoint("PUT", template, set_level, "Set the compatibility"),
-            Endpoint("DELETE", template, reset_level, "Reset the compatibility"),
+            _reading("GET", template, level, "The compatibility"),
+            _writing("PUT", template, set_level, "Set the compatibility"),
+            _writing("DELETE", template, reset_level, "Reset the compatibility"),
         )
     ),
     *(
         endpoint
         for template in ("/mode", "/mode/{subject}")
         for endpoint in (
-            Endpoint("GET", template, mode, "The mode"),
-            Endpoint("PUT", template, set_mode, "Set the mode"),
-            Endpoint("DELETE", template, reset_mode, "Reset the mode"),
+            _reading("GET", template, mode, "The mode"),
+            _writing("PUT", template, set_mode, "Set the mode"),
+            _writing("DELETE", template, reset_mode, "Reset the mode"),
         )
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+DENIED: Final = 40301
 SUBJECT_NOT_FOUND: Final = 40401
 VERSION_NOT_FOUND: Final = 40402
 SCHEMA_NOT_FOUND: Final = 40403

@@ -8,11 +8,11 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from dualwrite.broker_emulator.control.endpoint import Endpoint, Routes
+from dualwrite.broker_emulator.control.endpoint import Routes
 from dualwrite.broker_emulator.control.errors import ControlError, bad_request
 from dualwrite.broker_emulator.control.http_connection import JSON, HttpRequest, HttpResponse
 from dualwrite.broker_emulator.control.http_server import HttpServer
-from dualwrite.broker_emulator.schema_registry.endpoints import ENDPOINTS
+from dualwrite.broker_emulator.schema_registry.endpoints import ENDPOINTS, RegistryEndpoint
 from dualwrite.broker_emulator.schema_registry.errors import RegistryError
 from dualwrite.broker_emulator.schema_registry.request import Body, Query
 from dualwrite.broker_emulator.schema_registry.service import RegistryService
@@ -36,8 +36,10 @@ class SchemaRegistryServer(HttpServer):
         self.check_origin(request)
         path, _, query = request.target.partition("?")
         endpoint, named = _find(request.method, path)
-        inputs = _inputs(endpoint, named, query, request)
         try:
+            if endpoint.operation is not None:
+                self._service.check_access(request.peer_host, endpoint.operation)
+            inputs = _inputs(endpoint, named, query, request)
             return _response(HTTPStatus.OK, await endpoint.handle(self._service, **inputs))
         except RegistryError as error:
             return _response(HTTPStatus(error.status), {"error_code": error.code, "message": error.message})
@@ -52,7 +54,7 @@ def _error_response(error: ControlError, headers: Mapping[str, str]) -> HttpResp
     return _response(error.status, {"error_code": int(error.status), "message": error.message}, headers)
 
 
-def _find(method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
+def _find(method: str, path: str) -> tuple[RegistryEndpoint, dict[str, str]]:
     try:
         found = ROUTES.at(path if path == "/" else path.removesuffix("/"))
     except UnicodeDecodeError:
@@ -66,7 +68,7 @@ def _find(method: str, path: str) -> tuple[Endpoint, dict[str, str]]:
     return chosen
 
 
-def _inputs(endpoint: Endpoint, named: Mapping[str, str], query: str, request: HttpRequest) -> dict[str, Any]:
+def _inputs(endpoint: RegistryEndpoint, named: Mapping[str, str], query: str, request: HttpRequest) -> dict[str, Any]:
     inputs: dict[str, Any] = {}
     if "path" in endpoint.hints:
         inputs["path"] = named

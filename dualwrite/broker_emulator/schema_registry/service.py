@@ -18,9 +18,11 @@ from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_header
 from dualwrite.broker_emulator.log.replay import UNREADABLE
 from dualwrite.broker_emulator.schema_registry.decisions import Decision
-from dualwrite.broker_emulator.schema_registry.errors import STORE_FAILED, TOO_LARGE, RegistryError
+from dualwrite.broker_emulator.schema_registry.errors import DENIED, STORE_FAILED, TOO_LARGE, RegistryError
 from dualwrite.broker_emulator.schema_registry.records import SCHEMAS_TOPIC, RegistryRecord, decoded
 from dualwrite.broker_emulator.schema_registry.state import RegistryState
+from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
+from dualwrite.broker_emulator.security.principal import ANONYMOUS
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.log.partition_log import PartitionLog
@@ -53,6 +55,17 @@ class RegistryService:
         if SCHEMAS_TOPIC not in self._cluster.topics:
             self._cluster.create_topic(SCHEMAS_TOPIC, 1, configs=_CONFIGS, replication_factor=len(self._cluster.nodes))
         self._catch_up(self._cluster.topics[SCHEMAS_TOPIC].partitions[0])
+
+    def check_access(self, host: str, operation: AclOperation) -> None:
+        """Raise RegistryError if the ACLs forbid a client without a login this operation on the topic."""
+        authorizer = self._cluster.authorizer
+        if authorizer is None or authorizer.is_allowed(ANONYMOUS, host, operation, ResourceType.TOPIC, SCHEMAS_TOPIC):
+            return
+        raise RegistryError(
+            DENIED,
+            f"the ACLs deny {ANONYMOUS}, as which the registry's clients count, {operation.name} on the topic "
+            f"{SCHEMAS_TOPIC}; nothing was changed",
+        )
 
     def state(self) -> RegistryState:
         """Return the present state, to be read at once. Raises RegistryError if the topic is out of reach."""

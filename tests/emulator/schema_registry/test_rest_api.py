@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,10 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from dualwrite import Producer
+from dualwrite.broker_emulator import Acl, AclOperation, ResourceType
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.schema_registry import service
+from dualwrite.broker_emulator.schema_registry.endpoints import ENDPOINTS
 from tests.support.conditions import until
 
 INT, LONG, TEXT = ({"schema": f'"{kind}"'} for kind in ("int", "long", "string"))
@@ -282,6 +285,55 @@ def test_the_loop_is_free_while_schemas_are_compared(url: str, monkeypatch: pyte
     released.set()
     thread.join()
     assert answers[0].body["version"] == 1
+
+
+CHANGES = [
+    ("POST", "/subjects/a/versions", LONG),
+    ("DELETE", "/subjects/a", None),
+    ("DELETE", "/subjects/a/versions/1", None),
+    *(
+        (method, path, body)
+        for name, value in (("config", {"compatibility": "NONE"}), ("mode", {"mode": "READONLY"}))
+        for path in (f"/{name}", f"/{name}/a")
+        for method, body in (("PUT", value), ("DELETE", None))
+    ),
+]
+READINGS = [
+    *(("GET", re.sub("{.*?}", "1", each.template), None) for each in ENDPOINTS if each.method == "GET"),
+    *(("POST", path, INT) for path in ("/subjects/a", "/compatibility/subjects/a/versions")),
+]
+OPEN_TO_ALL = {"/", "/contexts", "/schemas/types"}
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"),
+    [((), READINGS + CHANGES), ((AclOperation.READ,), CHANGES), ((AclOperation.WRITE,), READINGS)],
+)
+def test_the_acls_of_the_topic_hold_over_http(
+    allowed: tuple[AclOperation, ...], refused: list[tuple[str, str, Any]]
+) -> None:
+    """What a client without a login may not read or write over Kafka is out of its reach over HTTP as well."""
+    anyone = [
+        Acl.allow("User:ANONYMOUS", operation, ResourceType.TOPIC, "_schemas")
+        for operation in (AclOperation.READ, AclOperation.WRITE)
+    ]
+    with Emulator(schema_registry="127.0.0.1:0", acls=anyone) as emulator:
+        url = emulator.schema_registry_url
+        assert ask(url, "POST", "/subjects/a/versions", INT).status == 200
+        before = emulator.records("_schemas")
+        emulator.remove_acls()
+        for operation in allowed:
+            emulator.add_acls(Acl.allow("User:ANONYMOUS", operation, ResourceType.TOPIC, "_schemas", host="127.0.0.1"))
+        for method, path, body in refused:
+            answer = ask(url, method, path, body)
+            if path in OPEN_TO_ALL:
+                assert answer.status == 200
+                continue
+            assert code(answer) == (403, 40301), path
+            assert "the ACLs deny User:ANONYMOUS" in answer.body["message"]
+        assert emulator.records("_schemas") == before
+        if AclOperation.READ in allowed:
+            assert ask(url, "GET", "/subjects").body == ["a"]
 
 
 def test_a_client_that_breaks_http(url: str) -> None:
