@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     )
     from spark_sink.face import (
         DualWriteKafka as DualWriteKafka,
-        dualwrite_batch as dualwrite_batch,
         register as register,
     )
+    from spark_sink.foreach_batch import dualwrite_batch as dualwrite_batch
     from spark_sink.java import ensure_java as ensure_java
     from spark_sink.reading.source import DualWriteKafkaSource as DualWriteKafkaSource
 
@@ -55,7 +55,7 @@ _MODULES: Final = {
     "SinkOptionError": "spark_sink.errors",
     "SourceDataLossError": "spark_sink.errors",
     "SourceReadError": "spark_sink.errors",
-    "dualwrite_batch": "spark_sink.face",
+    "dualwrite_batch": "spark_sink.foreach_batch",
     "ensure_java": "spark_sink.java",
     "register": "spark_sink.face",
 }

@@ -1,14 +1,7 @@
-"""The sink as Spark calls it: `format("dualwrite-kafka")`, `dualwrite_batch()` for foreachBatch, and `register()`.
+"""The sink as Spark calls it: `format("dualwrite-kafka")` and `register()`; `foreach_batch.py` is for foreachBatch.
 
     register(spark)
     df.writeStream.format("dualwrite-kafka").option("sinkId", "orders").options(...).start()
-
-    def totals(connection, batch_id): connection.execute(...)
-
-    df.writeStream.foreachBatch(dualwrite_batch({"sinkId": "orders", ...}, totals)).start()
-
-Use `dualwrite_batch` to run SQL in the transaction of the decision, and for the update mode, which Spark does not allow
-for sinks in Python.
 
 Spark runs a sink in three processes that share only what is pickled: the planner, which makes a writer and sends it to
 the tasks; the tasks, in workers of the executors; and the committer, which makes a writer of its own and receives the
@@ -18,16 +11,14 @@ results of the tasks. `driver/protocol.py` defines what each of them does.
 from __future__ import annotations
 
 import inspect
-import os
-import pickle
 import shutil
 import sys
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -43,14 +34,12 @@ from spark_sink.driver.checkpoint import Checkpoint, check_trigger, find_checkpo
 from spark_sink.driver.protocol import Sink
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.handoff import BATCH_JOB_ID, Plan, TaskIdentity, TaskOutcome, TaskResult
-from spark_sink.options import NO_SQL, SinkOptions, parse
+from spark_sink.options import SinkOptions, parse
 from spark_sink.store.rules import query_id_of_job
-from spark_sink.store.topic.topic_url import is_topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import sqlalchemy as sa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
 FORMAT: Final = "dualwrite-kafka"
@@ -141,14 +130,14 @@ class DualWriteKafka(DataSource):
         return JobWriter(self._options, self.open_sink, plan, job)
 
     def _plan(self, schema: StructType, query_id: str | None, batch_id: int | None = None) -> Plan:
-        return _plan(sink_of(self._options, self.open_sink), self._options, schema, query_id, batch_id)
+        return plan_batch(sink_of(self._options, self.open_sink), self._options, schema, query_id, batch_id)
 
 
 def _batch_of_job(options: SinkOptions) -> int:
     return BATCH_JOB_ID if options.job_version is None else options.job_version
 
 
-def _plan(
+def plan_batch(
     sink: Sink, options: SinkOptions, schema: StructType, query_id: str | None, batch_id: int | None = None
 ) -> Plan:
     """Plan a batch with Spark's schema. Raises what `Sink.plan` does, and SinkOptionError for unsuitable columns."""
@@ -275,139 +264,3 @@ class JobWriter(_Writer, DataSourceArrowWriter):
     @property
     def _no_result(self) -> TaskResult:
         return TaskResult.without_attempt(TaskOutcome.EMPTY, self._planned, self._job, self._batch_id)
-
-
-# ---- foreachBatch -----------------------------------------------------------------------------------------------
-
-SqlFunction = Callable[["sa.Connection", int], object]
-
-_RESULT: Final = "result"
-
-
-def dualwrite_batch(
-    options: Mapping[str, object], sql_fn: SqlFunction | None = None, query_id: str | None = None
-) -> Callable[[DataFrame, int], None]:
-    """Return a function for `foreachBatch` that writes each batch exactly once, to Kafka and with `sql_fn`.
-
-    `options` are those of the format. `sql_fn(connection, batch_id)` runs in the transaction that decides the batch, on
-    the database of the commit store. It must use that connection, and neither commit nor roll back. It does not run for
-    a batch that was decided before, and runs again if a deadlock undid the transaction.
-
-    `query_id` identifies the query across restarts. The default is Spark's own id, which changes with the checkpoint.
-    With `checkpointLocation` among the options (the location of the query's checkpoint), the sink also detects that an
-    older checkpoint was restored. Under Spark Connect one of the two is required.
-
-    The batch is computed once; not at all if it was decided before. Raises SinkOptionError.
-    """
-    parsed = parse(options)
-    if parsed.job_id is not None:
-        raise SinkOptionError("jobId is only for batch jobs; a stream is identified by its checkpoint")
-    if sql_fn is not None and is_topic(parsed.store.url):
-        raise SinkOptionError(NO_SQL)
-    return DualWriteBatch(parsed, sql_fn, query_id, Sink.open)
-
-
-class DualWriteBatch:
-    """The function that `dualwrite_batch` returns. Picklable if `sql_fn` is: Spark Connect sends it to the server."""
-
-    def __init__(
-        self, options: SinkOptions, sql_fn: SqlFunction | None, query_id: str | None, open_sink: OpenSink
-    ) -> None:
-        """`open_sink` opens the sink in every process."""
-        self._options = options
-        self._sql_fn = sql_fn
-        self._query_id = query_id
-        self._open_sink = open_sink
-        self._opened: tuple[int, Sink] | None = None
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_opened": None}
-
-    def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write one batch. An exception ends the query; the next start gives the same batch again."""
-        checkpoint = self._checkpoint(df)
-        query_id = self._query_id or checkpoint.query_id() or _query_id_of_driver(df)
-        if query_id is None:
-            raise SinkOptionError(
-                "under Spark Connect neither foreachBatch nor its tasks can find out which query they belong to; "
-                "nothing was written. Give dualwrite_batch() the query's checkpointLocation as an option, or a "
-                "query_id that is the same at every start of the query"
-            )
-        sink = self._sink()
-        if self._sql_fn is not None:
-            sink.check_runs_sql()
-        plan = _plan(sink, self._options, df.schema, query_id)
-        results: Sequence[TaskResult] = ()
-        try:
-            if sink.is_decided(query_id, batch_id):
-                results = [TaskResult.without_attempt(TaskOutcome.SKIPPED, plan, query_id, batch_id)]
-            else:
-                results = self._written(df, plan, query_id, batch_id)
-            summary = sink.commit(
-                results,
-                query_id=query_id,
-                batch_id=batch_id,
-                offsets_digest=checkpoint.offsets_digest(batch_id),
-                sql_fn=self._sql_fn,
-            )
-        except BaseException:
-            results = results or [TaskResult.without_attempt(TaskOutcome.EMPTY, plan, query_id, batch_id)]
-            sink.abort(results, query_id=query_id, batch_id=batch_id)
-            raise
-        log_batch(self._options.sink_id, query_id, batch_id, results, summary)
-
-    def _checkpoint(self, df: DataFrame) -> Checkpoint:
-        """Return the query's checkpoint. Under Spark Connect only the option tells where it is."""
-        return Checkpoint(self._options.checkpoint_location or _checkpoint_of_driver(df))
-
-    def _sink(self) -> Sink:
-        """Return this query's sink, opened by the process that runs the batches; a forked child opens its own."""
-        if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), self._open_sink(self._options))
-        return self._opened[1]
-
-    def _written(self, df: DataFrame, plan: Plan, query_id: str, batch_id: int) -> list[TaskResult]:
-        """Run the only action on `df`: a second one might compute other rows."""
-        options, open_sink = self._options, self._open_sink
-
-        def write_partition(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            import pyarrow as pa
-
-            result = sink_of(options, open_sink).write(plan, task_of(query_id, batch_id), rows)
-            yield pa.record_batch({_RESULT: pa.array([pickle.dumps(result)], pa.binary())})
-
-        rows = df.mapInArrow(write_partition, f"{_RESULT} binary").collect()
-        results = [pickle.loads(row[_RESULT]) for row in rows]
-        return results or [TaskResult.without_attempt(TaskOutcome.EMPTY, plan, query_id, batch_id)]
-
-
-def _checkpoint_of_driver(df: DataFrame) -> str | None:
-    """Return where Spark keeps the checkpoint of the query that this batch belongs to.
-
-    None under Spark Connect, and if Spark's internals have changed; then the option has to tell.
-    """
-    query_id = _query_id_of_driver(df)
-    if query_id is None:
-        return None
-    session = df.sparkSession
-    jvm: Any = session.sparkContext._jvm  # noqa: SLF001 - nothing public tells where the checkpoint is
-    try:
-        running = session._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
-        query = running.get(jvm.java.util.UUID.fromString(query_id))
-        return str(query.resolvedCheckpointRoot())
-    except Exception:  # of py4j, or an attribute that is not there
-        log.info("where Spark keeps the checkpoint of the query %s cannot be found out", query_id, exc_info=True)
-        return None
-
-
-def _query_id_of_driver(df: DataFrame) -> str | None:
-    """Return Spark's id of the query that this batch belongs to.
-
-    None under Spark Connect, whose client does not have that property.
-    """
-    try:
-        context = df.sparkSession.sparkContext
-    except Exception:  # PySparkAttributeError, which the session of Spark Connect raises
-        return None
-    query_id: str | None = context.getLocalProperty("sql.streaming.queryId")
-    return query_id

@@ -64,6 +64,8 @@ class CommitSummary:
     unfinished: int
     """Kafka transactions of losers that could not be aborted yet; the next plan aborts them."""
     times: PhaseTimes
+    content_digest: str | None = None
+    """Of the decision that stands; see `BatchRow`."""
 
 
 class StoredClaims:

@@ -186,6 +186,7 @@ class Sink:
         query_id: str,
         batch_id: int,
         offsets_digest: str | None,
+        content_digest: str | None = None,
         sql_fn: SqlFn | None = None,
     ) -> CommitSummary:
         """Decide the batch, and commit its Kafka transactions.
@@ -201,7 +202,7 @@ class Sink:
             self.check_runs_sql()
         self._pause(PausePoint.COMMIT_START)
         clock = PhaseClock(results)
-        decision = self._decision_of(query_id, batch_id, results, offsets_digest)
+        decision = self._decision_of(query_id, batch_id, results, offsets_digest, content_digest)
         other = "" if sql_fn is None else " (or another database that sql_fn uses, if the error came from that one)"
         consequence = f"The batch is not decided, and nothing of it is visible{other}: Spark replays it"
         with unavailable_means(self._store, consequence):
@@ -223,6 +224,7 @@ class Sink:
             aborted=tally.aborted,
             unfinished=tally.unfinished,
             times=clock.times,
+            content_digest=decided.content_digest,
         )
 
     def _complete(self, decided: Decided) -> Tally:
@@ -262,7 +264,12 @@ class Sink:
             )
 
     def _decision_of(
-        self, query_id: str, batch_id: int, results: Sequence[TaskResult], offsets_digest: str | None
+        self,
+        query_id: str,
+        batch_id: int,
+        results: Sequence[TaskResult],
+        offsets_digest: str | None,
+        content_digest: str | None,
     ) -> Decision:
         policy = self._options.require_digest
         if policy is RequireDigest.TRUE:
@@ -277,7 +284,15 @@ class Sink:
                 query_id,
             )
         needs_digest = policy is not RequireDigest.FALSE
-        return rules.decision_of(self._sink_id, query_id, batch_id, results, offsets_digest, needs_digest=needs_digest)
+        return rules.decision_of(
+            self._sink_id,
+            query_id,
+            batch_id,
+            results,
+            offsets_digest,
+            content_digest=content_digest,
+            needs_digest=needs_digest,
+        )
 
     def _decide(self, decision: Decision, sql_fn: SqlFn | None) -> Decided:
         lake, chosen = self._lake if decision.winners else None, None

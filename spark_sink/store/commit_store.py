@@ -455,7 +455,8 @@ class CommitStore:
         if stands is not None:
             newest = self._newest(connection, decision.sink_id, decision.query_id)
             rules.check_decided(stands, decision, self._named(connection, decision.winners), newest)
-            return Decided(False, stands.records, rules.claims_of(self._live(connection, decision.sink_id)))
+            claims = rules.claims_of(self._live(connection, decision.sink_id))
+            return Decided(False, stands.records, claims, stands.content_digest)
         return self._decide_anew(connection, decision, claimed, inside)
 
     def _decide_anew(
@@ -493,6 +494,7 @@ class CommitStore:
             "n_attempts": len(decision.winners),
             "n_records": decision.records,
             "offsets_digest": decision.offsets_digest,
+            "content_digest": decision.content_digest,
         }
         row = [sa.literal(value, self._batch.c[name].type) for name, value in values.items()]
         select = sa.select(*row, self._sink.c.generation, sa.func.now() if nothing_left else sa.null()).where(
@@ -562,7 +564,9 @@ class CommitStore:
             if generation is not None:
                 part.append(self._attempt.c.generation == generation)
             self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink_id), *part)
-            is_current = sink.query_id == query_id if generation is None else sink.generation == generation
+            is_current = (
+                sink.query_id == rules.owner_of(query_id) if generation is None else sink.generation == generation
+            )
             if is_current and self._found(connection, sink_id, query_id, batch_id) is None:
                 self._renew(connection, sink, None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -15,10 +16,11 @@ from spark_sink.errors import (
     CheckpointMismatchError,
     SinkError,
     SinkFencedError,
+    SinkOptionError,
 )
 from spark_sink.handoff import BatchName, TaskOutcome, TaskResult
 from spark_sink.options import OnNewCheckpoint
-from spark_sink.store.tables import AttemptRow, BatchRow, Decision
+from spark_sink.store.tables import QUERY_ID_LENGTH, AttemptRow, BatchRow, Decision
 
 JOB_PREFIX: Final = "job:"
 """The prefix of the query ids of batch jobs, which have no checkpoint."""
@@ -26,6 +28,8 @@ JOB_PREFIX: Final = "job:"
 
 VERSIONED_PREFIX: Final = "versioned job:"
 """The prefix of the query ids of batch jobs with versions; a run is the batch with the number of its version."""
+
+_LONGEST_QUERY_ID: Final = QUERY_ID_LENGTH - len("#1000000")
 
 
 def query_id_of_job(job_id: str, version: int | None) -> str:
@@ -36,6 +40,29 @@ def query_id_of_job(job_id: str, version: int | None) -> str:
 def is_job(query_id: str) -> bool:
     """Return whether the query id is that of a batch job."""
     return query_id.startswith((JOB_PREFIX, VERSIONED_PREFIX))
+
+
+_CALL: Final = re.compile(r"#[0-9]+$")
+"""How the query id ends under which a later call of foreachBatch for a batch is kept."""
+
+
+def query_of_call(query_id: str, number: int) -> str:
+    """Return the query id of a call of foreachBatch for a batch; the first one has that of the query itself."""
+    return query_id if number == 1 else f"{query_id}#{number}"
+
+
+def owner_of(query_id: str) -> str:
+    """Return the query that a call belongs to."""
+    return _CALL.sub("", query_id)
+
+
+def check_query_id(query_id: str) -> None:
+    """Raise SinkOptionError for an id of the caller's that could be taken for that of a batch job or of a call."""
+    if is_job(query_id) or owner_of(query_id) != query_id or not 0 < len(query_id) <= _LONGEST_QUERY_ID:
+        raise SinkOptionError(
+            f"query_id: {query_id!r} is not allowed; nothing was written. Give 1 to {_LONGEST_QUERY_ID} characters "
+            f"that do not begin with {JOB_PREFIX!r} or {VERSIONED_PREFIX!r}, and do not end with # and a number"
+        )
 
 
 def check_generation(sink_id: str, current: int | None, mine: int | None) -> None:
@@ -57,11 +84,11 @@ def check_generation(sink_id: str, current: int | None, mine: int | None) -> Non
 def query_to_claim(
     sink_id: str, known: str | None, query_id: str | None, on_new_checkpoint: OnNewCheckpoint
 ) -> str | None:
-    """Return the new query id of the sink, or None if it keeps the one it has.
+    """Return the new query id of the sink, or None if it keeps the one it has. A call belongs to its query.
 
     Raises CheckpointMismatchError if the sink belongs to another checkpoint and must not be given to this one.
     """
-    if query_id is None or query_id == known or is_job(query_id):
+    if query_id is None or is_job(query_id) or (query_id := owner_of(query_id)) == known:
         return None
     if known is not None and on_new_checkpoint is OnNewCheckpoint.FAIL:
         raise CheckpointMismatchError(
@@ -252,6 +279,7 @@ def decision_of(
     results: Sequence[TaskResult],
     offsets_digest: str | None,
     *,
+    content_digest: str | None = None,
     needs_digest: bool = True,
 ) -> Decision:
     """Return the decision for these results. Raises SinkError unless all are of one batch and one generation."""
@@ -278,6 +306,7 @@ def decision_of(
         skipped=any(result.outcome is TaskOutcome.SKIPPED for result in results),
         offsets_digest=offsets_digest,
         needs_digest=needs_digest,
+        content_digest=content_digest,
     )
 
 

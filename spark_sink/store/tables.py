@@ -57,6 +57,7 @@ class StoreTables:
             _now("decided_at"),
             sa.Column("done_at", sa.DateTime(timezone=True), nullable=True),
             sa.Column("acknowledged_at", sa.DateTime(timezone=True), nullable=True),
+            sa.Column("content_digest", sa.String(128), nullable=True),
         )
         self.attempt: Final = self._table(
             "dw_attempt",
@@ -217,6 +218,8 @@ class BatchRow:
     done_at: dt.datetime | None
     acknowledged_at: dt.datetime | None
     """When an operator allowed the query to go on after a LOST batch."""
+    content_digest: str | None = None
+    """Of the plan of the rows, and where they go, if foreachBatch wrote them."""
 
     @property
     def is_closed(self) -> bool:
@@ -295,6 +298,8 @@ class Decision:
     offsets_digest: str | None
     needs_digest: bool = True
     """Whether a batch that is decided already is taken for this one only if both have the same digest."""
+    content_digest: str | None = None
+    """See `BatchRow`; it decides nothing here."""
 
 
 @dataclass(frozen=True)
@@ -306,6 +311,8 @@ class Decided:
     records: int
     claims: tuple[Claim, ...] = field(default=())
     """The transactions to complete now: those of the winners, of the losers, and of older attempts."""
+    content_digest: str | None = None
+    """What the row has."""
 
 
 @dataclass(frozen=True)
@@ -369,6 +376,7 @@ def batch_row(row: sa.Row[Any]) -> BatchRow:
         decided_at=row.decided_at,
         done_at=row.done_at,
         acknowledged_at=row.acknowledged_at,
+        content_digest=row.content_digest,
     )
 
 

@@ -80,6 +80,34 @@ def test_the_batch_is_computed_once(spark: SparkSession, sqlite_world: SinkWorld
     assert [str(value)[0] for value in world.values()] == ["a", "b"]
 
 
+def test_several_calls_write_parts_of_a_batch(spark: SparkSession, sqlite_world: SinkWorld) -> None:
+    """With two functions of one sink; the driver dies between two calls, and the calls come in another order."""
+    world, other = sqlite_world, sqlite_world.new_topic()
+    write, to_other = dualwrite_batch(world.options), dualwrite_batch({**world.options, "topic": other})
+    world.add_values("a", "b", "c")
+
+    def start(*keys: str, dies_after: int = 3) -> None:
+        def parts(df: DataFrame, batch_id: int) -> None:
+            for number, key in enumerate(keys):
+                if number == dies_after:
+                    raise RuntimeError("the driver dies")
+                (to_other if key == "c" else write)(df.where(sf.col("key") == key), batch_id)
+
+        writer = world.read(spark).writeStream.foreachBatch(parts)
+        finish(writer.option("checkpointLocation", str(world.checkpoint)).trigger(availableNow=True).start())
+
+    with pytest.raises(StreamingQueryException, match="the driver dies"):
+        start("a", "b", "c", dies_after=1)
+    with pytest.raises(StreamingQueryException, match="the same order as the first time"):
+        start("b", "a", "c")
+    assert world.values() == ["a"], "and nothing of the calls in another order"
+    for _ in range(2):
+        start("a", "b", "c")
+        assert (world.values(), world.values(other)) == (["a", "b"], ["c"])
+        world.forget_commit(0)
+    assert world.open_transactions() == []
+
+
 def test_the_update_mode(spark: SparkSession, sqlite_world: SinkWorld) -> None:
     world = sqlite_world
     world.add_values("a", "a", "b")
@@ -118,12 +146,30 @@ class DataFrameOfConnect:
         return self
 
     @property
-    def sparkContext(self) -> None:  # noqa: N802 - Spark's
+    def sparkContext(self) -> Any:  # noqa: N802 - Spark's
         raise PySparkAttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED]")
 
 
-def test_through_connect_the_query_must_be_named(sqlite_world: SinkWorld) -> None:
+class DataFrameInThread(DataFrameOfConnect):
+    """A DataFrame of Spark Classic, in a thread that Spark has given no local properties."""
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802 - Spark's
+        return self
+
+    def getLocalProperty(self, name: str) -> None:  # noqa: N802 - Spark's
+        """Know nothing."""
+
+
+@pytest.mark.parametrize(
+    ("df", "reason"),
+    [
+        (DataFrameOfConnect(), "under Spark Connect .*checkpointLocation as an option, or a query_id"),
+        (DataFrameInThread(), "this thread does not have .*inheritable_thread_target, or .*checkpointLocation"),
+    ],
+)
+def test_the_query_must_be_known(sqlite_world: SinkWorld, df: object, reason: str) -> None:
     write: Any = dualwrite_batch(sqlite_world.options)
-    with pytest.raises(SinkOptionError, match="the query's checkpointLocation as an option, or a query_id"):
-        write(DataFrameOfConnect(), 0)
+    with pytest.raises(SinkOptionError, match=reason):
+        write(df, 0)
     assert sqlite_world.tables() == []

@@ -9,8 +9,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from dualwrite.broker_emulator.emulator import Emulator
+from spark_sink import dualwrite_batch
 from spark_sink.errors import SinkOptionError
-from spark_sink.face import dualwrite_batch
 from tests.spark.sinks import TopicWorld
 
 pytestmark = pytest.mark.timeout(240)

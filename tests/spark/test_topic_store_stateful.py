@@ -22,7 +22,7 @@ from spark_sink.store.tables import AttemptRow, Decided, Decision, Lease, Planne
 from spark_sink.store.topic.topic_store import TopicStore
 from tests.spark.fake_log import FakeLog, FakePartition
 
-QUERIES = st.sampled_from(["q1", "q1", "q1", "q2", "job:a", "versioned job:b"])
+QUERIES = st.sampled_from(["q1", "q1", "q1", "q1#2", "q2", "job:a", "versioned job:b"])
 BATCHES = st.integers(0, 4)
 PARTITIONS = st.integers(0, 2)
 SINKS = st.sampled_from(["s", "s", "s", "t"])

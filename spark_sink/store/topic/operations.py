@@ -256,7 +256,7 @@ def decide(rows: SinkRows, decision: Decision, policy: OnNewCheckpoint) -> Step[
     if stands is not None:
         own = [row for each in decision.winners if (row := rows.attempt(each)) is not None]
         rules.check_decided(stands, decision, own, rows.newest(decision.query_id))
-        return known(Decided(False, stands.records, rows.claims()))
+        return known(Decided(False, stands.records, rows.claims(), stands.content_digest))
     live = rows.live()
     losers = rules.losers(decision, live)
     puts = [_event(row, AttemptEvent.CHOOSE) for row in live if row.attempt_id in decision.winners]
@@ -277,6 +277,7 @@ def _decision_put(decision: Decision, generation: int | None, *, nothing_left: b
         "n_attempts": len(decision.winners),
         "n_records": decision.records,
         "offsets_digest": decision.offsets_digest,
+        "content_digest": decision.content_digest,
         "done_at": None,
         "acknowledged_at": None,
     }
@@ -306,7 +307,7 @@ def give_up(rows: SinkRows, query_id: str, batch_id: int, generation: int | None
     if not rows.exists:
         return known(None)
     puts = _condemned(_part(rows, query_id, batch_id, generation))
-    is_current = rows.query_id == query_id if generation is None else rows.generation == generation
+    is_current = rows.query_id == rules.owner_of(query_id) if generation is None else rows.generation == generation
     if is_current and rows.found(query_id, batch_id) is None:
         puts.append(_sink_put(generation=(rows.generation or 0) + 1))
     return Step(lambda _: None, _excluding_all(puts) if puts else None)

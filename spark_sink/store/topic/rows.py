@@ -85,6 +85,7 @@ class SinkRows:
             decided_at=_when(row["decided_at"]),
             done_at=_when(row["done_at"]),
             acknowledged_at=_when(row["acknowledged_at"]),
+            content_digest=row.get("content_digest"),
         )
 
     # ---- attempts -------------------------------------------------------------------------------------------

@@ -1,0 +1,146 @@
+"""`BatchCalls`: the calls that write parts of one batch to one sink, as a function of foreachBatch may make them.
+
+Spark gives a function of foreachBatch a batch, and the function may write it in several calls. Each call is decided by
+itself, under the number that it has in its batch. When Spark repeats a batch, the calls that were decided are skipped
+by their number. That is right only if the function makes the same calls in the same order. Where that is in doubt, a
+call is refused: if calls come from two threads, after one that failed, or with another content than the decided one.
+
+No Spark here: the caller names the run of the query, and describes the content of a call by a digest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from spark_sink.driver.finisher import CommitSummary
+from spark_sink.errors import SinkError
+from spark_sink.store.rules import query_of_call
+
+_MOST_RUNS: Final = 1000
+"""Runs whose last call is remembered, so that a process that starts queries again and again does not grow."""
+
+
+class Run(NamedTuple):
+    """One run of a query, in which Spark gives each batch once."""
+
+    sink_id: str
+    query_id: str
+    id: str | None
+    """None: not known, so that a batch that comes again may be of another run."""
+
+
+class _State(Enum):
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass
+class Call:
+    """One call for a batch."""
+
+    run: Run
+    batch_id: int
+    number: int
+    """From 1 on."""
+    thread: int
+    state: _State = _State.RUNNING
+    is_as_before: bool = True
+    """False after it was skipped, although another content was decided under its number."""
+
+    @property
+    def query_id(self) -> str:
+        """The name under which the store keeps the batch of this call."""
+        return query_of_call(self.run.query_id, self.number)
+
+    def check_content(self, summary: CommitSummary, mine: str | None, next_is_decided: Callable[[], bool]) -> None:
+        """Raise SinkError if this call was skipped although another one may have been decided under its number.
+
+        Another content of the only call of a batch is no reason: it changes with a literal for the time of day, for
+        example. It is one where another call follows, or has followed before.
+        """
+        if summary.decided_anew or (mine is not None and summary.content_digest == mine):
+            return
+        self.is_as_before = False
+        if self.number > 1 or next_is_decided():
+            raise _not_as_before(self.run, self.batch_id, self.number)
+
+
+class BatchCalls:
+    """The calls of this process. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[Run, Call] = {}
+
+    @contextmanager
+    def call(self, run: Run, batch_id: int) -> Iterator[Call]:
+        """Give a call its number. Raises SinkError, before anything of it is written, if the number is in doubt."""
+        with self._lock:
+            last = self._last.get(run)
+            number = _number(run, batch_id, last)
+            self._last.pop(run, None)
+            mine = self._last[run] = Call(run, batch_id, number, threading.get_ident())
+            if len(self._last) > _MOST_RUNS:
+                del self._last[next(iter(self._last))]
+        try:
+            yield mine
+        except BaseException:
+            mine.state = _State.FAILED
+            raise
+        mine.state = _State.DONE
+
+
+_WAY_OUT: Final = (
+    "Write the batch in one call (a union of the DataFrames, with a column topic if they go to several topics), or use "
+    "a function of dualwrite_batch() with a sinkId of its own for each call"
+)
+
+
+def _number(run: Run, batch_id: int, last: Call | None) -> int:
+    """Return the number of the next call. Raises SinkError."""
+    if last is not None and last.state is _State.RUNNING:
+        raise SinkError(
+            f"the sink {run.sink_id!r} is called for batch {batch_id} while a call for batch {last.batch_id} is "
+            "running; nothing of this call was written. If Spark repeats a batch, calls are told apart by their order, "
+            f"which calls at the same time do not have. {_WAY_OUT}, and wait for all calls before the function ends"
+        )
+    if last is None or last.batch_id != batch_id:
+        return 1
+    if last.state is _State.FAILED:
+        raise SinkError(
+            f"the sink {run.sink_id!r} is called again for batch {batch_id} after a call that failed; nothing of this "
+            "call was written, because it may repeat that call or be another one. Let the exception end the query: its "
+            "next start gives the same batch again, and skips the calls that were decided"
+        )
+    if run.id is None:
+        raise SinkError(
+            f"the sink {run.sink_id!r} is called again for batch {batch_id}; nothing of this call was written, because "
+            "this thread cannot tell a second call from a new start of the query. Give dualwrite_batch() the query's "
+            "checkpointLocation as an option, or start the thread with pyspark.inheritable_thread_target"
+        )
+    if last.thread != threading.get_ident():
+        raise SinkError(
+            f"the sink {run.sink_id!r} is called for batch {batch_id} from a second thread; the rows of the earlier "
+            "calls are decided, and nothing of this call was written. If Spark repeats a batch, calls are told apart "
+            f"by their order, which threads do not have. {_WAY_OUT}"
+        )
+    if not last.is_as_before:
+        raise _not_as_before(run, batch_id, last.number + 1)
+    return last.number + 1
+
+
+def _not_as_before(run: Run, batch_id: int, number: int) -> SinkError:
+    return SinkError(
+        f"Spark repeats batch {batch_id} of the query {run.query_id}, and the calls of the sink {run.sink_id!r} are "
+        "not those of the first time: a DataFrame, a topic or a table is another one, or the order is. Call "
+        f"{number} was not written, because writing or skipping it could repeat or lose rows. Make the same calls in "
+        "the same order as the first time; when the batch is done, the function may change. If only a literal differs "
+        "(a time, a random number), start the query once with requireDigest=false: then decided calls are skipped by "
+        "their number alone"
+    )
