@@ -104,6 +104,10 @@ if TYPE_CHECKING:
         Guarantee as Guarantee,
         Tier as Tier,
     )
+    from dualwrite.outcome import (
+        Outcome as Outcome,
+        outcome_of as outcome_of,
+    )
     from dualwrite.prepared_state import PreparedTxnState as PreparedTxnState
     from dualwrite.settings import (
         AdminSettings as AdminSettings,
@@ -200,6 +204,8 @@ _MODULES: Final = {
     "UnsupportedByBrokerError": "dualwrite.errors",
     "Guarantee": "dualwrite.guarantee",
     "Tier": "dualwrite.guarantee",
+    "Outcome": "dualwrite.outcome",
+    "outcome_of": "dualwrite.outcome",
     "PreparedTxnState": "dualwrite.prepared_state",
     "AdminSettings": "dualwrite.settings",
     "ProducerSettings": "dualwrite.settings",

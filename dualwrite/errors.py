@@ -11,6 +11,10 @@ A caller acts on the class, not on the text:
   A dual write raises it only if the records cannot be published again.
 * `OutcomeUnknown`: a commit was sent and no response came; the exception names the call that resolves it.
 
+The class does not tell whether the block was written that an exception has left: the same one may be about that block,
+or about an earlier dual write under its transactional id, before which the block cannot begin. `error.outcome` tells;
+for the exceptions of other libraries, `outcome_of(error)`.
+
 Every error of a producer with a transactional id names that id, the producer's present state, and what to do next.
 """
 
@@ -20,9 +24,16 @@ from collections.abc import Mapping
 from enum import Enum, IntEnum
 from typing import Any, Final, Self, TypeVar
 
+from dualwrite.outcome import Outcome, outcome_of
+
 
 class DualWriteError(Exception):
     """Base of all errors of this package."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How the block ended that this error left, as `outcome_of` tells it; UNKNOWN if it left none."""
+        return outcome_of(self)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         """Let pickle and copy keep the attributes, for example when an exception goes to another process."""

@@ -19,16 +19,19 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from celery import Celery
+from celery import Celery, Task
 from celery.signals import worker_init, worker_process_shutdown
 from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError
+from dualwrite.outcome import outcome_of
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 
 TOPIC = "orders"
+
+LONGEST_PAUSE_S = 5
 
 _log = logging.getLogger(__name__)
 
@@ -88,13 +91,11 @@ def close_pool(**_: Any) -> None:
 
 
 @app.task(  # type: ignore[untyped-decorator]
+    bind=True,
     name="shop.place_order",  # the same where this file runs as a program
-    autoretry_for=(DualWriteError, OperationalError),
     max_retries=None,
-    retry_backoff=True,
-    retry_backoff_max=5,
 )
-def place_order(order_id: int, item: str) -> None:
+def place_order(task: Task, order_id: int, item: str) -> None:
     """Write an order to both sides; do nothing if it is written."""
     pool = writers()  # outside of `try`: an IntegrityError there says nothing of the order
     try:
@@ -104,6 +105,10 @@ def place_order(order_id: int, item: str) -> None:
             tx.send(TOPIC, key=str(order_id), value=item)
     except IntegrityError:
         """An earlier delivery of this task has decided; whoever has its transactional id completes Kafka's side."""
+    except (DualWriteError, OperationalError) as error:
+        if outcome_of(error).is_decided:
+            raise  # the record is lost: a retry would find the order, and take the task for done
+        raise task.retry(exc=error, countdown=min(2**task.request.retries, LONGEST_PAUSE_S)) from error
 
 
 def main() -> None:

@@ -31,7 +31,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import DualWriteError, OutcomeUnknown
+from dualwrite.errors import DualWriteError
+from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
 
 TOPIC = "orders"
@@ -72,14 +73,15 @@ class Shop:
             return False
         return True
 
-    async def database_problem(self) -> str | None:
-        """Return the kind of error that a query raises, None if it has a result."""
+    async def has_database(self) -> bool:
+        """Return whether a query has a result."""
         try:
             async with self.engine.connect() as connection:
                 await connection.execute(sa.select(1))
         except (SQLAlchemyError, OSError) as error:
-            return type(error).__name__
-        return None
+            _log.warning("the database does not answer: %s", error)
+            return False
+        return True
 
     async def find(self, order_id: int) -> Order | None:
         async with AsyncSession(self.engine) as session:
@@ -103,7 +105,7 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
         await engine.dispose()
 
     app = FastAPI(lifespan=lifespan)
-    app.add_exception_handler(DualWriteError, not_written)
+    app.add_exception_handler(DualWriteError, failed)
     app.add_api_route("/orders/{order_id}", put_order, methods=["PUT"])
     app.add_api_route("/orders/{order_id}", get_order, methods=["GET"])
     app.add_api_route("/live", live, methods=["GET"])
@@ -157,33 +159,45 @@ async def live() -> dict[str, str]:
 
 async def ready(shop: TheShop, response: Response) -> dict[str, str]:
     """Respond with 503 while orders would be refused. What is in doubt keeps none from being taken."""
-    kafka = shop.pool.status.kafka_problem or "ok"
-    database = await shop.database_problem() or "ok"
-    if (database, kafka) != ("ok", "ok"):
+    kafka = shop.pool.status.kafka_problem is None
+    database = await shop.has_database()
+    if not (database and kafka):
         response.status_code = 503
-    return {"database": database, "kafka": kafka}
+    return {"database": shown(database), "kafka": shown(kafka)}
+
+
+def shown(is_there: bool) -> str:
+    """Return the word for a response. Details, which name addresses, are in the log."""
+    return "ok" if is_there else "away"
 
 
 async def health(shop: TheShop, response: Response) -> dict[str, Any]:
-    """Report the health; `in_doubt` names ids whose last dual write Kafka has not confirmed yet, so readers wait."""
+    """Report the health; `in_doubt` counts ids whose last dual write Kafka has not confirmed yet, so readers wait."""
     status = shop.pool.status
-    database = await shop.database_problem() or "ok"
-    if database != "ok":
+    database = await shop.has_database()
+    if not database:
         response.status_code = 503
     return {
-        "database": database,
-        "in_doubt": list(status.set_aside),
-        "last_error": status.last_background_error,
+        "database": shown(database),
+        "in_doubt": len(status.set_aside),
         "writing": status.in_use,
         "waiting": status.waiting,
     }
 
 
-async def not_written(request: Request, error: Exception) -> JSONResponse:
-    """Respond with 503: the client may repeat the request, whether or not this one was executed."""
-    unknown = isinstance(error, OutcomeUnknown)
-    detail = "it is not known yet whether this was written" if unknown else "this was not written"
-    return JSONResponse({"detail": f"{detail}: {error}"}, status_code=503, headers={"Retry-After": "1"})
+async def failed(request: Request, error: Exception) -> JSONResponse:
+    """Respond whether the order was written. The error itself, which names ids and addresses, is for the log.
+
+    503: the client may repeat the request, which finds the order if it was written meanwhile. 500: the order is
+    written, and its record is lost, which an operator has to mend.
+    """
+    outcome = outcome_of(error)
+    _log.error("%s %s has failed: %s", request.method, request.url.path, outcome, exc_info=error)
+    if outcome.is_decided:
+        return JSONResponse({"detail": "this was written, but not announced; do not repeat it"}, status_code=500)
+    is_certain = outcome is Outcome.ROLLED_BACK
+    detail = "this was not written" if is_certain else "it is not known yet whether this was written"
+    return JSONResponse({"detail": detail}, status_code=503, headers={"Retry-After": "1"})
 
 
 @contextmanager

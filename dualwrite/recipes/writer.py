@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
 from dualwrite.errors import IllegalStateError
+from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
@@ -258,6 +259,15 @@ class Block(Protocol[TxT_co]):
         """Commit what was written and sent; if `error` ends the block, roll it back."""
 
 
+async def _begin(block: Block[TxT_co]) -> TxT_co:
+    """Begin a block. An error of an earlier dual write, which may be raised here, says nothing of this one."""
+    try:
+        return await block.begin()
+    except BaseException as error:
+        note_outcome(error, Outcome.ROLLED_BACK)
+        raise
+
+
 class _BlockAlone(Generic[BindT, TxT]):
     """A block that is a dual write of its own."""
 
@@ -332,7 +342,7 @@ class _BlockingScope(Generic[TxT]):
             raise IllegalStateError(_ENTERED_TWICE)
         of_thread = self._blocks.of_thread
         self._outer: TxT | None = getattr(of_thread, "tx", None)
-        tx = self._tx = blocking.run(self._block.begin())
+        tx = self._tx = blocking.run(_begin(self._block))
         self._is_open = True  # at once: if KeyboardInterrupt comes before the block has begun, `__del__` rolls back
         of_thread.tx = tx
         return tx
@@ -374,7 +384,7 @@ class _AsyncScope(Generic[TxT]):
     async def __aenter__(self) -> TxT:
         if self._loop is not None:
             raise IllegalStateError(_ENTERED_TWICE)
-        tx = await self._block.begin()
+        tx = await _begin(self._block)
         self._task = asyncio.current_task()
         if self._task is not None:
             self._loop = self._task.get_loop()

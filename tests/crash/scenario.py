@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import OutcomeUnknown
+from dualwrite.outcome import outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.decisions import Outcome
@@ -122,6 +123,8 @@ class ScenarioOf(Generic[WriterT]):
     def write(self, writer: WriterT, number: int) -> Seen:
         """One dual write with a known effect; what must be there at the end is noted as the caller was told."""
         seen = self.write_events(writer, number)
+        if seen.error is not None and seen.outcome is not None:
+            assert outcome_of(seen.error) is seen.outcome
         if seen.took_effect:
             self.expected += event_texts(str(number))
         return seen

@@ -27,7 +27,7 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.django import current_dual_write, send
 from tests.crash.scenario import AtPoint
@@ -702,9 +702,10 @@ def test_an_outcome_that_is_unknown_stays_the_error(store: Database, emulator: E
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     with shop_on(store, emulator, pause=lose, dualwrite={"resolve_timeout_ms": 200}) as shop:
         shop.pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
-        with pytest.raises(OutcomeUnknown), shop.atomic():
+        with pytest.raises(OutcomeUnknown) as raised, shop.atomic():
             write = shop.put(1)
             shop.on_commit(lambda: ran.append(1))
+        assert raised.value.outcome is Outcome.UNKNOWN
         assert ran == []
         store.come_back()
         until(lambda: write.outcome is not None)
@@ -727,6 +728,7 @@ def test_an_interruption_after_the_decision_runs_the_callbacks(store: Database, 
             shop.put(1)
             shop.on_commit(lambda: ran.append(1))
         assert "is committed anyway" in " ".join(raised.value.__notes__)
+        assert outcome_of(raised.value) is Outcome.COMMITTED
         assert ran == [1]
         until(lambda: shop.on_each_side() == (["1"], ["1"]))  # the records become readable in the background
 
@@ -750,9 +752,10 @@ def test_a_deferred_constraint_fails_as_djangos_error(postgres_shop: Shop) -> No
         postgres_shop,
         "CREATE TABLE parts (id int PRIMARY KEY, event int REFERENCES events DEFERRABLE INITIALLY DEFERRED)",
     )
-    with pytest.raises(IntegrityError), postgres_shop.atomic():
+    with pytest.raises(IntegrityError) as raised, postgres_shop.atomic():
         postgres_shop.put(1)
         execute(postgres_shop, "INSERT INTO parts VALUES (1, 99)")
+    assert outcome_of(raised.value) is Outcome.ROLLED_BACK
     with postgres_shop.atomic():
         postgres_shop.put(2)
     assert postgres_shop.written() == ["2"]

@@ -10,15 +10,22 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import RetriableError
+from dualwrite.outcome import Outcome, note_outcome, outcome_of
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from examples import celery_worker
 from examples.celery_worker import TOPIC, app, place_order, queue_in
+from tests.crash.scenario import AtPoint
+from tests.recipes.repairs import lose_decided
 from tests.support.conditions import until
 from tests.support.databases import unique
 from tests.support.topics import read_topic
@@ -99,6 +106,37 @@ def test_only_a_violation_by_the_order_counts_as_an_earlier_delivery(monkeypatch
     monkeypatch.setattr(celery_worker, "writers", create_what_another_process_creates)
     with pytest.raises(IntegrityError):
         place_order.run(1, "lamp")
+
+
+def test_a_task_whose_record_is_lost_is_no_success(
+    shop: dict[str, str], emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row is there: a retry would find it, and take the task for done."""
+    lose = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: lose_decided(emulator.bootstrap_servers, TOPIC))
+    engine = sa.create_engine(shop["SHOP_DATABASE_URL"])
+    celery_worker.Base.metadata.create_all(engine)
+    with DualWriterPool(engine, prefix="shop", bootstrap_servers=emulator.bootstrap_servers, pause=lose) as pool:
+        monkeypatch.setattr(celery_worker, "writers", lambda: pool)
+        lost = place_order.apply((1, "lamp"))
+    assert (lost.state, lost.result.outcome) == ("FAILURE", Outcome.COMMITTED)
+    assert (rows(shop), records(shop)) == (Counter([("1", "lamp")]), Counter())
+    engine.dispose()
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ROLLED_BACK, Outcome.UNKNOWN])
+def test_a_task_that_may_not_be_written_is_repeated(outcome: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        error = RetriableError("of Kafka")
+        note_outcome(error, outcome)
+        raise error
+
+    monkeypatch.setattr(celery_worker, "writers", lambda: MagicMock(transaction=MagicMock(side_effect=fail)))
+    monkeypatch.setattr(celery_worker, "LONGEST_PAUSE_S", 0)
+    monkeypatch.setattr(place_order, "max_retries", 2)
+    asked = MagicMock(wraps=outcome_of)
+    monkeypatch.setattr(celery_worker, "outcome_of", asked)
+    assert place_order.apply((1, "lamp")).state == "FAILURE"
+    assert asked.call_count == 3
 
 
 def test_the_tasks_of_the_page_run(postgres_server: PostgresServer, emulator: Emulator, tmp_path: Path) -> None:

@@ -64,6 +64,14 @@ def delete_records(bootstrap_servers: str, topic: str, partition: int = 0, befor
         admin.close()
 
 
+def lose_decided(bootstrap_servers: str, topic: str) -> None:
+    """Abort what is prepared, as an operator does, and delete its records: it cannot be published again."""
+    with TransactionAdmin(bootstrap_servers=bootstrap_servers) as admin:
+        for each in admin.list_transactions(states=["Ongoing"]):
+            admin.force_terminate_transaction(each.transactional_id)
+    delete_records(bootstrap_servers, topic)
+
+
 class Site:
     """Processes of an application with one transactional id, one database and one Kafka."""
 

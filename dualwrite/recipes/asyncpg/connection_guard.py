@@ -16,6 +16,7 @@ import asyncpg
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.postgres.statement_watch import (
     CLOSED,
     ENDED,
@@ -69,7 +70,7 @@ class Watch(StatementWatch):
         if self.is_busy:
             raise IllegalStateError(UNFINISHED)
         if not self._raw.is_in_transaction():
-            raise TransactionEndedInsideError(ENDED)
+            raise ended_past(ENDED)
 
     def doomed(self) -> Exception:
         """Return the error of a transaction in which a statement has failed."""

@@ -39,6 +39,7 @@ from typing import Any, Final, Protocol
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler, AsyncWriter
 from dualwrite.recipes.consume.consumed_logs import first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
@@ -318,6 +319,7 @@ class ExactlyOnce:
                     with processing(record, self.group_id):
                         await self._handle(tx, record)
                 except Exception as error:
+                    note_outcome(error, Outcome.ROLLED_BACK)  # it does not leave the block itself
                     raise RefusedError(error, index) from error
         self._moved(records)
         count_consumed("written", len(records))

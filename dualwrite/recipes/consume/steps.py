@@ -22,6 +22,7 @@ from dualwrite.errors import (
     RowLockTimeoutError,
     TransactionTooLargeError,
 )
+from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import ConsumedRecord, ConsumerAdapter
@@ -224,6 +225,7 @@ class ConsumeSteps:
             except Exception as error:
                 if not blames_records(error):
                     raise
+                note_outcome(error, Outcome.ROLLED_BACK)  # it does not leave the block itself
                 raise RefusedError(error, index) from error
 
     async def _set_aside(self, record: ConsumedRecord, error: Exception) -> None:

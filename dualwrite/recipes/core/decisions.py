@@ -2,26 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-
+from dualwrite.outcome import Outcome as Outcome
 from dualwrite.prepared_state import PreparedTxnState
-
-
-class Outcome(StrEnum):
-    """How a dual write, or a transaction that a crash left open, ended in database and Kafka."""
-
-    COMMITTED = "committed"
-    ROLLED_BACK = "rolled-back"
-    NOTHING = "nothing"
-    """There was nothing to complete."""
-    REPAIRED = "repaired"
-    """Kafka had aborted what the database has decided; its records were published again (`repair.py`)."""
-    STORED = "stored"
-    """The database has committed, and stores the records until Kafka is back (`stored_blocks.py`)."""
-    PUBLISHED = "published"
-    """Records that were stored while Kafka was away are in Kafka now."""
-    SUPERSEDED = "superseded"
-    """A later dual write has replaced the row: database and Kafka agree, but the row no longer shows the outcome."""
 
 
 def recovery_outcome(row: PreparedTxnState, ongoing: PreparedTxnState) -> Outcome:

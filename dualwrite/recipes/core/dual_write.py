@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import IllegalStateError, TransactionDoomedError
+from dualwrite.outcome import note_outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
@@ -126,13 +127,24 @@ class DualWrite:
                 "and execute inside the `with` block"
             )
 
-    def tell(self, interruption: BaseException) -> None:
-        """Add a note about the outcome to an interruption, such as CancelledError."""
-        if isinstance(interruption, Exception):
+    def tell(self, error: BaseException) -> None:
+        """Note the outcome for `error.outcome`; an interruption, such as CancelledError, gets a note to read, too."""
+        if isinstance(error, TransactionDoomedError) and error.__cause__ is not None:
+            note_outcome(error, outcome_of(error.__cause__))
+        note_outcome(error, self._ended_as)
+        if isinstance(error, Exception):
             return
         note = self._outcome_note()
-        if note not in getattr(interruption, "__notes__", ()):
-            interruption.add_note(note)
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+
+    @property
+    def _ended_as(self) -> Outcome:
+        """The outcome of a block that has ended, as far as it can be said."""
+        progress = self._decision
+        if progress.outcome is not None:
+            return progress.outcome
+        return Outcome.UNKNOWN if progress.database.commit_was_sent else Outcome.ROLLED_BACK
 
     def _outcome_note(self) -> str:
         progress = self._decision
@@ -179,7 +191,7 @@ class DualWrite:
         try:
             return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
         except BaseException as error:
-            self.progress.database.doom(error)
+            self._doom(error)
             raise
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
@@ -188,8 +200,12 @@ class DualWrite:
         try:
             self.progress.records.send_offsets(offsets, group_metadata)
         except BaseException as error:
-            self.progress.database.doom(error)
+            self._doom(error)
             raise
+
+    def _doom(self, error: BaseException) -> None:
+        self.progress.database.doom(error)
+        note_outcome(error, Outcome.ROLLED_BACK)  # all that is possible now
 
 
 async def flush_block(write: DualWriteProgress) -> bool:

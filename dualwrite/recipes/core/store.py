@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from dualwrite.errors import NotDurableError, RowLockTimeoutError, SnapshotTooOldError, StateRowError, StateTableError
+from dualwrite.errors import (
+    NotDurableError,
+    RowLockTimeoutError,
+    SnapshotTooOldError,
+    StateRowError,
+    StateTableError,
+    TransactionEndedInsideError,
+)
+from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 
@@ -388,9 +396,18 @@ def not_as_locked(transactional_id: str, previous: PreparedTxnState, *, past: st
 
     `past` names the library that would have refused the statement that did it.
     """
-    return StateRowError(
+    error = StateRowError(
         f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
         "lock of this transaction, so the dual write was given up: something else writes to this table, or "
         f"COMMIT or ROLLBACK was sent past {past}; a COMMIT has made the statements before it permanent, without "
         "the records"
     )
+    note_outcome(error, Outcome.UNKNOWN)
+    return error
+
+
+def ended_past(sentence: str) -> TransactionEndedInsideError:
+    """Return the error for a transaction that was ended where the dual write did not see how: maybe by a COMMIT."""
+    error = TransactionEndedInsideError(sentence)
+    note_outcome(error, Outcome.UNKNOWN)
+    return error

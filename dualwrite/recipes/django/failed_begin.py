@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dualwrite.errors import TransactionDoomedError
+from dualwrite.outcome import Outcome, note_outcome
 
 
 class FailedBegin:
@@ -13,6 +14,7 @@ class FailedBegin:
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
+        note_outcome(error, Outcome.ROLLED_BACK)
         self._later: set[str] = set()
 
     def savepoint(self, name: str) -> None:
@@ -31,4 +33,5 @@ class FailedBegin:
             "an inner transaction.atomic() that it ends"
         )
         doomed.__cause__ = self._error
+        note_outcome(doomed, Outcome.ROLLED_BACK)
         return doomed

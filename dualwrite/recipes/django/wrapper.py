@@ -16,16 +16,12 @@ from django.db.utils import Error
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.django.capturing import capture_of
 from dualwrite.recipes.django.creation import ClosesPools
 from dualwrite.recipes.django.failed_begin import FailedBegin
 from dualwrite.recipes.django.forks import abandon, leave_at_fork
 from dualwrite.recipes.django.pools import pool_of
 from dualwrite.recipes.django.transaction import Begun, CapturedWrite, DjangoDualWrite, Pool, PublishedWrite
-
-_DECIDED: Final = (Outcome.COMMITTED, Outcome.STORED)
-
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -227,6 +223,9 @@ class DualWriteWrapper(_Wrapper):
         try:
             with debug_transaction(self, "COMMIT"), self.wrap_database_errors, self.driver_errors():
                 write.decide()
+        except BaseException as error:
+            write.tell(error)  # Django has made one of its own of the driver's
+            raise
         finally:
             self._after_commit(write)
 
@@ -240,7 +239,7 @@ class DualWriteWrapper(_Wrapper):
 
     def _after_commit(self, write: DjangoDualWrite) -> None:
         """Run `on_commit` callbacks if, and only if, the dual write is decided, even if an error is on its way."""
-        if write.outcome in _DECIDED:
+        if write.outcome is not None and write.outcome.is_decided:
             self.run_commit_hooks_on_set_autocommit_on = True
             self.has_just_decided = True
         else:

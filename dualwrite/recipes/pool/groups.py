@@ -19,6 +19,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeVa
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.errors import GroupGivenUpError, IllegalStateError, OutcomeUnknown, PoolTimeoutError
+from dualwrite.outcome import note_outcome
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress
@@ -393,7 +394,11 @@ class GroupedBlock(Generic[TxT]):
             self._note(interruption)
             raise
         await transaction.close_block(self._tx)
-        self._raise_error()
+        try:
+            self._raise_error()
+        except Exception as error:
+            self._tx.tell(error)
+            raise
 
     @property
     def _takes_more(self) -> bool:
@@ -422,6 +427,7 @@ class GroupedBlock(Generic[TxT]):
         if self._tx.outcome is not None:
             self._tx.tell(interruption)
         else:
+            note_outcome(interruption, Outcome.UNKNOWN)
             interruption.add_note(
                 f"The block had ended, and its group {self._group.number} goes on: both sides are changed unless that "
                 "fails; the block's outcome has the result later."

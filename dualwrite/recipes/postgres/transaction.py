@@ -15,7 +15,6 @@ from dualwrite.errors import (
     IllegalStateError,
     StateTableError,
     TransactionDoomedError,
-    TransactionEndedInsideError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -23,6 +22,7 @@ from dualwrite.recipes.core.database_errors import sqlstate_of, warn_of_drop
 from dualwrite.recipes.core.store import (
     Added,
     StoredBlocks,
+    ended_past,
     manifest_in,
     missing_manifest,
     missing_table,
@@ -348,7 +348,7 @@ class PostgresTransaction(ABC):
 
     def _assert_begun(self) -> None:
         if self.is_idle:  # in autocommit mode a lock outside a transaction ends with its statement
-            raise TransactionEndedInsideError(_ANOTHER_TRANSACTION)
+            raise ended_past(_ANOTHER_TRANSACTION)
 
     async def read_manifest(self, transactional_id: str) -> str:
         text = await self._scalar(self._pin.sql(SELECT_MANIFEST), {"id": transactional_id})
@@ -365,7 +365,7 @@ class PostgresTransaction(ABC):
         )
         refusals = {
             NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past=self.driver_name),
-            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(_ANOTHER_TRANSACTION),
+            ANOTHER_TRANSACTION: lambda: ended_past(_ANOTHER_TRANSACTION),
         }
         self._deciding = self._new_message(sql, refusals)
 
@@ -381,7 +381,7 @@ class PostgresTransaction(ABC):
             text = await self._scalar(self._pin.sql(ADD), values)
         except self.errors as error:
             if sqlstate_of(error) == NOT_MARKED:
-                raise TransactionEndedInsideError(_ANOTHER_TRANSACTION) from error
+                raise ended_past(_ANOTHER_TRANSACTION) from error
             raise
         assert text is not None, "the statement returns a row"
         place = place_of(text, content)

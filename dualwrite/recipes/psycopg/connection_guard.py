@@ -19,6 +19,7 @@ from psycopg.sql import Composable
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.postgres.statement_watch import (
     CLOSED,
     ENDED,
@@ -126,7 +127,7 @@ class Watch(StatementWatch):
         if status == _UNKNOWN:
             raise TransactionEndedInsideError(CLOSED)
         if status == IDLE:
-            raise TransactionEndedInsideError(ENDED)
+            raise ended_past(ENDED)
         if self._nested or status == _ACTIVE or self._connection.lock.locked():
             raise IllegalStateError(UNFINISHED)
 
@@ -209,7 +210,7 @@ class Watch(StatementWatch):
     def _savepoint(self) -> Iterator[_Savepoint]:
         """Follow a `connection.transaction()`, which is a savepoint here; the records follow its end."""
         if is_idle(self._connection):
-            raise TransactionEndedInsideError(ENDED)  # psycopg would begin a separate transaction
+            raise ended_past(ENDED)  # psycopg would begin a separate transaction
         savepoint = _Savepoint(self._records)
         self._nested += 1
         try:

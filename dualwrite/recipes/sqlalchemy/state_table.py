@@ -12,12 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.database_safety import ACCEPT_OPTION, checked_names
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
+    ended_past,
     manifest_in,
     missing_manifest,
     missing_table,
@@ -490,7 +491,7 @@ class SqlAlchemyStateStore:
         written = transaction.execute(self._write, values, execution_options=AS_NAMED).rowcount == 1
         if not written or not self._row_lock.was_held_at_write(transaction):
             if self._row_lock.is_another(transaction):
-                raise TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY)
+                raise ended_past(ENDED_PAST_SQLALCHEMY)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
 
     def write_with_commit(
@@ -519,7 +520,7 @@ class SqlAlchemyStateStore:
         )
         refusals = {
             NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="SQLAlchemy"),
-            ANOTHER_TRANSACTION: lambda: TransactionEndedInsideError(ENDED_PAST_SQLALCHEMY),
+            ANOTHER_TRANSACTION: lambda: ended_past(ENDED_PAST_SQLALCHEMY),
         }
         return commit_message(driver, sql, token, refusals)
 

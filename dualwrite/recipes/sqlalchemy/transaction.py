@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
-from dualwrite.recipes.core.store import wait_given_up
+from dualwrite.recipes.core.store import ended_past, wait_given_up
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
@@ -608,7 +608,7 @@ class SqlAlchemyTransaction:
         if self._control.steps:
             self._control.assert_may_be_sent(statement)
         if self._has_ended_past:
-            ended = TransactionEndedInsideError(
+            ended = ended_past(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
                 "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write "
                 "end the transaction"

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.django.mysql.guard import MARK, Guard
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import is_still_marked
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
@@ -51,7 +51,7 @@ class GuardedTransaction(SqlAlchemyTransaction):
         """Take the connection over from the application, and check that its transaction is the one that began."""
         self._guard.stop()
         if not is_still_marked(self.connection, MARK):
-            raise TransactionEndedInsideError(_ENDED)
+            raise ended_past(_ENDED)
 
     def let_go(self) -> None:
         """Give the driver's connection back to Django in whatever state it is, and send nothing."""

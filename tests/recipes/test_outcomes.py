@@ -1,0 +1,217 @@
+"""`error.outcome` and `outcome_of(error)`: the truth about the block that an error has left, whatever its class."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite import errors
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.errors import DualWriteError, OutcomeUnknown, PreparedTransactionLost, RetriableError
+from dualwrite.outcome import Outcome, outcome_of
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.scenario import AtPoint, InjectedError, Scenario
+from tests.recipes.repairs import delete_records
+from tests.recipes.test_repair_faces import abort
+from tests.support.databases import PostgresDatabase, SqliteDatabase, events
+
+
+def every_error() -> list[type[DualWriteError]]:
+    return [each for _, each in inspect.getmembers(errors, inspect.isclass) if issubclass(each, DualWriteError)]
+
+
+def made(kind: type[BaseException]) -> BaseException:
+    """Return an error of a class, with whatever its constructor wants."""
+    values: dict[str, Any] = {"partial": None, "failures": {}, "partitions": ()}
+    needed = [each for each in inspect.signature(kind.__init__).parameters.values() if each.default is each.empty]
+    named = {each.name: values.get(each.name, "") for each in needed if each.kind is each.KEYWORD_ONLY}
+    return kind("of a test", **named)
+
+
+class Strike:
+    """A pause hook that raises one error, at one point."""
+
+    def __init__(self) -> None:
+        self.point: PausePoint | None = None
+        self.error: BaseException = Exception()
+
+    def __call__(self, point: PausePoint) -> None:
+        if point is self.point:
+            self.point = None
+            raise self.error
+
+
+def insert(tx: Any, number: int) -> None:
+    tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+
+
+def write(writer: DualWriter | DualWriterPool, scenario: Scenario, number: int) -> BaseException | None:
+    """Run a block; return the error that left it."""
+    try:
+        with writer.transaction() as tx:
+            insert(tx, number)
+            tx.send(scenario.topic, value=str(number), key="k")
+    except BaseException as error:
+        return error
+    return None
+
+
+def rows(scenario: Scenario) -> list[int]:
+    with scenario.database.aside.connect() as connection:
+        return sorted(connection.scalars(sa.select(events.c.id)))
+
+
+@pytest.fixture
+def scenario(tmp_path: Path, emulator: Emulator) -> Iterator[Scenario]:
+    database = SqliteDatabase(tmp_path)
+    yield Scenario(database, emulator)
+    database.close()
+
+
+TREATED_APART = (
+    errors.AbortableError,
+    errors.FatalError,
+    errors.FencedError,
+    errors.KafkaUnreachableError,
+    errors.OutcomeUnknown,
+    errors.PreparedTransactionLost,
+    errors.StoredBlocksError,
+    KeyboardInterrupt,
+)
+"""Classes that the steps of a dual write catch."""
+
+
+def test_each_class_answers(scenario: Scenario) -> None:
+    with scenario.writer() as writer:
+        for kind in (*every_error(), ValueError, KeyboardInterrupt):
+            error = made(kind)
+            with pytest.raises(kind), writer.transaction() as tx:
+                insert(tx, 1)
+                raise error
+            assert outcome_of(error) is Outcome.ROLLED_BACK
+    assert rows(scenario) == []
+
+
+@pytest.mark.parametrize("kind", TREATED_APART)
+def test_the_place_decides_and_not_the_class(scenario: Scenario, kind: type[BaseException]) -> None:
+    strike = Strike()
+    for place in (PausePoint.AFTER_BEGIN, PausePoint.BEFORE_DATABASE_COMMIT, PausePoint.AFTER_DATABASE_COMMIT):
+        with scenario.writer(strike) as writer:
+            strike.point, strike.error = place, made(kind)
+            left = write(writer, scenario, 1)
+        if place is not PausePoint.AFTER_DATABASE_COMMIT:
+            assert left is not None
+            assert (outcome_of(left), rows(scenario)) == (Outcome.ROLLED_BACK, [])
+    if kind is errors.PreparedTransactionLost:  # was mended, because it is not true
+        assert left is None
+    else:
+        assert left is not None
+        assert outcome_of(left) is Outcome.COMMITTED
+    assert rows(scenario) == [1]
+
+
+def test_an_error_that_left_no_block_answers_that_nothing_is_known() -> None:
+    assert {made(kind).outcome for kind in every_error()} == {Outcome.UNKNOWN}  # type: ignore[attr-defined]
+    assert outcome_of(ValueError()) is Outcome.UNKNOWN
+
+
+def test_the_answer_goes_with_the_error_to_another_process(scenario: Scenario) -> None:
+    strike = Strike()
+    with scenario.writer(strike) as writer:
+        for error in (RetriableError("of Kafka"), ValueError("of the application")):
+            strike.point, strike.error = PausePoint.AFTER_BEGIN, error
+            left = write(writer, scenario, 1)
+            assert left is error
+            assert outcome_of(pickle.loads(pickle.dumps(left))) is Outcome.ROLLED_BACK
+
+
+def test_a_lost_commit_is_unknown_and_the_block_that_it_stops_is_rolled_back(scenario: Scenario) -> None:
+    def lose_commit_and_database() -> None:
+        scenario.database.lose_commit(applied=True)
+        scenario.database.refuse_new_connections()
+
+    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    with scenario.writer(lose, resolve_timeout_ms=200) as writer:
+        told = [write(writer, scenario, number) for number in (1, 2)]
+        scenario.database.come_back()
+        writer.resolve()
+    assert [type(error) for error in told] == [OutcomeUnknown, OutcomeUnknown]
+    assert [outcome_of(error) for error in told if error] == [Outcome.UNKNOWN, Outcome.ROLLED_BACK]
+    assert rows(scenario) == [1]
+
+
+def test_without_records_a_lost_commit_is_unknown_by_the_error_of_the_database(scenario: Scenario) -> None:
+    with scenario.writer() as writer:
+        with pytest.raises(sa.exc.DBAPIError) as raised, writer.transaction() as tx:
+            insert(tx, 1)
+            scenario.database.lose_commit(applied=True)
+        assert outcome_of(raised.value) is Outcome.UNKNOWN
+        with pytest.raises(sa.exc.IntegrityError) as refused, writer.transaction() as tx:
+            insert(tx, 1)
+        assert outcome_of(refused.value) is Outcome.ROLLED_BACK
+
+
+def test_a_loss_is_decided_for_the_block_that_was_lost_and_rolled_back_for_the_next(scenario: Scenario) -> None:
+    def lose() -> None:
+        abort(scenario)
+        delete_records(scenario.emulator.bootstrap_servers, scenario.topic)
+
+    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lose)) as writer:
+        told = [write(writer, scenario, number) for number in (1, 2)]
+    assert all(isinstance(error, PreparedTransactionLost) for error in told)
+    assert [outcome_of(error) for error in told if error] == [Outcome.COMMITTED, Outcome.ROLLED_BACK]
+    assert rows(scenario) == [1]
+
+
+@pytest.mark.parametrize(("of_the_inner_block", "answer"), [(True, Outcome.COMMITTED), (False, Outcome.ROLLED_BACK)])
+def test_a_block_around_another_one_does_not_hide_what_that_has_written(
+    postgres_server: PostgresServer, emulator: Emulator, of_the_inner_block: bool, answer: Outcome
+) -> None:
+    database = PostgresDatabase(postgres_server)
+    scenario, strike = Scenario(database, emulator), Strike()
+    servers = emulator.bootstrap_servers
+    with DualWriterPool(database.engine, prefix="pool", bootstrap_servers=servers, pause=strike) as pool:
+        if of_the_inner_block:
+            strike.point, strike.error = PausePoint.AFTER_DATABASE_COMMIT, InjectedError()
+        with pytest.raises(InjectedError) as raised, pool.transaction() as tx:
+            insert(tx, 1)
+            left = write(pool, scenario, 2)
+            raise left or InjectedError
+    assert outcome_of(raised.value) is answer
+    assert rows(scenario) == [2]
+    database.close()
+
+
+def ends_past(tx: Any) -> None:
+    tx.session.connection().connection.driver_connection.commit()
+
+
+def ends_past_and_swallows(tx: Any) -> None:
+    ends_past(tx)
+    with pytest.raises(DualWriteError):
+        insert(tx, 2)
+
+
+@pytest.mark.parametrize("end", [ends_past, ends_past_and_swallows])
+def test_a_commit_past_the_library_is_not_called_rolled_back(
+    postgres_server: PostgresServer, emulator: Emulator, end: Callable[[Any], None]
+) -> None:
+    database = PostgresDatabase(postgres_server)
+    scenario = Scenario(database, emulator)
+    with scenario.writer() as writer:
+        with pytest.raises(DualWriteError) as raised, writer.transaction() as tx:
+            insert(tx, 1)
+            tx.send(scenario.topic, value="1")
+            end(tx)
+        assert raised.value.outcome is Outcome.UNKNOWN
+    assert rows(scenario) == [1]
+    assert not emulator.records(scenario.topic)
+    database.close()
