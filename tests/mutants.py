@@ -194,14 +194,13 @@ MUTANTS: Final = (
     Mutant(
         f"{_CORE}owned_id.py",
         "if outcome is Outcome.ROLLED_BACK and self.owed:\n                await self.leave_in_doubt(self.row)",
-        "if outcome is Outcome.ROLLED_BACK and self.owed:\n                self.owed = ()\n"
-        "                self.slot.move(SlotState.READY)",
+        "if outcome is Outcome.ROLLED_BACK and self.owed:\n                self.slot.move(SlotState.READY, owed=())",
         "recipes/test_repair_owed.py",
     ),
     Mutant(
         f"{_CORE}owned_id.py",
-        "self.telemetry.repaired(len(self.owed))\n        self.owed = ()",
-        "self.telemetry.repaired(len(self.owed))",
+        "self.slot.note(owed=())",
+        "pass",
         "recipes/test_tiers.py recipes/test_repair_owed.py",
     ),
     Mutant(

@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from dualwrite.guarded import guarded, tolerate
 from dualwrite.recipes.core.telemetry import SCOPE
 
 if TYPE_CHECKING:
@@ -85,7 +86,11 @@ def _instruments() -> Instruments | None:
         from opentelemetry.metrics import get_meter
     except ImportError:
         return None
-    return Instruments(get_meter(SCOPE))
+    try:
+        return Instruments(get_meter(SCOPE))
+    except Exception as error:
+        tolerate(error, "the provider of the application")
+        return None
 
 
 class BatchTelemetry:
@@ -96,6 +101,7 @@ class BatchTelemetry:
         self._attributes: Final = {"sink": sink_id}
         self._setup = setup
 
+    @guarded
     def decided(self, decided: Decided, transactions: int) -> None:
         """Count a batch whose decision is durable, and what is in it, unless it was decided before."""
         if (found := self._ready()) is None:
@@ -109,6 +115,11 @@ class BatchTelemetry:
 
     def completed(self, decided: Decided, tally: Tally, times: PhaseTimes) -> None:
         """Count a batch that is committed in Kafka, and flush: it is over."""
+        self._completed(decided, tally, times)
+        self.flush()
+
+    @guarded
+    def _completed(self, decided: Decided, tally: Tally, times: PhaseTimes) -> None:
         if (found := self._ready()) is None:
             return
         if decided.anew or tally.committed:
@@ -121,7 +132,6 @@ class BatchTelemetry:
                 (Phase.COMPLETE, times.complete_s),
             ):
                 found.phases.record(seconds, {**self._attributes, "phase": phase})
-        self.flush()
 
     def completed_late(self, batches: int) -> None:
         """Count batches that earlier drivers had decided and a plan has completed, and flush."""
@@ -135,6 +145,7 @@ class BatchTelemetry:
             self._batch(found, BatchOutcome.LOST)
             self.flush()
 
+    @guarded
     def ended(self, tally: Tally) -> None:
         """Count the transactions that a completion has ended."""
         if (found := self._ready()) is None:
@@ -155,6 +166,7 @@ class BatchTelemetry:
         if flush is not None:
             _guarded(flush, "what telemetry.setup returned")
 
+    @guarded
     def _batch(self, found: Instruments, outcome: BatchOutcome, count: int = 1) -> None:
         found.batches.add(count, {**self._attributes, "outcome": outcome})
 

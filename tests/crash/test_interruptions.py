@@ -37,6 +37,31 @@ def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> No
         scenario.assert_both_sides_agree()
 
 
+@pytest.mark.parametrize("state", [SlotState.OPEN, SlotState.DECIDING, SlotState.READY])
+@pytest.mark.parametrize("taken_over", [True, False])
+def test_an_interruption_while_a_state_is_reported(scenario: Scenario, state: SlotState, taken_over: bool) -> None:
+    """A state without its facts would raise DatabaseWentBackError from then on."""
+    scenario.leave_behind(Predecessor.COMMITTED)
+    with scenario.writer() as writer:
+        if taken_over:
+            writer.recover()
+        told = []
+        slot = writer.coordinator.owned.slot
+
+        def moved(to: SlotState) -> None:
+            told.append(to)
+            if told.count(state) == 1 and to is state:
+                raise KeyboardInterrupt
+
+        slot._moved = moved
+        with pytest.raises(KeyboardInterrupt):
+            scenario.write(writer, 1)
+        if state is SlotState.READY and taken_over:
+            scenario.expected += event_texts("1")
+        assert scenario.write(writer, 2).error is None
+        scenario.assert_both_sides_agree()
+
+
 @pytest.mark.parametrize("call", ["begin_transaction", "prepare_transaction", "commit_transaction"])
 @pytest.mark.parametrize("done", [True, False])
 def test_an_interruption_inside_the_producer(

@@ -219,13 +219,13 @@ MUTANTS: Final = (
         "owed-forgotten",
         "what the log shows as aborted is owed",
         _in(4, "a1", crashes=1),
-        (Edit(f"{_CORE}completion.py", "    owned.owed = proof.owed", "    owned.owed = ()"),),
+        (Edit(f"{_CORE}completion.py", "owed=proof.owed", "owed=()"),),
     ),
     Mutant(
         "row-not-remembered",
         "a take-over remembers the row",
         _in(1, "a1", crashes=1),
-        (Edit(f"{_CORE}completion.py", "    owned.row = row\n    owned.owed", "    owned.owed"),),
+        (Edit(f"{_CORE}completion.py", "row=row, owed=proof.owed", "owed=proof.owed"),),
     ),
     Mutant(
         "aborted-meanwhile",
@@ -476,7 +476,7 @@ MUTANTS: Final = (
                     "and with it what is owed\n"
                     "                return"
                 ),
-                "                self.owed = ()",
+                "                self.slot.note(owed=())",
             ),
         ),
     ),
@@ -487,8 +487,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}owned_id.py",
-                "        self.telemetry.repaired(len(self.owed))\n        self.owed = ()",
-                "        self.telemetry.repaired(len(self.owed))",
+                "        self.slot.note(owed=())",
+                "        pass",
             ),
         ),
     ),
@@ -533,8 +533,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}owned_id.py",
-                "            self.slot.move(SlotState.FENCED)\n            if outcome",
-                "            self.slot.move(SlotState.READY)\n            if outcome",
+                "            self.slot.move(SlotState.FENCED, in_doubt=",
+                "            self.slot.move(SlotState.READY, in_doubt=",
             ),
         ),
     ),

@@ -66,6 +66,26 @@ def test_a_block_that_fails_at_any_point_forgets_nothing(store: Database, tier: 
         site.assert_agreed("before", "decided", "later", "last")
 
 
+def test_an_interruption_while_the_take_over_is_reported_forgets_nothing(store: Database) -> None:
+    """The id is READY then, and owes: a state without what it owes would lose that with the next block."""
+    with site_of(Tier.KEEP_PREPARED, store) as site:
+        site.write("before")
+        leave_owed(site)
+        with site.writer() as writer:
+            slot = writer.coordinator.owned.slot
+
+            def moved(to: SlotState) -> None:
+                if to is SlotState.READY:
+                    slot._moved = None
+                    raise KeyboardInterrupt
+
+            slot._moved = moved
+            with pytest.raises(KeyboardInterrupt):
+                write(writer, "struck")
+            write(writer, "later")
+        site.assert_agreed("before", "decided", "later")
+
+
 @pytest.mark.parametrize("at", UNTIL_DECIDED)
 @every_tier
 def test_a_recovery_that_fails_at_any_point_forgets_nothing(store: Database, tier: Tier, at: PausePoint) -> None:

@@ -22,7 +22,7 @@ from dualwrite.client.records.send_arguments import (
     checked_timestamp_ms,
     encoded,
 )
-from dualwrite.client.records.traces import fail
+from dualwrite.client.records.traces import end, fail
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import ConfigError, InvalidRecordError
 from dualwrite.partitioners import KeyPartitioner
@@ -159,7 +159,7 @@ class IterableSource:
                 fail(self._span, error)
             raise
         if self._span is not None:
-            self._span.end()
+            end(self._span)
         self.record_count = len(self._records)
 
     def _ready(self, place: int, given: Any, now_ms: int) -> ReadyRecord:

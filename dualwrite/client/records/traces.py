@@ -17,6 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.errors import ConfigError
+from dualwrite.guarded import guarded, tolerate
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -55,7 +56,11 @@ def tracer() -> Tracer | None:
         from opentelemetry.trace import get_tracer
     except ImportError:
         return None
-    return get_tracer(SCOPE)
+    try:
+        return get_tracer(SCOPE)
+    except Exception as error:
+        tolerate(error, "the provider of the application")
+        return None
 
 
 def is_provided(made: Any) -> bool:
@@ -81,6 +86,7 @@ class RecordTracer:
         self._context: Final = get_current
         self.client_id: Final = client_id
 
+    @guarded
     def create(
         self, topic: str, key: bytes | None, value: bytes | None, partition: int | None, headers: list[Header]
     ) -> None:
@@ -94,7 +100,13 @@ class RecordTracer:
         self, topic: str, key: bytes | None, value: bytes | None, partition: int | None, headers: list[Header]
     ) -> Span:
         """Begin the span of a record that is sent by itself; add its context to `headers` unless they carry one."""
-        return self._start("send", "send", topic, key, value, partition, headers)
+        from opentelemetry.trace import INVALID_SPAN
+
+        try:
+            return self._start("send", "send", topic, key, value, partition, headers)
+        except Exception as error:
+            tolerate(error, "the span of a record")
+            return INVALID_SPAN
 
     def _start(
         self,
@@ -120,13 +132,18 @@ class RecordTracer:
 
     def send_batch(self, topic: str, records: int) -> Span:
         """Begin the span of many records of a topic that are sent together."""
-        from opentelemetry.trace import SpanKind
+        from opentelemetry.trace import INVALID_SPAN, SpanKind
 
         attributes = attributes_of("send", "send", topic)
         attributes.update({CLIENT_ID: self.client_id, MESSAGE_COUNT: records})
-        return self._tracer.start_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
+        try:
+            return self._tracer.start_span(f"send {topic}", kind=SpanKind.PRODUCER, attributes=attributes)
+        except Exception as error:
+            tolerate(error, "the span of a batch")
+            return INVALID_SPAN
 
     @staticmethod
+    @guarded
     def join_batch(span: Span, headers: list[Header]) -> None:
         """Add the context of the batch to the headers of one of its records, unless they carry one."""
         from opentelemetry.trace import set_span_in_context
@@ -167,12 +184,16 @@ class SpanEnd:
         if error is not None:
             fail(self._span, error)
         elif metadata is not None:
-            self._span.set_attribute(PARTITION, str(metadata.partition))
-            if metadata.offset >= 0:
-                self._span.set_attribute(OFFSET, metadata.offset)
-            self._span.end()
+            self._end(metadata)
         if self._callback is not None:
             self._callback(metadata, error)
+
+    @guarded
+    def _end(self, metadata: RecordMetadata) -> None:
+        self._span.set_attribute(PARTITION, str(metadata.partition))
+        if metadata.offset >= 0:
+            self._span.set_attribute(OFFSET, metadata.offset)
+        self._span.end()
 
     def not_sent(self, error: BaseException) -> None:
         """End the span of a record that was not accepted, whose callback is never called."""
@@ -185,6 +206,13 @@ def end_unsent(on_delivery: OnDelivery | None, error: BaseException) -> None:
         on_delivery.not_sent(error)
 
 
+@guarded
+def end(span: Span) -> None:
+    """End a span without an error."""
+    span.end()
+
+
+@guarded
 def fail(span: Span, error: BaseException) -> None:
     """End a span with an error."""
     from opentelemetry.trace import Status, StatusCode
@@ -247,7 +275,7 @@ def _inject(context: Context, headers: list[Header]) -> None:
     inject(carrier, context)
     if carrier:
         names = {name for name, _ in headers}  # the application's own baggage
-        headers.extend((name, value.encode()) for name, value in carrier.items() if name not in names)
+        headers += [(name, value.encode()) for name, value in carrier.items() if name not in names]
 
 
 def context_in(headers: Sequence[Header]) -> Context:

@@ -72,7 +72,7 @@ async def _take_over(
     the log is read too, to see whether consumers do: at the end, because then its markers are written. What Kafka
     aborted although it was decided is owed: the next transaction of the id must begin with it.
     """
-    owned.owed = ()
+    owned.slot.note(owed=())
     owned.is_lease_known = False
     try:
         assert owned.kafka_id is not None, "the row was locked, so it exists"
@@ -96,14 +96,11 @@ async def _take_over(
     except BaseException:
         await owned.give_up()
         raise
+    owned.slot.move(SlotState.READY, row=row, owed=proof.owed, in_doubt=NOTHING_PREPARED)
     outcome = recovery_outcome(row, ongoing)
     if outcome is not Outcome.NOTHING:
         _log.info("transactional id %s: prepared transaction %s %s", owned.transactional_id, ongoing, outcome)
         owned.telemetry.recovered(outcome)
-    owned.slot.move(SlotState.READY)
-    owned.row = row
-    owned.owed = proof.owed
-    owned.in_doubt = NOTHING_PREPARED
     return row, Resolution(owned.transactional_id, ongoing, outcome)
 
 
@@ -216,12 +213,13 @@ class LostCommits:
         try:
             await owned.complete_kafka(ours, outcome)
         finally:
-            self.unresolved = None
+            if owned.slot.state is not SlotState.UNRESOLVED:  # as it is if nothing was sent
+                self.unresolved = None
         return Resolution(owned.transactional_id, ours, outcome)
 
     async def _superseded(self, write: DualWriteProgress) -> OutcomeUnknown:
-        self.unresolved = None
         self._owned.slot.move(SlotState.FENCED)
+        self.unresolved = None
         await self._owned.give_up()
         return self._outcome_unknown(
             write, "another process has since taken the transactional id over and replaced the state row"

@@ -72,11 +72,6 @@ class OwnedId:
         self.slot: Final = Slot(transactional_id, self.telemetry.moved)
         self.kafka_id: str | None = None
         """The transactional id as Kafka knows it; None before the database was first queried for the suffix."""
-        self.row = NOTHING_PREPARED
-        """The content of the state row as far as this process knows; the database verifies it before every use."""
-        self.in_doubt = NOTHING_PREPARED
-        self.owed: Sequence[BufferedRecord] = ()
-        """Records of the transaction in the row that Kafka aborted: the next transaction of the id begins with them."""
         self.manifest = ""
         """Where the records of the last prepared transaction are stored; empty if that is not known."""
         self.tally = Tally()
@@ -89,6 +84,21 @@ class OwnedId:
         """Whether the lease was held at a moment after the id was taken over."""
         self.lock_timeout_ms = lock_timeout_ms
         self.resolve_timeout_ms = resolve_timeout_ms
+
+    @property
+    def row(self) -> PreparedTxnState:
+        """The content of the state row, as `Known` has it."""
+        return self.slot.known.row
+
+    @property
+    def in_doubt(self) -> PreparedTxnState:
+        """The dual write whose Kafka commit is not confirmed, as `Known` has it."""
+        return self.slot.known.in_doubt
+
+    @property
+    def owed(self) -> Sequence[BufferedRecord]:
+        """What the next transaction of the id has to publish again, as `Known` has it."""
+        return self.slot.known.owed
 
     def limit_waits(self, timeout_ms: int) -> None:
         """Let each wait for the row lock, for an outcome and for Kafka end in time: the caller waits no longer."""
@@ -148,15 +158,14 @@ class OwnedId:
 
     async def leave_in_doubt(self, state: PreparedTxnState) -> None:
         """Give the producer up while Kafka has not confirmed a decided dual write."""
-        self.in_doubt = state
-        self.slot.move(SlotState.IN_DOUBT)
+        self.slot.move(SlotState.IN_DOUBT, in_doubt=state)
         await self.give_up()
 
     # -- Kafka's side, once the outcome is certain -------------------------------------------------------------
 
-    def let_kafka_follow(self) -> None:
+    def let_kafka_follow(self, state: PreparedTxnState) -> None:
         """Start Kafka's commit without waiting for its response; `confirm` waits."""
-        self.slot.move(SlotState.CONFIRMING)
+        self.slot.move(SlotState.CONFIRMING, in_doubt=state)
         with suppress(DualWriteError):  # `confirm` gets the same error again
             self.kafka.start_commit()
 
@@ -189,9 +198,7 @@ class OwnedId:
                 _completion_by_successor(state, outcome),
                 error,
             )
-            self.slot.move(SlotState.FENCED)
-            if outcome is Outcome.COMMITTED:
-                self.in_doubt = state
+            self.slot.move(SlotState.FENCED, in_doubt=state if outcome is Outcome.COMMITTED else None)
             await self.give_up()
         except PreparedTransactionLost:
             await self.leave_in_doubt(state)  # the next take-over publishes it again, or reports it again
@@ -215,14 +222,13 @@ class OwnedId:
             if outcome is Outcome.ROLLED_BACK and self.owed:
                 await self.leave_in_doubt(self.row)  # the row stays as it is, and with it what is owed
                 return
-            self.slot.move(SlotState.READY)
-            self.in_doubt = NOTHING_PREPARED
-            if outcome is Outcome.COMMITTED:
-                self.row = state
+            row = state if outcome is Outcome.COMMITTED else None
             may_share = outcome is Outcome.ROLLED_BACK and self._may_share_pair and not keeps_id
-            if self.kafka.has_failed or may_share:
-                self.slot.move(SlotState.NEW)  # another process has the id, or may have it
+            if self.kafka.has_failed or may_share:  # another process has the id, or may have it
+                self.slot.move(SlotState.NEW, row=row, in_doubt=NOTHING_PREPARED)
                 await self.give_up()
+            else:
+                self.slot.move(SlotState.READY, row=row, in_doubt=NOTHING_PREPARED)
 
     @property
     def _may_share_pair(self) -> bool:
@@ -235,6 +241,8 @@ class OwnedId:
 
     def _note_repair(self, state: PreparedTxnState) -> None:
         """Note that the row names `state` now, which holds what was owed: nothing is owed any more."""
+        published = len(self.owed)
+        self.slot.note(owed=())
         _log.warning(
             "transactional id %s: %s, which Kafka had aborted, is published again as %s (%s)",
             self.transactional_id,
@@ -242,8 +250,7 @@ class OwnedId:
             state,
             self.manifest,
         )
-        self.telemetry.repaired(len(self.owed))
-        self.owed = ()
+        self.telemetry.repaired(published)
 
     async def _leave_unconfirmed(self, state: PreparedTxnState, outcome: Outcome) -> None:
         if outcome is Outcome.COMMITTED:

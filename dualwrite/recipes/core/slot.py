@@ -7,12 +7,16 @@ only determines which calls are allowed now, and whether the id must be taken ov
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dualwrite.errors import IllegalStateError
+from dualwrite.prepared_state import PreparedTxnState
+
+if TYPE_CHECKING:
+    from dualwrite.recipes.core.buffer import BufferedRecord
 
 
 class SlotState(StrEnum):
@@ -50,7 +54,7 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
         _S.READY: frozenset({_S.OPEN, _S.NEW, _S.CLOSED}),
         _S.OPEN: frozenset({_S.READY, _S.DECIDING, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.DECIDING: frozenset({_S.READY, _S.NEW, _S.CONFIRMING, _S.IN_DOUBT, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
-        _S.CONFIRMING: frozenset({_S.READY, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
+        _S.CONFIRMING: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.IN_DOUBT: frozenset({_S.READY, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.UNRESOLVED: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.FENCED: frozenset({_S.CLOSED}),
@@ -59,20 +63,64 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
 )
 
 
-class Slot:
-    """The current state of one transactional id; only `move` changes it."""
+class Known(NamedTuple):
+    """A state, and the facts that it stands for. They change together: each is believed because of the other."""
 
-    __slots__ = ("_moved", "_transactional_id", "state")
+    state: SlotState = SlotState.NEW
+    row: PreparedTxnState = PreparedTxnState()
+    """The content of the state row as far as this process knows; the database verifies it before every use."""
+    in_doubt: PreparedTxnState = PreparedTxnState()
+    """The dual write that the database committed and whose Kafka commit is not confirmed."""
+    owed: Sequence[BufferedRecord] = ()
+    """Records of the transaction in the row that Kafka aborted: the next transaction of the id begins with them."""
+
+
+class Slot:
+    """What this process knows about one transactional id; only `move` and `note` change it.
+
+    A change is one assignment, so that an exception which strikes anywhere, out of the handler of a signal for
+    instance, finds either all of it or nothing. `moved` is called after it.
+    """
+
+    __slots__ = ("_moved", "_transactional_id", "known")
 
     def __init__(self, transactional_id: str, moved: Callable[[SlotState], None] | None = None) -> None:
         self._transactional_id = transactional_id
         self._moved = moved
-        self.state = SlotState.NEW  # a plain attribute, because a dual write reads it ten times; only `move` changes it
+        self.known = Known()
 
-    def move(self, to: SlotState) -> None:
-        """Change the state. Raises IllegalStateError if the table does not allow the transition."""
-        if to not in TRANSITIONS[self.state]:
-            raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {self.state} to {to}")
-        self.state = to
+    @property
+    def state(self) -> SlotState:
+        """The state of the id."""
+        return self.known.state
+
+    def move(
+        self,
+        to: SlotState,
+        *,
+        row: PreparedTxnState | None = None,
+        in_doubt: PreparedTxnState | None = None,
+        owed: Sequence[BufferedRecord] | None = None,
+    ) -> None:
+        """Change the state together with its facts; those that are not given stay as they are.
+
+        Raises IllegalStateError if the table does not allow the transition.
+        """
+        known = self.known
+        if to not in TRANSITIONS[known.state]:
+            raise IllegalStateError(f"transactional id {self._transactional_id!r} cannot go from {known.state} to {to}")
+        self.known = Known(
+            to,
+            known.row if row is None else row,
+            known.in_doubt if in_doubt is None else in_doubt,
+            known.owed if owed is None else owed,
+        )
         if self._moved is not None:
             self._moved(to)
+
+    def note(self, *, in_doubt: PreparedTxnState | None = None, owed: Sequence[BufferedRecord] | None = None) -> None:
+        """Change facts that the present state does not vouch for."""
+        known = self.known
+        self.known = known._replace(
+            in_doubt=known.in_doubt if in_doubt is None else in_doubt, owed=known.owed if owed is None else owed
+        )

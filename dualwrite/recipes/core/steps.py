@@ -187,10 +187,10 @@ class DualWriteSteps:
         ours = write.prepared_state
         try:
             owned.telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)
-            owned.in_doubt = ours
             if self._kafka_follows_later:
-                owned.let_kafka_follow()
+                owned.let_kafka_follow(ours)
             else:
+                self._slot.note(in_doubt=ours)
                 await owned.complete_kafka(ours, Outcome.COMMITTED)
                 owned.telemetry.reach(PausePoint.AFTER_KAFKA_COMMIT)
         except BaseException as error:

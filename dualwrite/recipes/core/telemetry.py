@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from dualwrite.client.records import traces
 from dualwrite.errors import DualWriteError
+from dualwrite.guarded import guarded, tolerate
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
@@ -276,7 +277,7 @@ _AFTER_DATABASE_COMMIT: Final = PausePoint.AFTER_DATABASE_COMMIT
 
 
 class OpenTelemetry(Telemetry):
-    """Reports the events to OpenTelemetry."""
+    """Reports the events to OpenTelemetry, whose failures end here."""
 
     def __init__(self, transactional_id: str, instruments: Instruments, pause: PauseHook | None = None) -> None:
         super().__init__(pause)
@@ -289,6 +290,7 @@ class OpenTelemetry(Telemetry):
         self._is_measured = False
         """Whether the application had a provider of meters when the latest dual write began."""
 
+    @guarded
     def sends(self, block: RecordBuffer, *ahead: Iterable[BufferedRecord]) -> None:
         if self._span is None:
             return
@@ -315,11 +317,10 @@ class OpenTelemetry(Telemetry):
         self._note(point)
         self._reach_unobserved(point)
 
+    @guarded
     def _note(self, point: PausePoint) -> None:
         if self._span is not None:
-            self._span.add_event(point)
-            if point is _AFTER_PREPARE:
-                self._end_sending()
+            self._note_in_span(self._span, point)
         if not self._is_measured:
             return
         if point in _START_OF_MEASUREMENT:
@@ -330,78 +331,107 @@ class OpenTelemetry(Telemetry):
             self._record(self._instruments.database_commit)
             self._began_s = self._instruments.clock_s()
 
-    def _record(self, duration: Any) -> None:
-        if self._began_s is not None:
-            duration.record(self._instruments.clock_s() - self._began_s)
-        self._began_s = None
+    @guarded
+    def _note_in_span(self, span: Span, point: PausePoint) -> None:
+        if point is _AFTER_PREPARE:
+            self._end_sending()
+        span.add_event(point)
 
+    def _record(self, duration: Any) -> None:
+        began_s, self._began_s = self._began_s, None
+        if began_s is not None:
+            duration.record(self._instruments.clock_s() - began_s)
+
+    @guarded
     def moved(self, state: SlotState) -> None:
         if state is SlotState.OPEN:
             self._is_measured = traces.is_provided(self._instruments.prepare)
-            if traces.is_provided(self._instruments.tracer):
-                span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
-                self._span = span if span.is_recording() else None
+            self._begin_span()
             self.reach = self._reach if self._is_measured or self._span is not None else self._reach_unobserved
         if state in _RUNNING:
             return
-        if state is SlotState.FENCED:
-            self._instruments.fenced.add(1)
         if state in _IN_DOUBT:
             self._instruments.in_doubt(self._transactional_id)
         else:
             self._instruments.settled(self._transactional_id)
         self._began_s = None
-        if self._span is not None:
-            self._end_span(self._span, state)
+        self._end_span(state)
+        if state is SlotState.FENCED:
+            self._instruments.fenced.add(1)
 
-    def _end_span(self, span: Span, state: SlotState) -> None:
-        self._end_sending()
-        self._span = None
-        span.set_attribute("dualwrite.state", state)
-        span.end()
+    @guarded
+    def _begin_span(self) -> None:
+        self._span = self._sending = None
+        if traces.is_provided(self._instruments.tracer):
+            span = self._instruments.tracer.start_span(SPAN, attributes=_id(self._transactional_id))
+            self._span = span if span.is_recording() else None
 
+    @guarded
+    def _end_span(self, state: SlotState) -> None:
+        span, self._span = self._span, None
+        if span is None:
+            return
+        try:
+            self._end_sending()
+            span.set_attribute("dualwrite.state", state)
+        finally:
+            span.end()
+
+    @guarded
     def decided(self, state: PreparedTxnState, outcome: Outcome) -> None:
-        self._instruments.decided.add(1, {"outcome": outcome})
         if self._span is not None:
             self._span.set_attribute("dualwrite.outcome", outcome)
             self._span.set_attribute("dualwrite.prepared_state", str(state))
+        self._instruments.decided.add(1, {"outcome": outcome})
 
+    @guarded
     def confirmed(self, outcome: Outcome) -> None:
         if self._is_measured and outcome is Outcome.COMMITTED:
             self._record(self._instruments.kafka_commit)
 
+    @guarded
     def recovered(self, outcome: Outcome) -> None:
         self._instruments.recovered.add(1, {"outcome": outcome})
 
+    @guarded
     def lost(self) -> None:
         self._instruments.lost.add(1)
 
+    @guarded
     def proved(self) -> None:
         self._instruments.proofs.add(1)
 
+    @guarded
     def torn(self, end: TornEnd) -> None:
         self._instruments.torn.add(1, {"outcome": end})
 
+    @guarded
     def wrote_no_manifest(self, reason: NoManifest) -> None:
         self._instruments.no_manifest.add(1, {"reason": reason})
 
+    @guarded
     def repaired(self, records: int) -> None:
         self._instruments.repaired.add(1)
         self._instruments.republished.add(records)
 
+    @guarded
     def stored(self, stored_at_ms: int) -> None:
-        self._instruments.stored.add(1)
         self._instruments.stores(self._transactional_id, stored_at_ms)
+        self._instruments.stored.add(1)
 
+    @guarded
     def waits(self, since_ms: int | None) -> None:
         self._instruments.waits(self._transactional_id, since_ms)
 
+    @guarded
     def published(self, records: int) -> None:
         self._instruments.published.add(records)
 
+    @guarded
     def refused(self, *, is_refused: bool) -> None:
         self._instruments.refuses(self._transactional_id, is_refused=is_refused)
 
+    @guarded
     def retried(self) -> None:
         self._instruments.retries.add(1)
 
@@ -433,6 +463,7 @@ def telemetry_of(transactional_id: str, pause: PauseHook | None = None) -> Telem
     return Telemetry(pause) if found is None else OpenTelemetry(transactional_id, found, pause)
 
 
+@guarded
 def count_consumed(outcome: str, records: int) -> None:
     """Count consumed records that became part of a committed dual write."""
     found = instruments()
@@ -440,6 +471,7 @@ def count_consumed(outcome: str, records: int) -> None:
         found.consumed.add(records, {"outcome": outcome})
 
 
+@guarded
 def count_unproven() -> None:
     """Count a transaction of which nothing can tell any more how it ended."""
     found = instruments()
@@ -457,12 +489,14 @@ class SlotWait:
         self._instruments = instruments()
         self._since_s = 0.0 if self._instruments is None else self._instruments.clock_s()
 
+    @guarded
     def over(self) -> None:
         """Record the wait: the block has its slot, or has timed out."""
         if self._instruments is not None:
             self._instruments.pool_wait.record(self._instruments.clock_s() - self._since_s, {"prefix": self._prefix})
 
 
+@guarded
 def note_no_wait(prefix: str) -> None:
     """Record that a block of a pool had its slot at once."""
     found = instruments()
@@ -470,6 +504,7 @@ def note_no_wait(prefix: str) -> None:
         found.pool_wait.record(0.0, {"prefix": prefix})
 
 
+@guarded
 def count_timeout(prefix: str) -> None:
     """Count a block of a pool that got no slot in time."""
     found = instruments()
@@ -485,7 +520,11 @@ def instruments() -> Instruments | None:
         from opentelemetry.trace import get_tracer
     except ImportError:
         return None
-    return Instruments(get_meter(SCOPE), get_tracer(SCOPE))
+    try:
+        return Instruments(get_meter(SCOPE), get_tracer(SCOPE))
+    except Exception as error:
+        tolerate(error, "the provider of the application")
+        return None
 
 
 def _id(transactional_id: str) -> dict[str, str]:

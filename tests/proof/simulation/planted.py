@@ -92,9 +92,7 @@ MISTAKES: Final = {
     "a commit that was sent counts as rolled back": Mistake(
         9, [Edit(f"{_CORE}.steps", "if not write.database.commit_was_sent:", "if True:")]
     ),
-    "what is owed is forgotten": Mistake(
-        8, [Edit(f"{_CORE}.completion", "owned.owed = proof.owed", "owned.owed = ()")]
-    ),
+    "what is owed is forgotten": Mistake(8, [Edit(f"{_CORE}.completion", "owed=proof.owed", "owed=()")]),
     "the log is not asked": Mistake(
         33, [Edit(f"{_CORE}.repair", "if owned.kafka.coordinator_knows(row):", "if True:"), _UNVERIFIED]
     ),

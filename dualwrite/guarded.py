@@ -1,0 +1,65 @@
+"""Guards around what observes dual writes: a failure of it is logged once, and the work goes on.
+
+An exception that the handler of a signal raises while telemetry runs, such as Celery's soft time limit, is no failure
+of telemetry. It goes on to the caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable
+from functools import partial, wraps
+from traceback import walk_tb
+from types import CodeType
+from typing import Any, Final, ParamSpec
+
+P = ParamSpec("P")
+
+_log = logging.getLogger(__name__)
+
+_told: Final[set[str]] = set()
+"""What has failed already."""
+
+
+def guarded(report: Callable[P, object]) -> Callable[P, None]:
+    """Let a function that reports something to telemetry end without an error, whatever telemetry does."""
+
+    @wraps(report)
+    def call(*given: P.args, **named: P.kwargs) -> None:
+        try:
+            report(*given, **named)
+        except Exception as error:
+            tolerate(error, report.__qualname__)
+
+    return call
+
+
+def tolerate(error: Exception, place: str) -> None:
+    """Log a failure of telemetry, the first time that it happens at this place. Raises `error` if it is none."""
+    if _is_of_a_signal(error):
+        raise error
+    if place not in _told:
+        _told.add(place)
+        _log.warning(
+            "telemetry has failed (%s), which changes nothing about what it reports: dual writes go on, and their "
+            "metrics or spans are incomplete; this is logged once",
+            place,
+            exc_info=error,
+        )
+
+
+def _is_of_a_signal(error: Exception) -> bool:
+    """Return whether the handler of a signal raised an error, by the functions through which it passed."""
+    handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
+    return any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """Return the code of a Python function, or of the one behind a method, a partial or a callable object."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not callable(handler):
+        return None
+    found = (handler, getattr(handler, "__func__", None), type(handler).__call__)
+    return next((code for each in found if isinstance(code := getattr(each, "__code__", None), CodeType)), None)
