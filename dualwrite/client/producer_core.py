@@ -16,10 +16,11 @@ from typing import Final
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.idempotence_manager import IdempotenceManager
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.records.accumulator import Accumulator, Batch
+from dualwrite.client.records.accumulator import Accumulator
 from dualwrite.client.records.batches import EncodedBatch, Header
 from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.delivery import DeliveryCallbacks
+from dualwrite.client.records.partition_queue import Batch
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, ReadyRecord, TopicPartition
 from dualwrite.client.records.send_arguments import PartitionChoice, Serializers, check_topic
 from dualwrite.client.records.traces import record_tracer

@@ -21,8 +21,9 @@ from dualwrite.client import messages as m
 from dualwrite.client.error_texts import LastError, error_name, missing_right
 from dualwrite.client.pacing import MarkerPace
 from dualwrite.client.producer_port import Outgoing, ProducerPort
-from dualwrite.client.records.accumulator import Accumulator, Batch
-from dualwrite.client.records.delivery import DeliveryResult, delivery_result
+from dualwrite.client.records.accumulator import Accumulator
+from dualwrite.client.records.delivery import TOO_LARGE, DeliveryResult, delivery_result
+from dualwrite.client.records.partition_queue import Batch
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import Event
 from dualwrite.client.wire import codec
@@ -389,7 +390,11 @@ class Sender:
 
     def _settle(self, batch: Batch, result: m.PartitionProduced | None, now_ms: float) -> None:
         error_code = NETWORK_EXCEPTION if result is None else result.error_code
-        outcome = delivery_result(error_code, unresolved_before=batch.queue.has_unresolved_before(batch))
+        outcome = delivery_result(
+            error_code,
+            record_count=batch.record_count,
+            unresolved_before=batch.queue.has_unresolved_before(batch),
+        )
         if outcome is DeliveryResult.DELIVERED:
             base_offset, time_ms = (result.base_offset, result.log_append_time_ms) if result is not None else (-1, -1)
             self._manager.stored(batch.topic, batch.partition, base_offset, batch.record_count)
@@ -405,12 +410,28 @@ class Sender:
                 self._last_error.note(now_ms, f"{where} was answered with {error_name(error_code)}")
             self._accumulator.send_again(batch, now_ms, error_code)
             return
+        if outcome is DeliveryResult.SPLIT:
+            self._split(batch, error_code, now_ms)
+            return
         self._lose(batch, error_code, result.message if result is not None else None, outcome)
+
+    def _split(self, batch: Batch, error_code: int, now_ms: float) -> None:
+        batch_size = f"a batch of {batch.record_count} records ({len(batch.data)} bytes)"
+        where = f"for {batch.topic}-{batch.partition} was answered with {error_name(error_code)}"
+        sentence = f"{batch_size} {where}: it is split and sent again"
+        self._last_error.note(now_ms, sentence)
+        if batch.whole is None:
+            _log.info("%s; batch.size should not exceed the topic's max.message.bytes", sentence)
+        self._accumulator.split(batch)
 
     def _lose(self, batch: Batch, error_code: int, message: str | None, outcome: DeliveryResult) -> None:
         where = f"{batch.record_count} record(s) for {batch.topic}-{batch.partition}"
         right = missing_right(Api.PRODUCE, error_code, batch.topic)
         details = [f"the right that is missing is {right}"] if right is not None else []
+        if error_code in TOO_LARGE:
+            details.append(f"alone in its batch it takes {len(batch.data)} bytes, more than the topic allows")
+        if batch.doubtful is not None:
+            details.append("an earlier request without a response may have stored them")
         details += [message] if message else []
         event = Event.FATAL_FAILURE if outcome is DeliveryResult.FATAL else Event.ABORTABLE_FAILURE
         sentence = ": ".join([f"{where} were refused with {error_name(error_code)}", *details])

@@ -29,7 +29,7 @@ from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_LOCK, AtPoint, Seen
 from tests.support.databases import PostgresDatabase
 
-MESSAGE_TOO_LARGE = 10
+INVALID_RECORD = 87
 DEADLINE_S = 30
 
 
@@ -79,7 +79,7 @@ def test_the_row_is_written_by_the_commit(scenario: PsycopgScenario) -> None:
 def test_records_that_are_refused_take_the_row_with_them(scenario: PsycopgScenario) -> None:
     with ready(scenario) as writer:
         before = scenario.row()
-        scenario.emulator.faults.add(Fault(api="Produce", action=Error(MESSAGE_TOO_LARGE)))
+        scenario.emulator.faults.add(Fault(api="Produce", action=Error(INVALID_RECORD)))
         assert isinstance(scenario.write(writer, 1).error, AbortableError)
         assert scenario.row() == before
         assert writer.state is SlotState.READY

@@ -265,10 +265,17 @@ class Wire:
         request = ApiVersionsRequest(version=4, client_software_name="wire", client_software_version="1")
         return self.call(request)
 
-    def create_topic(self, name: str, partitions: int = 1) -> None:
+    def create_topic(self, name: str, partitions: int = 1, **configs: str) -> None:
         """Create a topic and wait until each partition has a leader."""
         topic = CreateTopicsRequest.CreatableTopic(
-            name=name, num_partitions=partitions, replication_factor=1, assignments=[], configs=[]
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=[],
+            configs=[
+                CreateTopicsRequest.CreatableTopic.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+                for key, value in configs.items()
+            ],
         )
         answer = self.call(CreateTopicsRequest(version=5, topics=[topic], timeout_ms=10_000, validate_only=False))
         assert answer.topics[0].error_code == 0, answer

@@ -479,7 +479,7 @@ class CheckedKafka:
 
     def _settle(self, manager: TransactionManager, batch: _Unsent, response: Produced) -> None:
         code = response.error_code
-        result = delivery_result(code, unresolved_before=False)
+        result = delivery_result(code, record_count=1, unresolved_before=False)
         if result is DeliveryResult.DELIVERED:
             manager.stored(TOPIC, batch.partition, response.base_offset, len(batch.records))
             self._unsent.remove(batch)

@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from aiokafka.record.memory_records import MemoryRecords
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.default_records import DefaultRecordBatchBuilder as KafkaPythonBuilder
 
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records import batches
-from dualwrite.client.records.accumulator import MAX_SEQUENCE, Accumulator, Batch
-from dualwrite.client.records.batches import BuiltBatch, LibraryBuilder, restamp, stamp_and_build
+from dualwrite.client.records.accumulator import MAX_SEQUENCE, Accumulator
+from dualwrite.client.records.batches import (
+    HEADER_BYTES,
+    BuiltBatch,
+    EncodedBatch,
+    LibraryBuilder,
+    restamp,
+    stamp_and_build,
+)
+from dualwrite.client.records.compression import codec_for
+from dualwrite.client.records.delivery import metadata_of, stored_records
+from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.value_batch import records_factory
 from dualwrite.errors import DeliveryError, FatalError, InvalidRecordError
 
@@ -60,11 +71,12 @@ def accumulator(**settings: Any) -> Accumulator:
 
 
 def fill(acc: Accumulator, batches: int, *, partition: int = 0, topic: str = "t", now_ms: float = 0) -> list[Batch]:
-    """Append that many batches of one record each, all closed."""
+    """Append that many batches of one record each, all closed, for a broker that has stored an earlier one."""
     made = []
     for _ in range(batches):
         batch = acc.append(topic, partition, 0, None, b"x", [], now_ms)
         assert batch is not None
+        batch.queue.acknowledged_id = 1
         acc.close_open_batches()
         made.append(batch)
     return made
@@ -81,15 +93,19 @@ def test_records_linger_and_full_batches_do_not() -> None:
     assert drain(acc, 4) == []
     assert acc.wake_at_ms(4) == 5
     second = acc.append("t", 0, 0, None, b"x" * 100, [], 4.0)
+    assert first is not None
     assert second is not first
-    assert acc.has_full_batches or drain(acc, 4) == [first]
+    assert drain(acc, 4) == [first]
+    acc.delivered(first, 0, -1)
     assert drain(acc, 9) == [second]
 
 
 def test_sequences_count_records_and_restart_with_another_pair() -> None:
     acc = accumulator()
     for value in (b"a", b"b"):
-        acc.append("t", 0, 0, None, value, [], 0.0)
+        batch = acc.append("t", 0, 0, None, value, [], 0.0)
+        assert batch is not None
+        batch.queue.acknowledged_id = 1
     acc.close_open_batches()
     (two,) = drain(acc)
     fill(acc, 2)
@@ -233,3 +249,144 @@ def test_listeners_hear_once_and_late_ones_at_once() -> None:
     batch.listen(lambda: heard.append("late"))
     assert heard == ["early", "late"]
     assert batch.base_offset == 5
+
+
+# ---- batches that are too large for their topic ------------------------------------------------------------------
+
+
+def records_in(batch: Batch) -> list[tuple[int, Any, Any, Any]]:
+    found: Any = MemoryRecords(bytes(batch.data)).next_batch()
+    assert found.validate_crc()
+    assert (found.is_transactional, found.base_sequence) == (True, batch.base_sequence)
+    return [(record.timestamp, record.key, record.value, record.headers) for record in found]
+
+
+def encoded_at_once(records: list[tuple[int, Any, Any, Any]]) -> EncodedBatch:
+    builder = LibraryBuilder(transactional=True, batch_size=100_000)
+    for offset, (ms, key, value, headers) in enumerate(records):
+        builder.append(offset, ms, key, value, headers)
+    return EncodedBatch(
+        memoryview(builder.build())[HEADER_BYTES:],
+        record_count=len(records),
+        first_timestamp_ms=records[0][0],
+        max_timestamp_ms=records[-1][0],
+        transactional=True,
+    )
+
+
+def large(acc: Accumulator, count: int) -> Batch:
+    """Return a closed batch of `count` records."""
+    for number in range(count):
+        batch = acc.append("t", 0, number, None, b"%d" % number, [], 0.0)
+    acc.close_open_batches()
+    assert batch is not None
+    assert batch.record_count == count
+    return batch
+
+
+def end_all(acc: Accumulator, most: int) -> list[int]:
+    """Send what waits to a broker that stores batches of up to `most` records; return how many each of them had."""
+    stored: list[int] = []
+    while acc.incomplete:
+        for batch in drain(acc, 1000):
+            if batch.record_count > most:
+                acc.split(batch)
+            else:
+                acc.delivered(batch, sum(stored), -1)
+                stored.append(batch.record_count)
+    return stored
+
+
+@pytest.mark.parametrize("kind", ["records", "values", "encoded"])
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_the_parts_of_a_batch_have_its_records_and_sequences(kind: str, codec: int) -> None:
+    acc = accumulator(batch_size=60_000, max_request_size=100_000, codec=codec_for(codec, None))
+    sent: list[tuple[int, Any, Any, Any]]
+    sent = [(1_700_000_000_000 + n // 20, None, b"%d" % n * 500, []) for n in range(30)]
+    if kind == "records":
+        sent = [(ms, b"key", value, [("h", None), ("h", b"x")]) for ms, _, value, _ in sent]
+    if kind == "encoded":
+        batch = acc.append_full("t", 0, encoded_at_once(sent), len(sent), 0.0)
+    else:
+        for ms, key, value, headers in sent:
+            batch = acc.append("t", 0, ms, key, value, headers, 0.0)
+        acc.close_open_batches()
+    assert batch is not None
+    batch.queue.next_sequence, batch.queue.producer_id, batch.queue.producer_epoch = MAX_SEQUENCE - 9, 1, 0
+    assert drain(acc) == [batch]
+    assert records_in(batch) == sent
+    acc.split(batch)
+    (first,) = drain(acc)
+    in_first = records_in(first)
+    assert drain(acc) == [], "alone"
+    acc.delivered(first, 0, -1)
+    (second,) = drain(acc)
+    assert [first.base_sequence, second.base_sequence] == [MAX_SEQUENCE - 9, 5]
+    assert in_first + records_in(second) == sent
+    assert not batch.done
+    acc.delivered(second, 100, -1)
+    assert [metadata_of(batch, index, 0).offset for index in (0, 14, 15, 29)] == [0, 14, 100, 114]
+    assert (batch.done, acc.incomplete, acc.in_flight, acc.buffer_used) == (True, 0, 0, 0)
+
+
+def test_parts_go_before_later_batches_and_those_of_a_refused_size_are_not_sent() -> None:
+    acc = accumulator(batch_size=1000)
+    heard: list[str] = []
+    batches = [large(acc, 16), *fill(acc, 2)]
+    for name, batch in zip("abc", batches, strict=True):
+        batch.listen(lambda name=name: heard.append(name))  # type: ignore[misc]
+    for _ in range(3):
+        drain(acc)
+    acc.split(batches[0])
+    for later in batches[1:]:
+        assert later.queue.has_unresolved_before(later)
+        acc.send_again(later, 0, 45)
+    waiting = acc.incomplete_batches()
+    sizes = end_all(acc, 2)
+    assert sizes == [2] * 8 + [1, 1]
+    assert heard == ["a", "b", "c"]
+    assert [batch.done for batch in waiting] == [True] * 4
+    assert acc.metrics.resent_records == 16 + 8 + 4 + 2, "only the first of each size was sent and refused"
+    parts = list(stored_records([Part(batches[0], 3, 6), Part(batches[1], 0, 1)]))
+    assert [(part.offset, part.record_count) for part in parts] == [(3, 1), (4, 2), (6, 2), (8, 1), (16, 1)]
+
+
+@pytest.mark.parametrize("may_be_stored", [True, False])
+@pytest.mark.parametrize("stored_first", [True, False])
+def test_parts_of_what_may_be_stored_fail_together(may_be_stored: bool, stored_first: bool) -> None:
+    """Else the rest would be sent under a new epoch, and be stored twice."""
+    acc = accumulator(batch_size=1000)
+    whole = large(acc, 8)
+    drain(acc)
+    if may_be_stored:
+        acc.send_again(whole, 0, None)
+        drain(acc, 1000)
+    acc.split(whole)
+    (part,) = drain(acc, 1000)
+    acc.split(part)
+    (part,) = drain(acc, 1000)
+    if stored_first:
+        acc.delivered(part, 7, -1)
+        (part,) = drain(acc, 1000)
+    error = DeliveryError("refused")
+    acc.failed(part, error)
+    if may_be_stored and not stored_first:
+        assert acc.incomplete == 0
+        outcomes: list[Any] = [error] * 8
+    else:
+        end_all(acc, 8)
+        outcomes = [7, 8, error, error, 0, 1, 2, 3] if stored_first else [error, error, 0, 1, 2, 3, 4, 5]
+    found = [sent.error or sent.base_offset + at for sent, at in map(whole.part_with, range(8))]
+    assert found == outcomes
+    assert (whole.done, acc.buffer_used) == (True, 0)
+
+
+def test_to_a_broker_that_does_not_know_the_producer_a_first_batch_goes_alone() -> None:
+    acc = accumulator()
+    first = large(acc, 2)
+    second = large(acc, 2)
+    assert (drain(acc), drain(acc)) == ([first], [])
+    acc.delivered(first, 0, -1)
+    assert drain(acc) == [second]
+    acc.delivered(second, 2, -1)
+    assert [len(drain(acc, pair=(2, 0))) for _ in (large(acc, 1), large(acc, 1))] == [1, 0]

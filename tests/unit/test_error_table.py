@@ -404,7 +404,9 @@ def test_every_code_of_a_batch(unresolved_before: bool) -> None:
     expected = {code: VERDICTS[expected_class(Api.PRODUCE, code)] for code in CODES}
     expected[46] = DeliveryResult.DELIVERED  # a duplicate is stored
     expected[45] = DeliveryResult.SEND_AGAIN if unresolved_before else DeliveryResult.LOST
-    assert {code: delivery_result(code, unresolved_before=unresolved_before) for code in CODES} == expected
+    assert {
+        code: delivery_result(code, record_count=1, unresolved_before=unresolved_before) for code in CODES
+    } == expected
 
 
 @pytest.mark.parametrize(

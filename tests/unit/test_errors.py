@@ -76,7 +76,7 @@ def test_every_class_has_an_exception_that_carries_the_code() -> None:
     ],
 )
 def test_the_outcome_of_a_batch(code: int, unresolved_before: bool, expected: DeliveryResult) -> None:
-    assert delivery_result(code, unresolved_before=unresolved_before) is expected
+    assert delivery_result(code, record_count=1, unresolved_before=unresolved_before) is expected
 
 
 def test_an_error_goes_to_another_process_with_all_it_knows() -> None:

@@ -17,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dualwrite.client import messages as m
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.records.accumulator import Accumulator, Batch
+from dualwrite.client.records.accumulator import Accumulator
 from dualwrite.client.records.delivery import DeliveryResult, delivery_result
+from dualwrite.client.records.partition_queue import Batch
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.transactions.manager import TransactionManager
@@ -91,6 +92,7 @@ class Broker:
         self.coordinator = 0
         self.leaders = [0] * PARTITIONS
         self.sequences = [Sequences() for _ in range(PARTITIONS)]
+        self.most_records = 100  # in a batch, for `max.message.bytes`
 
     def apply(self, node: int, request: m.Request | list[Sent]) -> Any:
         """Apply a request and return the response."""
@@ -220,8 +222,11 @@ class Broker:
             return 120
         if sent.epoch < known.epoch or not self._joins(sent.epoch):
             return 47
+        if len(sent.values) > self.most_records:
+            return 10
         if known.epoch != sent.epoch:
-            known = self.sequences[sent.partition] = Sequences(sent.epoch)
+            first = sent.sequence if known.epoch == -1 else 0  # a broker takes any from an unknown producer
+            known = self.sequences[sent.partition] = Sequences(sent.epoch, first)
         if (sent.sequence, len(sent.values)) in known.recent:
             return 0
         if sent.sequence != known.next:
@@ -375,10 +380,15 @@ class ProducerModel(RuleBasedStateMachine):
 
     def _send_batches(self, node: int, batches: list[Batch]) -> None:
         sent = [
-            Sent(batch.partition, batch.producer_epoch, batch.base_sequence, tuple(self.values[id(batch)]))
+            Sent(batch.partition, batch.producer_epoch, batch.base_sequence, self._values_of(batch))
             for batch in batches
         ]
         self._send(node, sent, lambda codes: self._settle(batches, codes))
+
+    def _values_of(self, batch: Batch) -> tuple[int, ...]:
+        if batch.whole is None:
+            return tuple(self.values[id(batch)])
+        return self._values_of(batch.whole)[batch.first_index :][: batch.record_count]
 
     def _hear(self, answer: Any) -> None:
         if answer is None:
@@ -391,12 +401,16 @@ class ProducerModel(RuleBasedStateMachine):
             if batch.done:
                 continue
             code = 13 if codes is None else codes[index]
-            result = delivery_result(code, unresolved_before=batch.queue.has_unresolved_before(batch))
+            result = delivery_result(
+                code, record_count=batch.record_count, unresolved_before=batch.queue.has_unresolved_before(batch)
+            )
             if result is DeliveryResult.DELIVERED:
                 self.accumulator.delivered(batch, 0, -1)
             elif result in (DeliveryResult.SEND_AGAIN, DeliveryResult.SEND_AGAIN_AFTER_LOOKUP):
                 self.leaders[batch.partition] = self.broker.leaders[batch.partition]
                 self.accumulator.send_again(batch, self.now_ms, code)
+            elif result is DeliveryResult.SPLIT:
+                self.accumulator.split(batch)
             else:
                 assert result is DeliveryResult.LOST
                 error = DeliveryError("refused" + self.manager.consequence(Event.ABORTABLE_FAILURE), error_code=code)
@@ -468,7 +482,7 @@ class ProducerModel(RuleBasedStateMachine):
         for partition in partitions:
             self.manager.check_send()
             self.numbers += 1
-            batch = self.accumulator.append("t", partition, 0, None, b"x" * 20, [], self.now_ms)
+            batch = self.accumulator.append("t", partition, 0, None, b"x", [], self.now_ms)
             assert batch is not None
             self.manager.accepted()
             self.values.setdefault(id(batch), []).append(self.numbers)
@@ -679,6 +693,10 @@ class ProducerModel(RuleBasedStateMachine):
     def a_leader_moves(self, partition: int, really: bool) -> None:
         if really:
             self.broker.leaders[partition] = 1 - self.broker.leaders[partition]
+
+    @rule(most_records=st.sampled_from([1, 2, 100]))
+    def the_topic_takes_other_batches(self, most_records: int) -> None:
+        self.broker.most_records = most_records
 
     @precondition(lambda self: self.broker.state == "Ongoing" and not self.two_phase)
     @rule(really=RARELY)

@@ -1,7 +1,8 @@
 """Collect records into batches, one queue per partition, and give batches out in an order that brokers accept.
 
 No I/O and no clock. Within a partition, sequences must arrive without a gap (KIP-98). A batch that has to be sent again
-therefore goes before all later ones, and alone: until it is acknowledged, nothing else of its partition is sent.
+therefore goes before all later ones, and alone: until it is acknowledged, nothing else of its partition is sent. So do
+the parts of a batch that was too large for its topic; together they have the sequences of the whole.
 """
 
 from __future__ import annotations
@@ -14,120 +15,16 @@ from typing import Final
 
 from dualwrite.client.metrics import Metrics
 from dualwrite.client.pacing import Backoff
-from dualwrite.client.records.batches import BatchRecords, BuiltBatch, Header, restamp, stamp_and_build
+from dualwrite.client.records.batches import BatchRecords, Header, restamp, stamp_and_build
 from dualwrite.client.records.compression import Codec
+from dualwrite.client.records.partition_queue import NUMBERS_OF_A_BATCH, Batch, PartitionQueue
+from dualwrite.client.records.splitting import halves_of
 from dualwrite.errors import DeliveryError, InvalidRecordError, KafkaError
 
 MAX_SEQUENCE: Final = 2**31 - 1
+_OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 
 _BY_NUMBER: Final = attrgetter("number")
-
-
-class Batch:
-    """Records of one partition that are sent, stored and acknowledged together."""
-
-    __slots__ = (
-        "_listeners",
-        "append",
-        "base_offset",
-        "base_sequence",
-        "created_ms",
-        "data",
-        "done",
-        "error",
-        "log_append_time_ms",
-        "number",
-        "partition",
-        "producer_epoch",
-        "producer_id",
-        "queue",
-        "record_count",
-        "records",
-        "reserved_bytes",
-        "topic",
-    )
-
-    def __init__(self, queue: PartitionQueue, number: int, records: BatchRecords, created_ms: float) -> None:
-        self.queue = queue
-        self.topic = queue.topic
-        self.partition = queue.partition
-        self.number = number
-        self.records = records
-        self.append: Final = records.append
-        self.created_ms = created_ms
-        self.record_count = 0
-        self.reserved_bytes = 0
-        self.data: BuiltBatch = _NOT_BUILT
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.base_sequence = -1
-        self.done = False
-        self.error: KafkaError | None = None
-        self.base_offset = -1
-        self.log_append_time_ms = -1
-        self._listeners: list[Callable[[], None]] | None = None
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the outcome of this batch is known; immediately if it already is."""
-        if self.done:
-            listener()
-        elif self._listeners is None:
-            self._listeners = [listener]
-        else:
-            self._listeners.append(listener)
-
-    def end(self, error: KafkaError | None) -> None:
-        """Set the outcome of this batch and notify its listeners; `error` is None if the batch was stored."""
-        self.done = True
-        self.error = error
-        self.data = _NOT_BUILT
-        listeners, self._listeners = self._listeners, None
-        for listener in listeners or ():
-            listener()
-
-
-_NOT_BUILT: Final = bytearray()
-
-
-class PartitionQueue:
-    """The batches of one partition: open for more records, closed, to be sent again, in flight."""
-
-    __slots__ = (
-        "backoff",
-        "closed",
-        "in_flight",
-        "muted_until_ms",
-        "next_sequence",
-        "open",
-        "partition",
-        "producer_epoch",
-        "producer_id",
-        "retries",
-        "topic",
-    )
-
-    def __init__(self, topic: str, partition: int, backoff: Backoff) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.open: Batch | None = None
-        self.closed: deque[Batch] = deque()
-        self.retries: list[Batch] = []
-        self.in_flight: list[Batch] = []
-        self.backoff = backoff
-        self.muted_until_ms = 0.0
-        self.producer_id = -1
-        self.producer_epoch = -1
-        self.next_sequence = 0
-
-    def waiting(self) -> list[Batch]:
-        """Return all batches that are not in flight, oldest first."""
-        return [*self.retries, *self.closed, *([self.open] if self.open is not None else [])]
-
-    def has_unresolved_before(self, batch: Batch) -> bool:
-        """Return whether the broker may lack an earlier batch, which explains an out-of-order error for this one."""
-        if len(self.in_flight) == 1 and not self.retries:
-            return self.in_flight[0].number < batch.number
-        return any(other.number < batch.number for other in (*self.in_flight, *self.retries))
 
 
 class Accumulator:
@@ -227,7 +124,7 @@ class Accumulator:
     def _new_batch(
         self, queue: PartitionQueue, records: BatchRecords, count: int, reserved_bytes: int, now_ms: float
     ) -> Batch:
-        self._numbers += 1
+        self._numbers += NUMBERS_OF_A_BATCH
         batch = Batch(queue, self._numbers, records, now_ms)
         batch.record_count = count
         batch.reserved_bytes = reserved_bytes
@@ -291,11 +188,12 @@ class Accumulator:
             return drained
         sizes: dict[int, int] = {}
         for queue in list(self.active):
-            if not self._is_sendable(queue, now_ms):
+            if not self._is_sendable(queue, now_ms, producer_id):
                 continue
             node_id = leader_of(queue.topic, queue.partition)
             if node_id < 0:
                 continue
+            self._split_refused(queue)
             batch = self._first(queue)
             assert batch is not None
             size = sizes.get(node_id, 0) + batch.records.size()
@@ -309,12 +207,17 @@ class Accumulator:
             drained.setdefault(node_id, []).append(batch)
         return drained
 
-    def _is_sendable(self, queue: PartitionQueue, now_ms: float) -> bool:
+    def _is_sendable(self, queue: PartitionQueue, now_ms: float, producer_id: int) -> bool:
+        """Return whether a batch of the queue may be sent now.
+
+        A broker that does not know the producer id takes any sequence for its first. Were the first batch refused while
+        a second one is on its way, that one would be stored, and the first one never again.
+        """
         if now_ms < queue.muted_until_ms:
             return False
         if queue.retries:
             return not queue.in_flight
-        if len(queue.in_flight) >= self._max_in_flight:
+        if len(queue.in_flight) >= self._max_in_flight or (queue.in_flight and queue.acknowledged_id != producer_id):
             return False
         if queue.closed:
             return True
@@ -390,19 +293,68 @@ class Accumulator:
         """Finish a batch that the broker stored. Offset -1: a duplicate, and the broker does not know where it is."""
         self._land(batch)
         batch.queue.backoff.succeeded()
+        batch.queue.acknowledged_id = batch.producer_id
+        batch.settle_doubt()
         batch.base_offset = base_offset
         batch.log_append_time_ms = log_append_time_ms
         self._end(batch, None)
 
     def failed(self, batch: Batch, error: KafkaError) -> None:
-        """Finish a batch with `error`; it is not sent again."""
+        """Finish a batch with `error`; it is not sent again.
+
+        If a request with the whole of it may have been stored, the later parts fail too: under a new epoch the broker
+        would not recognise them, and store them twice.
+        """
         self._land(batch)
         self._end(batch, error)
+        doubtful = batch.doubtful if self._idempotent else None
+        if doubtful is not None:
+            for part in [waiting for waiting in batch.queue.retries if doubtful.contains(waiting)]:
+                self._discard(part, error)
+
+    def split(self, batch: Batch) -> None:
+        """Queue the two halves of a batch that was too large for its topic, to be sent in its place."""
+        self._land(batch)
+        batch.queue.refused_bytes = min(batch.queue.refused_bytes, len(batch.data))
+        self.metrics.resent_records += batch.record_count
+        self._queue_parts(batch)
+
+    def _split_refused(self, queue: PartitionQueue) -> None:
+        """Split the next batch without sending it again, if one of its size was refused and parts wait already."""
+        while queue.retries:
+            batch = queue.retries[0]
+            if batch.record_count == 1 or len(batch.data) < queue.refused_bytes or batch.whole is None:
+                return
+            self._queue_parts(queue.retries.pop(0))
+
+    def _queue_parts(self, batch: Batch) -> None:
+        queue = batch.queue
+        parts: list[Batch] = []
+        first_index = 0
+        for records, count in halves_of(batch.data, self._new_records):
+            part = Batch(queue, batch.number + first_index, records, batch.created_ms)
+            part.whole, part.first_index, part.record_count = batch, first_index, count
+            part.producer_id, part.producer_epoch = batch.producer_id, batch.producer_epoch
+            if batch.base_sequence >= 0:
+                part.base_sequence = (batch.base_sequence + first_index) & MAX_SEQUENCE
+            part.data = stamp_and_build(
+                records, part.producer_id, part.producer_epoch, part.base_sequence, codec=self._codec
+            )
+            part.reserved_bytes = batch.reserved_bytes * count // batch.record_count
+            insort(queue.retries, part, key=_BY_NUMBER)
+            parts.append(part)
+            first_index += count
+        parts[0].reserved_bytes += batch.reserved_bytes - sum(part.reserved_bytes for part in parts)
+        self.incomplete += len(parts) - 1
+        self.active[queue] = None
+        batch.split_into(parts)
 
     def send_again(self, batch: Batch, now_ms: float, error_code: int | None) -> None:
         """Queue the same bytes again, after a back-off, because the outcome of the batch is unknown."""
         self._land(batch)
         self.metrics.resent_records += batch.record_count
+        if error_code != _OUT_OF_ORDER_SEQUENCE_NUMBER:
+            batch.may_be_stored = True
         queue = batch.queue
         insort(queue.retries, batch, key=_BY_NUMBER)
         queue.muted_until_ms = max(queue.muted_until_ms, now_ms + queue.backoff.failed(error_code))

@@ -12,8 +12,7 @@ from functools import cache
 from typing import Any, Final, Protocol
 
 from dualwrite.client.producer_core import ProducerCore
-from dualwrite.client.records.accumulator import Batch
-from dualwrite.client.records.delivery import Part
+from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import ReadyRecord, Record
 from dualwrite.client.records.send_arguments import (
     check_topic,

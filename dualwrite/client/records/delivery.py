@@ -14,12 +14,14 @@ from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple
 
-from dualwrite.client.records.accumulator import Batch
+from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import RecordMetadata, StoredRecords
 from dualwrite.errors import Api, ErrorClass, KafkaError, error_class
 
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 DUPLICATE_SEQUENCE_NUMBER: Final = 46
+TOO_LARGE: Final = frozenset({10, 18})
+"""MESSAGE_TOO_LARGE: more than the topic's `max.message.bytes`; RECORD_LIST_TOO_LARGE: more than `segment.bytes`."""
 
 OnDelivery = Callable[[RecordMetadata | None, KafkaError | None], object]
 """A callback that gets where a record is stored, or why it is not stored."""
@@ -36,6 +38,7 @@ class DeliveryResult(Enum):
     DELIVERED = "stored"
     SEND_AGAIN = "send the same bytes again"
     SEND_AGAIN_AFTER_LOOKUP = "find the leader, then send the same bytes again"
+    SPLIT = "send its records again in smaller batches (KAFKA-8350)"
     LOST = "this batch failed, but the producer can continue"
     FATAL = "the producer failed"
 
@@ -51,8 +54,8 @@ _RESULTS: Final[dict[ErrorClass, DeliveryResult]] = {
 }
 
 
-def delivery_result(error_code: int, *, unresolved_before: bool) -> DeliveryResult:
-    """Return what `error_code` means for a batch.
+def delivery_result(error_code: int, *, record_count: int, unresolved_before: bool) -> DeliveryResult:
+    """Return what `error_code` means for a batch of that many records.
 
     `unresolved_before`: an earlier batch of the partition is not acknowledged yet, which explains a sequence gap.
     """
@@ -60,6 +63,8 @@ def delivery_result(error_code: int, *, unresolved_before: bool) -> DeliveryResu
         return DeliveryResult.DELIVERED
     if error_code == OUT_OF_ORDER_SEQUENCE_NUMBER and unresolved_before:
         return DeliveryResult.SEND_AGAIN
+    if error_code in TOO_LARGE and record_count > 1:
+        return DeliveryResult.SPLIT
     return _RESULTS[error_class(Api.PRODUCE, error_code)]
 
 
@@ -67,7 +72,8 @@ def delivery_result(error_code: int, *, unresolved_before: bool) -> DeliveryResu
 
 
 def metadata_of(batch: Batch, index: int, timestamp_ms: int) -> RecordMetadata:
-    """Return where a record of a finished batch is stored; raise the batch's error if it is not stored."""
+    """Return where a record of a finished batch is stored; raise its error if it is not stored."""
+    batch, index = batch.part_with(index)
     if batch.error is not None:
         raise batch.error
     offset = batch.base_offset + index if batch.base_offset >= 0 else -1
@@ -75,17 +81,10 @@ def metadata_of(batch: Batch, index: int, timestamp_ms: int) -> RecordMetadata:
     return RecordMetadata(batch.topic, batch.partition, offset, time_ms)
 
 
-class Part(NamedTuple):
-    """Consecutive records of one batch."""
-
-    batch: Batch
-    first_index: int
-    record_count: int
-
-
 def stored_records(parts: Iterable[Part]) -> Iterator[StoredRecords]:
     """Yield where the parts of finished batches are stored; raise the first error of a part that is not stored."""
-    for batch, first_index, record_count in parts:
+    sent = (part for batch, first_index, count in parts for part in batch.parts_with(first_index, count))
+    for batch, first_index, record_count in sent:
         first = metadata_of(batch, first_index, -1)
         yield StoredRecords(first.topic, first.partition, first.offset, record_count)
 
@@ -130,10 +129,11 @@ class DeliveryCallbacks:
         interruption: BaseException | None = None
         for record_index, timestamp_ms, callback in registered:
             try:
-                if batch.error is not None:
-                    callback(None, batch.error)
+                sent, index = batch.part_with(record_index)
+                if sent.error is not None:
+                    callback(None, sent.error)
                 else:
-                    callback(metadata_of(batch, record_index, timestamp_ms), None)
+                    callback(metadata_of(sent, index, timestamp_ms), None)
             except BaseException as error:
                 _log.exception("a delivery callback of a record for %s-%d failed", batch.topic, batch.partition)
                 if not isinstance(error, Exception):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Self
 
 from dualwrite.client.producer_core import ProducerCore
-from dualwrite.client.records.accumulator import Batch
-from dualwrite.client.records.delivery import Part, metadata_of, stored_records
+from dualwrite.client.records.delivery import metadata_of, stored_records
+from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import RecordMetadata, StoredRecords
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import KafkaTimeoutError

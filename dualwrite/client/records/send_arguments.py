@@ -18,8 +18,8 @@ from dualwrite.partitioners import Partitioner, partitioning
 from dualwrite.serializers import Headers, Serializer
 
 if TYPE_CHECKING:  # they load aiokafka, which a process that only checks settings does not need
-    from dualwrite.client.records.accumulator import Batch
     from dualwrite.client.records.batches import Header
+    from dualwrite.client.records.partition_queue import Batch
 
 _LEGAL_TOPIC: Final = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}\Z")
 _MAX_PARTITION: Final = 2**31 - 1
