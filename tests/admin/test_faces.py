@@ -150,7 +150,7 @@ def test_closing_ends_the_waiting_of_others(emulator: Emulator) -> None:
     caller.start()
     held.wait_held(1)
     admin.close()
-    caller.join(5)
+    caller.join(60)
     assert [type(error) for error in errors] == [IllegalStateError]
 
 
@@ -195,7 +195,7 @@ def test_the_io_thread_does_not_wait_for_itself(kip_939: Site, admin: Transactio
 
     asked = asyncio.run_coroutine_threadsafe(ask(), shared_io_thread().loop)
     with pytest.raises(IllegalStateError, match="use AsyncTransactionAdmin"):
-        asked.result(5)
+        asked.result(60)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")

@@ -84,7 +84,7 @@ def test_a_coordinator_that_moves_while_it_is_listed(emulator: Emulator, admin: 
     answered.wait(1)
     emulator.move_coordinator(after, transactional_id=moved)
     held.release()
-    caller.join(10)
+    caller.join(60)
     assert answers == [IDS]
 
 
@@ -118,7 +118,7 @@ def test_no_answer_lacks_an_id_while_nodes_go_and_coordinators_move(
         assert set(admin.describe_transactions(IDS)) == set(IDS)
     finally:
         done.set()
-        disturber.join(10)
+        disturber.join(60)
     assert all(answer == IDS for answer in whole)
     assert all(error.failures and set(names(error.partial)) <= set(IDS) for error in partial)
     assert names(admin.list_transactions()) == IDS
@@ -209,7 +209,7 @@ def test_a_transaction_that_ends_during_the_search_does_not_hang(emulator: Emula
         held.wait_held(3)
         producer.commit_transaction()
         held.release()
-        caller.join(10)
+        caller.join(60)
         assert found == [()]
 
 
@@ -266,7 +266,7 @@ def test_a_second_marker_never_meets_the_next_transaction() -> None:
             looks_again.wait_held(1)
             site.write("x", identity, "t", sequence=1)
             looks_again.release()
-            caller.join(10)
+            caller.join(60)
             (row,) = admin.describe_producers([partition])[partition]
             assert row.current_transaction_start_offset == 2
             site.end("x", identity, commit=True)

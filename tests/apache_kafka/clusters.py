@@ -42,7 +42,7 @@ class Cluster:
             "bootstrap_servers": self.bootstrap_servers,
             "transactional_id": transactional_id,
             "transaction_two_phase_commit_enable": True,
-            "max_block_ms": 30_000,
+            "max_block_ms": 60_000,
         }
         return settings | ({"accept_bounded_guarantee": True} if self.is_bounded else {}) | more
 

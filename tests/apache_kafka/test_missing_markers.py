@@ -32,7 +32,7 @@ def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
         ) as producer:
             producer.init_transactions()
             producer.begin_transaction()
-            producer.send(topic, value="aborted").result(10)
+            producer.send(topic, value="aborted").result(60)
             kafka.kill()
             kafka.start()
         with TransactionAdmin(bootstrap_servers=address) as admin:

@@ -141,7 +141,7 @@ def foreign_producer(world: World, **settings: Any) -> Producer:
     producer = Producer(
         bootstrap_servers=world.cluster.bootstrap_servers,
         transactional_id=world.kafka_id,
-        max_block_ms=20_000,
+        max_block_ms=60_000,
         **settings,
     )
     producer.init_transactions()

@@ -108,7 +108,7 @@ def test_a_client_of_limited_rights(
     where: dict[str, Any] = {"bootstrap_servers": secured.address("SASL"), "security_protocol": "SASL_PLAINTEXT"}
     where |= {setting.replace(".", "_"): value for setting, value in by_password("SCRAM-SHA-256", LIMITED).items()}
     with (
-        DualWriter(engine, transactional_id=name, max_block_ms=20_000, **where) as writer,
+        DualWriter(engine, transactional_id=name, max_block_ms=60_000, **where) as writer,
         TransactionAdmin(**where) as limited,
     ):
 

@@ -303,7 +303,7 @@ def test_a_session_that_cannot_be_renewed(connect: Connect, kafka: ApacheKafka, 
     with pytest.raises(AuthenticationError):
         while True:
             assert time.monotonic() < deadline_s
-            producer.send(topic, b"x").result(10)
+            producer.send(topic, b"x").result(60)
     with pytest.raises(AuthenticationError):
         producer.flush()
     with pytest.raises(AuthenticationError):

@@ -93,7 +93,7 @@ def test_settings_that_would_forget_are_refused(kind: Kind, new_name: NewName) -
         alter(admin, topic, name, right)
     driver.examine()
     many = new_name("commits")
-    admin.create_topics([NewTopic(many, 2, 1)])[many].result(20)
+    admin.create_topics([NewTopic(many, 2, 1)])[many].result(60)
     with pytest.raises(SinkError, match="has 2 partitions, not 1"):
         store(servers, many).examine()
 
@@ -101,7 +101,7 @@ def test_settings_that_would_forget_are_refused(kind: Kind, new_name: NewName) -
 def alter(admin: AdminClient, topic: str, name: str, value: str) -> None:
     entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(60)
 
 
 @pytest.fixture(scope="module", params=[RELEASED, OLDER], ids=lambda kind: kind.version)

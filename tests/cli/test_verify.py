@@ -74,7 +74,7 @@ def checked(tmp_path: Path) -> Any:
 
 
 def topics(emulator: Emulator) -> set[str]:
-    return set(AdminClient({"bootstrap.servers": emulator.bootstrap_servers}).list_topics(timeout=10).topics)
+    return set(AdminClient({"bootstrap.servers": emulator.bootstrap_servers}).list_topics(timeout=60).topics)
 
 
 def tables(url: sa.URL) -> set[str]:
@@ -157,7 +157,7 @@ def test_a_record_of_somebody_else_is_found(emulator: Emulator, url: sa.URL, tmp
     started = process(*options(emulator, url, *small))
     until(lambda: "not-only-mine" in topics(emulator), 30)
     with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
-        producer.send("not-only-mine", key="key-01", value="from elsewhere").result(10)
+        producer.send("not-only-mine", key="key-01", value="from elsewhere").result(60)
     done = in_time(started)
     assert done.code == 1, done
     assert "phantom: the record from elsewhere of key key-01 is at not-only-mine-" in done.out

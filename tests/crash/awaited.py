@@ -143,7 +143,7 @@ def make_awaited_writer(
     pause: PauseHook | None = None,
     **settings: Any,
 ) -> AsyncDualWriter:
-    limits: dict[str, Any] = {"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000}
+    limits: dict[str, Any] = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
     return AsyncDualWriter(
         engine,
         bootstrap_servers=bootstrap_servers,

@@ -31,7 +31,7 @@ def add_django_alias(
     **settings: Any,
 ) -> None:
     """Add a database whose pool has `transactional_id` as its first slot."""
-    limits = {"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000}
+    limits = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
     given = {"bootstrap_servers": bootstrap_servers, "lease_ms": QUIET_LEASE_MS, **limits, "pause": pause, **settings}
     add_alias(
         alias, url, {"prefix": transactional_id.removesuffix("-0"), **given}, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True

@@ -49,7 +49,7 @@ class KeyValueScenario:
         self.emulator.create_topic(self.topic)
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> Writer:
-        defaults = {"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000}
+        defaults = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
         return self.store.writer(
             bootstrap_servers=self.emulator.bootstrap_servers,
             transactional_id=self.transactional_id,

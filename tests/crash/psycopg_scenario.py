@@ -23,7 +23,7 @@ ResultT = TypeVar("ResultT")
 
 INSERT = "INSERT INTO events (id, event_key, body) VALUES (%s, 'k', %s)"
 
-LIMITS: dict[str, Any] = {"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000}
+LIMITS: dict[str, Any] = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
 
 
 def conninfo_of(url: sa.URL) -> str:

@@ -186,7 +186,7 @@ def make_writer(
         bootstrap_servers=bootstrap_servers,
         transactional_id=transactional_id,
         pause=pause,
-        **({"lock_timeout_ms": 10_000, "resolve_timeout_ms": 10_000, "max_block_ms": 20_000} | settings),
+        **({"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000} | settings),
     )
 
 

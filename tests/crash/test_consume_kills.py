@@ -108,7 +108,7 @@ class Workers:
         """In order; their exit statuses."""
         self._end.send("end")  # that something is there is all they look at
         for process in self._running:
-            process.join(15)
+            process.join(60)
             process.kill()
             process.join()
         return [process.exitcode for process in self._running]

@@ -66,7 +66,7 @@ def with_groups(
     **settings: Any,
 ) -> None:
     async def run() -> None:
-        complete: dict[str, Any] = {"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 10_000, "max_block_ms": 20_000}
+        complete: dict[str, Any] = {"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 60_000, "max_block_ms": 60_000}
         async with AsyncPsycopgDualWriterPool(
             settings.pop("source", conninfo_of(scenario.database.engine.url)),
             prefix=prefix_of(scenario),

@@ -68,7 +68,7 @@ def open_style(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Ite
     with ExitStack() as stack:
 
         def open_one(group_commit: GroupCommit = PATIENT, *, url: sa.URL | None = None, **settings: Any) -> Style:
-            given = {"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 10_000, "max_block_ms": 20_000, **settings}
+            given = {"lease_ms": QUIET_LEASE_MS, "lock_timeout_ms": 60_000, "max_block_ms": 60_000, **settings}
             style: Style = request.param(
                 url or scenario.database.engine.url,
                 scenario.topic,

@@ -249,7 +249,7 @@ def pool_of(scenario: PsycopgScenario, **settings: Any) -> PsycopgDualWriterPool
         prefix=unique("follows"),
         bootstrap_servers=scenario.emulator.bootstrap_servers,
         confirm="database",
-        **({"lease_ms": 600_000, "max_block_ms": 20_000} | settings),
+        **({"lease_ms": 600_000, "max_block_ms": 60_000} | settings),
     )
 
 

@@ -61,8 +61,8 @@ def make_pool(awaited: AnyScenario, source: Any = None, **settings: Any) -> AnyP
         "prefix": prefix_of(awaited),
         "bootstrap_servers": awaited.emulator.bootstrap_servers,
         "lease_ms": QUIET_LEASE_MS,
-        "lock_timeout_ms": 10_000,
-        "max_block_ms": 20_000,
+        "lock_timeout_ms": 60_000,
+        "max_block_ms": 60_000,
         **settings,
     }
     if isinstance(awaited, AwaitedPsycopgScenario):

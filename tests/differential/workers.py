@@ -98,7 +98,7 @@ class Player:
                 return Result(order.seed, failure=f"process {self.pid} was stuck for {_STUCK_AFTER_S:.0f} s")
             result: Result = self.connection.recv()
         except (EOFError, OSError):
-            self._process.join(10)
+            self._process.join(60)
             return Result(order.seed, failure=f"process {self.pid} ended with status {self._process.exitcode}")
         return result
 

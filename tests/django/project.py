@@ -139,8 +139,8 @@ def shop_on(
     given = {
         "bootstrap_servers": emulator.bootstrap_servers,
         "lease_ms": QUIET_LEASE_MS,
-        "lock_timeout_ms": 10_000,
-        "max_block_ms": 20_000,
+        "lock_timeout_ms": 60_000,
+        "max_block_ms": 60_000,
         "pause": pause,
         **more.pop("dualwrite", {}),
     }

@@ -134,7 +134,7 @@ class Site:
         settings: dict[str, Any] = {
             "bootstrap_servers": self.world.emulator.bootstrap_servers,
             "transactional_id": self.transactional_id,
-            "max_block_ms": 10_000,
+            "max_block_ms": 60_000,
             "retry_backoff_ms": 5,
             "accept_bounded_guarantee": True,
             "pause": pause,

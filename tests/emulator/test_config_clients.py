@@ -40,7 +40,7 @@ def confluent(emulator: Emulator) -> AdminClient:
 
 def described(admin: AdminClient, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
     (answer,) = admin.describe_configs([ConfigResource(kind, name)]).values()
-    found: dict[str, ConfigEntry] = answer.result(10)
+    found: dict[str, ConfigEntry] = answer.result(60)
     return found
 
 
@@ -55,7 +55,7 @@ def altered(admin: AdminClient, kind: ResourceType, name: str, **changes: tuple[
         for key, (operation, value) in changes.items()
     ]
     (answer,) = admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]).values()
-    answer.result(10)
+    answer.result(60)
 
 
 def test_confluent_kafka_alters_a_topic(confluent: AdminClient) -> None:
@@ -93,11 +93,11 @@ def test_confluent_kafka_alters_a_broker(confluent: AdminClient) -> None:
 
 def test_confluent_kafka_creates_a_topic_with_settings(confluent: AdminClient) -> None:
     (created,) = confluent.create_topics([NewTopic("made", 1, 1, config={"retention.ms": "9000"})]).values()
-    created.result(10)
+    created.result(60)
     assert described(confluent, ResourceType.TOPIC, "made")["retention.ms"].value == "9000"
     (refused,) = confluent.create_topics([NewTopic("refused", 1, 1, config={"colour": "blue"})]).values()
     with pytest.raises(KafkaException, match="Unknown topic config name: colour"):
-        refused.result(10)
+        refused.result(60)
 
 
 def test_kafka_python(emulator: Emulator) -> None:

@@ -20,7 +20,7 @@ confluent_kafka: Any = import_module("confluent_kafka")
 confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
 kafka: Any = import_module("kafka")
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 PARTITIONS = 3
 COMMITTED = sorted(f"{transaction}-{index}".encode() for transaction in (0, 2) for index in range(6))
 """The records of transactions 0 and 2 of four; 1 and 3 are aborted."""

@@ -28,7 +28,7 @@ confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
 kafka: Any = import_module("kafka")
 kafka_errors: Any = import_module("kafka.errors")
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 PARTITIONS = 4
 SESSION_MS = 10_000
 PATIENCE_MS = 1_000

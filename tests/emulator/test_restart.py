@@ -85,7 +85,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KillableB
 
 
 def make_producer(broker: KillableBroker, transactional_id: str | None = None, **settings: Any) -> Producer:
-    settings = {"max_block_ms": 20_000, "retry_backoff_ms": 10, "reconnect_backoff_ms": 10} | settings
+    settings = {"max_block_ms": 60_000, "retry_backoff_ms": 10, "reconnect_backoff_ms": 10} | settings
     if transactional_id is not None:
         settings |= {"transactional_id": transactional_id, "transaction_two_phase_commit_enable": True}
     return Producer(bootstrap_servers=broker.address, **settings)

@@ -85,7 +85,7 @@ def test_the_health_tells_what_is_in_doubt(database_url: str, kafka: Emulator) -
         assert (await client.get("/health")).json()["in_doubt"] == 1
         assert (await client.put("/orders/1", json={"item": "lamp"})).status_code == 200
         kafka.faults.clear()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while (await client.get("/health")).json()["in_doubt"]:  # noqa: ASYNC110 - there is no event to wait for
                 await asyncio.sleep(0.01)
 

@@ -30,7 +30,7 @@ def make_producer(broker: Broker, transactional_id: str) -> Iterator[MakeProduce
 
     def make(**settings: Any) -> Producer:
         defaults = {"bootstrap_servers": broker.bootstrap_servers, "transactional_id": transactional_id}
-        producer = Producer(**(defaults | {"max_block_ms": 15_000} | settings))
+        producer = Producer(**(defaults | {"max_block_ms": 60_000} | settings))
         made.append(producer)
         return producer
 

@@ -87,9 +87,9 @@ class Workload:
             "bootstrap_servers": self._emulator.bootstrap_servers,
             "acquire_timeout_ms": 10_000,
             "lease_ms": 2_000,
-            "lock_timeout_ms": 5_000,
-            "resolve_timeout_ms": 5_000,
-            "max_block_ms": 15_000,
+            "lock_timeout_ms": 60_000,
+            "resolve_timeout_ms": 60_000,
+            "max_block_ms": 60_000,
         }
 
     @property

@@ -27,7 +27,7 @@ def make_producer(emulator: Emulator) -> Iterator[MakeProducer]:
     made: list[Producer] = []
 
     def make(transactional_id: str | None = "tid", *, two_phase_commit: bool = True, **settings: Any) -> Producer:
-        settings = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
+        settings = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
         if transactional_id is not None:
             settings |= {"transactional_id": transactional_id}
             settings |= {"transaction_two_phase_commit_enable": two_phase_commit}

@@ -56,7 +56,7 @@ def topic() -> str:
 
 
 def make(broker: Emulator, name: str, **settings: Any) -> AsyncProducer:
-    settings = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
+    settings = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
     return AsyncProducer(
         bootstrap_servers=broker.bootstrap_servers,
         transactional_id=name,
@@ -73,7 +73,7 @@ def committed(broker: Emulator, topic: str) -> list[str]:
 def committed_offset(broker: Emulator, group: str, topic: str) -> int:
     consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": group})
     try:
-        (position,) = consumer.committed([KafkaPartition(topic, 0)], timeout=10)
+        (position,) = consumer.committed([KafkaPartition(topic, 0)], timeout=60)
         return int(position.offset)
     finally:
         consumer.close()

@@ -41,7 +41,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 def make(emulator: Emulator, transactional_id: str | None = "tid", **settings: Any) -> AsyncProducer:
-    settings = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
+    settings = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
     if transactional_id is not None:
         settings |= {"transactional_id": transactional_id, "transaction_two_phase_commit_enable": True}
     return AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, **settings)
@@ -279,7 +279,7 @@ def test_an_exception_in_a_block_aborts(emulator: Emulator, read_committed: Read
         producer.init_transactions()
         with pytest.raises(ValueError, match="mine"):
             with producer.transaction():
-                producer.send("orders", "c").result(10)
+                producer.send("orders", "c").result(60)
                 raise ValueError("mine")
         with producer.transaction() as same:
             assert same is producer

@@ -51,8 +51,8 @@ def test_a_callback_that_fails_is_logged_and_stops_nothing(
     heard = threading.Event()
     producer.send("orders", b"a", on_delivery=lambda *_: 1 // 0)
     producer.send("orders", b"b", on_delivery=lambda *_: heard.set())
-    assert heard.wait(10)
-    assert producer.send("orders", b"c").result(10).offset == 2
+    assert heard.wait(60)
+    assert producer.send("orders", b"c").result(60).offset == 2
     (line,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert (line.name, line.getMessage()) == (
         "dualwrite.client.records.delivery",
@@ -93,7 +93,7 @@ def test_a_callback_may_send_and_may_not_wait(make_producer: MakeProducer) -> No
 
     producer.send("orders", b"first", on_delivery=on_delivery)
     until(lambda: len(seen) == 2)
-    assert seen[0].result(10).offset == 1
+    assert seen[0].result(60).offset == 1
 
 
 def test_a_future_calls_back_early_or_late(make_producer: MakeProducer) -> None:
@@ -101,7 +101,7 @@ def test_a_future_calls_back_early_or_late(make_producer: MakeProducer) -> None:
     future = producer.send("orders", b"x")
     told: list[RecordFuture] = []
     future.add_done_callback(told.append)
-    future.result(10)
+    future.result(60)
     future.add_done_callback(told.append)
     until(lambda: told == [future, future])
 

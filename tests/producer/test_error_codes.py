@@ -102,7 +102,7 @@ def cases(table: dict[str, list[int]]) -> pytest.MarkDecorator:
 def transaction(producer: Producer, value: str, offset: int) -> None:
     """Every kind of request, one after the other."""
     producer.begin_transaction()
-    producer.send("orders", value, partition=0).result(10)
+    producer.send("orders", value, partition=0).result(60)
     producer.send_offsets_to_transaction({TopicPartition("inputs", 0): offset}, GROUP)
     producer.commit_transaction()
 
@@ -224,7 +224,7 @@ def test_a_takeover_between_a_commit_and_the_question_what_became_of_it(world: W
     held.wait_held(1)
     successor = world.ready(client_id="another process")
     held.release()
-    thread.join(15)
+    thread.join(60)
     assert [type(error) for error in told] == [FencedCommitOutcomeUnknown]
     world.run(successor, "after")
     assert world.committed() == ["v", "after"]

@@ -218,11 +218,11 @@ def test_an_idempotent_producer_goes_on_after_a_lost_batch(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     producer = make_producer(None)
-    producer.send("orders", "a").result(10)
+    producer.send("orders", "a").result(60)
     emulator.faults.add(Fault(api="Produce", action=Error(87)))
     with pytest.raises(DeliveryError):
-        producer.send("orders", "lost").result(10)
-    assert producer.send("orders", "b").result(10).offset == 1
+        producer.send("orders", "lost").result(60)
+    assert producer.send("orders", "b").result(60).offset == 1
     assert read_committed() == [b"a", b"b"]
 
 
@@ -246,7 +246,7 @@ def test_close_aborts_an_open_transaction(make_producer: MakeProducer, emulator:
     producer = make_producer()
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send("orders", "v").result(10)
+    producer.send("orders", "v").result(60)
     producer.close()
     (transaction,) = emulator.transactions()
     assert transaction.state in ("PrepareAbort", "CompleteAbort")
@@ -258,7 +258,7 @@ def test_close_gives_up_when_its_time_is_up(make_producer: MakeProducer, emulato
     producer = make_producer()
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send("orders", "v").result(10)
+    producer.send("orders", "v").result(60)
     emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
     producer.close(timeout_s=0.05)
     assert producer.state is ProducerState.CLOSED
@@ -270,7 +270,7 @@ def test_a_caller_that_waits_is_told_when_another_thread_closes(
     producer = make_producer()
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send("orders", "v").result(10)
+    producer.send("orders", "v").result(60)
     held = emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
     told: list[BaseException] = []
 
@@ -284,7 +284,7 @@ def test_a_caller_that_waits_is_told_when_another_thread_closes(
     thread.start()
     held.wait(1)
     producer.close(timeout_s=0)
-    thread.join(10)
+    thread.join(60)
     assert len(told) == 1
     assert "outcome is unknown" in str(told[0])
 

@@ -51,7 +51,7 @@ class World:
         self.made: list[Face] = []
 
     def producer(self, transactional_id: str = "tid", **settings: Any) -> Face:
-        defaults: dict[str, Any] = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "linger_ms": 0}
+        defaults: dict[str, Any] = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "linger_ms": 0}
         defaults |= {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
         defaults |= {"bootstrap_servers": self.emulator.bootstrap_servers, "transactional_id": transactional_id}
         made = Face(self.face, defaults | settings)
@@ -112,7 +112,7 @@ class World:
     @property
     def cluster_id(self) -> str | None:
         admin = AdminClient({"bootstrap.servers": self.emulator.bootstrap_servers})
-        return admin.list_topics(timeout=10).cluster_id
+        return admin.list_topics(timeout=60).cluster_id
 
     def kafka_admin(self) -> Any:
         return KafkaAdminClient(bootstrap_servers=self.emulator.bootstrap_servers)
@@ -124,7 +124,7 @@ class World:
 
     def delete_topic(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.emulator.bootstrap_servers})
-        admin.delete_topics(["orders"])["orders"].result(10)
+        admin.delete_topics(["orders"])["orders"].result(60)
 
     def close(self) -> None:
         for producer in self.made:

@@ -92,8 +92,8 @@ def three_transactions(world: World, producer: Producer) -> None:
         right = producer.send("orders", f"{number} right", partition=1)
         producer.send_offsets_to_transaction({TopicPartition("inputs", 0): 10 * (number + 1)}, GROUP)
         if number == 1:
-            left.result(10)
-            right.result(10)
+            left.result(60)
+            right.result(60)
             producer.abort_transaction()
         else:
             world.commit(producer)
@@ -142,7 +142,7 @@ def test_a_late_initialisation_fences_its_own_producer_and_that_is_said(world: W
     world.run(producer, "before")
     zombie.wait_held(1)
     producer.begin_transaction()
-    producer.send("orders", "fenced").result(10)
+    producer.send("orders", "fenced").result(60)
     zombie.release()
     zombie.wait_unsent(1)
     with pytest.raises((AbortableError, FatalError)) as raised:

@@ -149,7 +149,7 @@ def test_what_a_producer_tells_where_it_never_gets_another(
     with pytest.raises(DualWriteError) as raised:
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("orders", b"v").result(10)
+        producer.send("orders", b"v").result(60)
         producer.send_offsets_to_transaction({("events", 0): 1}, "g")
         producer.commit_transaction()
     assert f"the response to {api.kafka_name} v" in str(raised.value)

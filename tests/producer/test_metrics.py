@@ -44,7 +44,7 @@ def test_records_batches_and_requests_are_counted(make_producer: MakeProducer) -
 
 def test_compression_and_batches_of_records_show(make_producer: MakeProducer) -> None:
     producer = make_producer(None, compression_type="gzip")
-    producer.send_batch("orders", [b"x" * 1000] * 100).result(10)
+    producer.send_batch("orders", [b"x" * 1000] * 100).result(60)
     metrics = producer.metrics()
     assert metrics["record-send-total"] == 100
     assert metrics["batch-size-avg"] < 5000
@@ -55,7 +55,7 @@ def test_retries_and_errors(emulator: Emulator, make_producer: MakeProducer) -> 
     producer.init_transactions()
     producer.begin_transaction()
     emulator.faults.add(Fault(api="Produce", action=Error(NOT_LEADER), count=1))
-    producer.send("orders", b"x").result(10)
+    producer.send("orders", b"x").result(60)
     emulator.faults.add(Fault(api="Produce", action=Error(MESSAGE_TOO_LARGE), count=1))
     producer.send("orders", b"x")
     with pytest.raises(AbortableError):

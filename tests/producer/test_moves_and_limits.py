@@ -49,7 +49,7 @@ def cluster(profile: Profile) -> Iterator[World]:
 
 def half_a_transaction(world: World, producer: Producer, value: str = "v") -> None:
     producer.begin_transaction()
-    producer.send("orders", f"{value} 1", partition=0).result(10)
+    producer.send("orders", f"{value} 1", partition=0).result(60)
     producer.send_offsets_to_transaction({TopicPartition("inputs", 0): 5}, GROUP)
 
 
@@ -178,7 +178,7 @@ def test_a_transaction_that_the_broker_aborted_for_its_timeout(profile: Profile)
         world = World(emulator)
         producer = world.ready(transaction_two_phase_commit_enable=False, transaction_timeout_ms=1_000)
         producer.begin_transaction()
-        producer.send("orders", "late", partition=0).result(10)
+        producer.send("orders", "late", partition=0).result(60)
         emulator.advance_clock(60_000)
         until(lambda: world.states()["tid"] == "CompleteAbort")
         with pytest.raises(FatalError, match=r"timeout.*close this producer"):
@@ -195,11 +195,11 @@ def test_a_record_after_the_brokers_timeout_is_aborted_and_said_so(profile: Prof
         world = World(emulator)
         producer = world.ready(transaction_two_phase_commit_enable=False, transaction_timeout_ms=1_000)
         producer.begin_transaction()
-        producer.send("orders", "late", partition=0).result(10)
+        producer.send("orders", "late", partition=0).result(60)
         emulator.advance_clock(60_000)
         until(lambda: world.states()["tid"] == "CompleteAbort")
         with pytest.raises(AbortableError) as raised:
-            producer.send("orders", "later", partition=0).result(10)
+            producer.send("orders", "later", partition=0).result(60)
         assert raised.value.error_code == 47
         if profile is Profile.KAFKA_3_9:  # its epoch was raised by the broker, and no abort of ours is known there
             with pytest.raises(FencedError):
@@ -220,7 +220,7 @@ def test_a_zombie_is_fenced_wherever_it_stands(world: World) -> None:
         zombie = world.ready()
         zombie.begin_transaction()
         if step > 0:
-            zombie.send("orders", f"zombie {step}", partition=0).result(10)
+            zombie.send("orders", f"zombie {step}", partition=0).result(60)
         if step > 1:
             zombie.send_offsets_to_transaction({TopicPartition("inputs", 0): 9}, GROUP)
         successor = world.ready()
@@ -327,7 +327,7 @@ def test_a_topic_that_is_not_there(profile: Profile) -> None:
             producer.send("nowhere", "v")
         assert producer.state is ProducerState.IN_TRANSACTION
         emulator.create_topic("nowhere")
-        producer.send("nowhere", "v").result(10)
+        producer.send("nowhere", "v").result(60)
         world.commit(producer)
         assert world.committed("nowhere") == ["v"]
         world.close()
@@ -353,7 +353,7 @@ def test_a_call_whose_time_is_up_is_joined_by_the_same_call(world: World, call: 
     if call != "init":
         producer.init_transactions()
         producer.begin_transaction()
-        producer.send("orders", "v", partition=0).result(10)
+        producer.send("orders", "v", partition=0).result(60)
     fault = world.fault(api, Error(51), count=None)
     for _ in range(2):
         with impatient(producer, 80), pytest.raises(KafkaTimeoutError, match="repeat the same call") as raised:
@@ -379,14 +379,14 @@ def test_abort_works_wherever_kafka_allows_it(world: World, stand: str) -> None:
     world.run(producer, "before")
     producer.begin_transaction()
     if stand == "sent":
-        producer.send("orders", "gone", partition=0).result(10)
+        producer.send("orders", "gone", partition=0).result(60)
     elif stand == "in flight":
         for number in range(50):
             producer.send("orders", f"gone {number}", partition=number % 2)
     elif stand == "failed":
         world.fault("Produce", Error(87))
         with pytest.raises(DeliveryError):
-            producer.send("orders", "gone", partition=0).result(10)
+            producer.send("orders", "gone", partition=0).result(60)
     producer.abort_transaction()
     assert producer.state is ProducerState.READY
     world.run(producer, "after")

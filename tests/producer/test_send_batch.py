@@ -61,7 +61,7 @@ def test_every_kind_of_record(emulator: Emulator, make_producer: MakeProducer) -
             Record(key=b"key"),
         ],
     )
-    stored = sent.result(10)
+    stored = sent.result(60)
     assert {(s.partition, sum(x.record_count for x in stored if x.partition == s.partition)) for s in stored} == {
         (keyed, 2),
         (other, 2),
@@ -75,7 +75,7 @@ def test_every_kind_of_record(emulator: Emulator, make_producer: MakeProducer) -
 
 def test_records_are_serialized(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
     producer = make_producer(None, value_serializer=serializers.json)
-    producer.send_batch("orders", [Record({"a": 1}), 2, ("key", [3])]).result(10)
+    producer.send_batch("orders", [Record({"a": 1}), 2, ("key", [3])]).result(60)
     assert read_committed() == [b'{"a":1}', b"2", b"[3]"]
 
 
@@ -123,7 +123,7 @@ def test_a_full_buffer_says_how_much_was_accepted(emulator: Emulator, make_produ
     producer = make_producer(buffer_memory=3000, batch_size=1000)
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send("orders", b"first").result(10)
+    producer.send("orders", b"first").result(60)
     emulator.faults.add(Fault(api="Produce", action=DropRequest(), count=None))
     values = [b"x" * 400] * 50
     waited = r"waited for buffer\.memory .*; [2-9] of the 50 records were accepted"
@@ -151,7 +151,7 @@ def test_an_abort_fails_the_batch(make_producer: MakeProducer, read_committed: R
     sent = producer.send_batch("orders", [b"x"] * 3)
     producer.abort_transaction()
     with pytest.raises((DeliveryError, AbortableError)):
-        sent.result(10)
+        sent.result(60)
     assert read_committed() == []
 
 
@@ -196,14 +196,14 @@ def test_chunks_slices_and_other_types(emulator: Emulator, make_producer: MakePr
         {"key": pa.array([b"k"] * 4, pa.binary(1)), "value": pa.array(["a", "b", "c", "d"], pa.string_view())}
     )
     table = pa.concat_tables([one.slice(1, 2), one.slice(3), one.slice(0, 1)])
-    make_producer(None).send_batch("orders", table).result(10)
+    make_producer(None).send_batch("orders", table).result(60)
     assert [r.value() for r in read_with_librdkafka(emulator, "orders", 4)] == [b"b", b"c", b"d", b"a"]
 
 
 def test_a_record_batch_and_its_headers_as_structs(emulator: Emulator, make_producer: MakeProducer) -> None:
     headers = pa.array([[{"value": b"v", "key": "k"}], [{"value": None, "key": "n"}]] * 3)
     batch = pa.record_batch({"value": pa.array([b"1", b"2"] * 3), "headers": headers}).slice(1, 4)
-    make_producer(None).send_batch("orders", batch).result(10)
+    make_producer(None).send_batch("orders", batch).result(60)
     read = read_with_librdkafka(emulator, "orders", 4)
     assert [(r.value(), r.headers()) for r in read] == [(b"2", [("n", None)]), (b"1", [("k", b"v")])] * 2
 
@@ -217,7 +217,7 @@ def test_keys_decide_as_in_send(
     keys = [b"%d" % number * (number % 5) for number in range(1, 100)]
     keys = [key for key in keys if key]
     producer = make_producer(None, partitioner=setting)
-    producer.send_batch("events", pa.table({"key": keys, "value": keys})).result(10)
+    producer.send_batch("events", pa.table({"key": keys, "value": keys})).result(60)
     read = read_with_librdkafka(emulator, "events", len(keys), partitions=3)
     assert all(record.partition() == partition_of(record.key(), 3) for record in read)
     for partition in range(3):
@@ -246,7 +246,7 @@ def test_a_callable_is_asked_for_each_record(make_producer: MakeProducer, arrow:
     rows: Any = [(b"k", b"1"), (None, b"2"), (b"", None)]
     table = pa.table({"key": [b"k", None, b""], "value": [b"1", b"2", None]})
     sent = make_producer(None, partitioner=choose).send_batch("events", table if arrow else rows)
-    assert {(s.partition, s.record_count) for s in sent.result(10)} == {(0, 1), (1, 1), (2, 1)}
+    assert {(s.partition, s.record_count) for s in sent.result(60)} == {(0, 1), (1, 1), (2, 1)}
     assert asked == [("events", b"k", b"1", 3), ("events", None, b"2", 3), ("events", b"", None, 3)]
 
 

@@ -70,7 +70,7 @@ def test_loops_do_not_share(make_producer: MakeProducer, emulator: Emulator) -> 
     ready(make_producer, "sync")
 
     async def main() -> None:
-        settings: dict[str, Any] = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
+        settings: dict[str, Any] = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
         async with (
             AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="a", **settings) as first,
             AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="b", **settings) as second,
@@ -101,7 +101,7 @@ def test_a_request_that_is_stuck_holds_up_nobody_else(
     held.wait_held()
     transact(busy, "a", "b", "c")
     held.release()
-    thread.join(10)
+    thread.join(60)
     assert read_committed() == [b"a", b"b", b"c", b"late"]
     assert broken(emulator) == 2
 
@@ -120,7 +120,7 @@ def test_with_a_single_connection_whoever_waits_is_told_behind_what(
     with impatient(waiting, 400), pytest.raises(KafkaTimeoutError, match=behind):
         transact(waiting, "b")
     held.release()
-    thread.join(10)
+    thread.join(60)
     waiting.commit_transaction()
     stuck.commit_transaction()
 
@@ -142,7 +142,7 @@ def test_a_connection_that_times_out_costs_the_others_a_retry_and_nothing_else(
         for producer, own in zip(producers, values, strict=True)
     ]
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     seen = [value.decode() for value in read_committed()]
     assert sorted(seen) == sorted(value for own in values for value in own)
     for name, own in zip(names, values, strict=True):
@@ -160,7 +160,7 @@ def test_batches_keep_their_order_while_others_come_and_go(
         futures = [long.send("orders", value) for value in values]
         broken(emulator)
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert [future.result(0).offset for future in futures] == list(range(1000))
     assert read_committed() == [value.encode() for value in values]
 
@@ -175,7 +175,7 @@ def test_no_more_connections_than_set(make_producer: MakeProducer, emulator: Emu
     held.wait_held(3)
     held.remove()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert broken(emulator) == 3
 
 
@@ -188,5 +188,5 @@ def test_one_that_goes_while_another_waits_takes_nothing_along(
     held.wait_held()
     going.close()
     held.release()
-    thread.join(10)
+    thread.join(60)
     assert read_committed() == [b"a"]

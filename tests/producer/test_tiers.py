@@ -49,7 +49,7 @@ class World:
 
     def producer(self, **settings: Any) -> Producer:
         defaults: dict[str, Any] = {
-            "max_block_ms": 10_000,
+            "max_block_ms": 60_000,
             "retry_backoff_ms": 5,
             "linger_ms": 0,
             "transactional_id": "tid",
@@ -481,7 +481,7 @@ def test_an_abort_of_the_next_one_is_not_taken_for_a_loss(world: World) -> None:
     producer = world.ready()
     state = world.commit(producer, "v")
     producer.begin_transaction()
-    producer.send("orders", "dropped", partition=0).result(10)
+    producer.send("orders", "dropped", partition=0).result(60)
     producer.abort_transaction()
     recovering = world.recovering()
     recovering.complete_transaction(state)
@@ -680,7 +680,7 @@ def test_plain_transactions_at_the_last_epoch_of_version_1(world: World) -> None
     expected = []
     for number in range(4):
         producer.begin_transaction()
-        producer.send("orders", str(number), partition=0).result(10)
+        producer.send("orders", str(number), partition=0).result(60)
         if number == 2:
             producer.abort_transaction()
         else:

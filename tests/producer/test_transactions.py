@@ -30,7 +30,7 @@ def test_commit_and_abort(make_producer: MakeProducer, read_committed: ReadCommi
     producer.init_transactions()
     for value, commit in [("a", True), ("b", False), ("c", True)]:
         producer.begin_transaction()
-        producer.send("orders", value).result(10)
+        producer.send("orders", value).result(60)
         (producer.commit_transaction if commit else producer.abort_transaction)()
     assert read_committed() == [b"a", b"c"]
 
@@ -86,7 +86,7 @@ def test_key_headers_timestamp_and_tombstone_arrive(make_producer: MakeProducer,
 
 def test_the_same_key_goes_where_kafkas_own_client_sends_it(make_producer: MakeProducer) -> None:
     producer = make_producer(None)
-    metadata = producer.send("events", "v", key="customer-1").result(10)
+    metadata = producer.send("events", "v", key="customer-1").result(60)
     assert metadata.partition == (murmur2(b"customer-1") & 0x7FFFFFFF) % 3
 
 
@@ -150,7 +150,7 @@ def committed(emulator: Emulator, group: str, partition: int) -> int | None:
 
 def test_without_a_transactional_id(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
     producer = make_producer(None)
-    assert producer.send("orders", "a").result(10).offset == 0
+    assert producer.send("orders", "a").result(60).offset == 0
     producer.send("orders", "b")
     producer.flush()
     producer.send("orders", "c")
@@ -164,7 +164,7 @@ def test_without_a_transactional_id(make_producer: MakeProducer, read_committed:
 def test_without_idempotence(make_producer: MakeProducer, emulator: Emulator, acks: int) -> None:
     producer = make_producer(None, enable_idempotence=False, acks=acks)
     future = producer.send("orders", "a")
-    assert future.result(10).offset == (-1 if acks == 0 else 0)
+    assert future.result(60).offset == (-1 if acks == 0 else 0)
     producer.close()
     if acks == 1:
         assert emulator.log("orders").log_end_offset == 1
@@ -174,7 +174,7 @@ def test_a_new_producer_fences_the_old_one(make_producer: MakeProducer, read_com
     old = make_producer(two_phase_commit=False)
     old.init_transactions()
     old.begin_transaction()
-    old.send("orders", "old").result(10)
+    old.send("orders", "old").result(60)
     new = make_producer(two_phase_commit=False)
     new.init_transactions()
     with pytest.raises(FencedError):
@@ -229,7 +229,7 @@ def test_an_unknown_topic_is_waited_for_no_longer_than_max_block() -> None:
             with pytest.raises(KafkaTimeoutError, match="not sent"):
                 producer.send("nowhere", "v")
             emulator.create_topic("nowhere")
-            assert producer.send("nowhere", "v").result(10).offset == 0
+            assert producer.send("nowhere", "v").result(60).offset == 0
 
 
 def test_two_phase_commit_switched_off_at_the_broker() -> None:

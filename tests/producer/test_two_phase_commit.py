@@ -159,7 +159,7 @@ def test_an_open_transaction_that_was_not_prepared_is_found_too(
     crashed = make_producer()
     crashed.init_transactions()
     crashed.begin_transaction()
-    crashed.send("orders", "half").result(10)
+    crashed.send("orders", "half").result(60)
     recovering = make_producer()
     recovering.init_transactions(keep_prepared_txn=True)
     assert not recovering.prepared_txn_state.is_empty

@@ -127,7 +127,7 @@ def test_a_record_that_does_not_get_there(make_producer: MakeProducer, emulator:
     with pytest.raises(KafkaTimeoutError, match=r"not acknowledged within 1 s \(.*NOT_ENOUGH_REPLICAS \(19\)"):
         future.result(1)
     with pytest.raises(DeliveryError, match=r"delivery\.timeout\.ms=3000 \(.*NOT_ENOUGH_REPLICAS \(19\)"):
-        future.result(10)
+        future.result(60)
 
 
 def test_errors_by_their_names_and_the_rights_that_are_missing(make_producer: MakeProducer, emulator: Emulator) -> None:
@@ -139,7 +139,7 @@ def test_errors_by_their_names_and_the_rights_that_are_missing(make_producer: Ma
         producer.send("orders", "v")
     emulator.faults.add(Fault(api="Produce", action=Error(29)))
     with pytest.raises(DeliveryError, match=r"TOPIC_AUTHORIZATION_FAILED \(29\): the right .* WRITE on the topic 'ord"):
-        producer.send("orders", "v").result(10)
+        producer.send("orders", "v").result(60)
     for two_phase_commit, words in (
         (True, "TWO_PHASE_COMMIT on it"),
         (False, r"is WRITE on the transactional id 'tid'; grant it, then"),
@@ -207,7 +207,7 @@ def test_closing_says_once_what_is_pending_and_who_completes_it(
     producer = make_producer()
     producer.init_transactions()
     producer.begin_transaction()
-    producer.send("orders", "v").result(10)
+    producer.send("orders", "v").result(60)
     emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=ALWAYS))
     with caplog.at_level(logging.INFO, "dualwrite"):
         with impatient(producer, 300), contextlib.suppress(KafkaTimeoutError):

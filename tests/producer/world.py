@@ -29,7 +29,7 @@ class World:
 
     def producer(self, transactional_id: str | None = "tid", **settings: Any) -> Producer:
         """With short back-offs; not initialised."""
-        defaults: dict[str, Any] = {"max_block_ms": 10_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
+        defaults: dict[str, Any] = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
         defaults |= {"linger_ms": 0}
         if transactional_id is not None:
             defaults |= {"transactional_id": transactional_id}

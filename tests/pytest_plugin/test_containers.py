@@ -38,7 +38,8 @@ class LocalContainer:
         self.is_removed = False
 
     def _here(self, text: str) -> str:
-        text = text.replace("/opt/dualwrite/bin/python", sys.executable).replace("/tmp/", f"{self.directory}/")
+        # The interpreter last: it may itself lie below /tmp, as in a checkout there.
+        text = text.replace("/tmp/", f"{self.directory}/").replace("/opt/dualwrite/bin/python", sys.executable)
         for inside, outside in self.ports.items():
             text = text.replace(f"0.0.0.0:{inside}", f"127.0.0.1:{outside}")
         return text

@@ -68,8 +68,8 @@ def settings_for(scenario: AnyScenario, outbox: Outbox | None = None, **settings
         "bootstrap_servers": scenario.emulator.bootstrap_servers,
         "outbox": outbox or Outbox(),
         "lease_ms": SHORT_LEASE_MS,
-        "lock_timeout_ms": 10_000,
-        "max_block_ms": 20_000,
+        "lock_timeout_ms": 60_000,
+        "max_block_ms": 60_000,
         **settings,
     }
 

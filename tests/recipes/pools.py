@@ -57,8 +57,8 @@ def make_pool(
         "prefix": prefix or prefix_of(scenario),
         "bootstrap_servers": scenario.emulator.bootstrap_servers,
         "lease_ms": QUIET_LEASE_MS,
-        "lock_timeout_ms": 10_000,
-        "max_block_ms": 20_000,
+        "lock_timeout_ms": 60_000,
+        "max_block_ms": 60_000,
         **settings,
     }
     if isinstance(scenario, PsycopgScenario):

@@ -266,7 +266,7 @@ def _by_initialising(site: Site) -> None:
 def _by_using(site: Site, *, commits: bool = True) -> None:
     producer = site.world.ready(transactional_id=site.kafka_id)
     producer.begin_transaction()
-    producer.send("orders", FOREIGN, partition=0).result(10)
+    producer.send("orders", FOREIGN, partition=0).result(60)
     if commits:
         producer.commit_transaction()
     else:

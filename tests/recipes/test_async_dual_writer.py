@@ -177,7 +177,7 @@ def test_offsets_are_committed_with_it(awaited: AwaitedScenario) -> None:
 
     with_writer(awaited, use)
     consumer = Consumer({"bootstrap.servers": awaited.emulator.bootstrap_servers, "group.id": "group"})
-    (position,) = consumer.committed([KafkaPartition(awaited.topic, 0)], timeout=10)
+    (position,) = consumer.committed([KafkaPartition(awaited.topic, 0)], timeout=60)
     consumer.close()
     assert position.offset == 5
 
@@ -593,7 +593,7 @@ async def write(writer: AsyncDualWriter, awaited: AwaitedScenario, number: int) 
 
 async def waits_for_a_lock(engine: AsyncEngine) -> None:
     waiting = sa.text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-    async with asyncio.timeout(10), engine.connect() as connection:
+    async with asyncio.timeout(60), engine.connect() as connection:
         while not await connection.scalar(waiting):
             await connection.rollback()
 

@@ -187,7 +187,7 @@ def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: Awai
             tx.send(scenario.topic, key="k", value="1")
             del block
             gc.collect()
-            async with asyncio.timeout(15):
+            async with asyncio.timeout(60):
                 while tx.outcome is not Outcome.ROLLED_BACK:  # noqa: ASYNC110 - nothing could set an event
                     await asyncio.sleep(0.01)
                 while not await is_written(writer):  # noqa: ASYNC110 - the id is given back a moment later

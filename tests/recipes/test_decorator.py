@@ -162,7 +162,7 @@ def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) ->
         put(tx, scenario, 1)
         thread = threading.Thread(target=elsewhere)
         thread.start()
-        thread.join(15)
+        thread.join(60)
     assert "already carries a dual write" in str(raised[0])
     scenario.expected.append("1")
     scenario.assert_both_sides_agree()

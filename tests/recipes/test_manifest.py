@@ -119,7 +119,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 def writer_on(database: PostgresDatabase, **settings: Any) -> PsycopgDualWriter:
     return PsycopgDualWriter(
-        conninfo_of(database.url), bootstrap_servers=NOWHERE, transactional_id=ID, lock_timeout_ms=10_000, **settings
+        conninfo_of(database.url), bootstrap_servers=NOWHERE, transactional_id=ID, lock_timeout_ms=60_000, **settings
     )
 
 

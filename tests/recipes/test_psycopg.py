@@ -156,7 +156,7 @@ def test_a_threshold_that_is_no_number(wrong: Any) -> None:
 
 
 def test_a_pool_gets_its_connection_back_as_it_was(scenario: PsycopgScenario) -> None:
-    with ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=10) as pool:
+    with ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=60) as pool:
         with writer_on(pool, scenario) as writer:
             for _ in range(2):
                 with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
@@ -808,7 +808,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
 
 
 def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScenario) -> None:
-    with scenario.writer(lock_timeout_ms=20_000) as writer:
+    with scenario.writer(lock_timeout_ms=60_000) as writer:
         writer.recover()
         transaction: Any = blocking.run(writer.backend.database.begin())
         transaction.connection.execute("SET LOCAL lock_timeout = '3s'")

@@ -59,7 +59,7 @@ async def put(tx: AsyncPsycopgDualTransaction, scenario: AwaitedPsycopgScenario,
 
 @asynccontextmanager
 async def from_a_pool(conninfo: str) -> AsyncIterator[AsyncConnectionPool]:
-    async with AsyncConnectionPool(conninfo, min_size=1, max_size=1, timeout=10) as pool:
+    async with AsyncConnectionPool(conninfo, min_size=1, max_size=1, timeout=60) as pool:
         yield pool
 
 

@@ -47,7 +47,7 @@ from tests.support.topics import read_topic
 REFUSING: Final = "refusing"
 """The topic that refuses; other blocks go to the scenario's own."""
 
-SETTINGS: Final = AWAY | {"max_block_ms": 20_000, "retry_backoff_ms": 20}
+SETTINGS: Final = AWAY | {"max_block_ms": 60_000, "retry_backoff_ms": 20}
 IMPATIENT: Final = SETTINGS | {"max_block_ms": 4_000}
 """For a topic that does not exist, which is waited for as long."""
 

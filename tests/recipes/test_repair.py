@@ -370,7 +370,7 @@ def test_another_producer_holds_the_last_stable_offset(store: Database, tier: Ti
         site.write("before")
         holder = site.world.ready(transactional_id="holder", transaction_timeout_ms=900_000)
         holder.begin_transaction()
-        holder.send("orders", FOREIGN, partition=0).result(10)
+        holder.send("orders", FOREIGN, partition=0).result(60)
         if is_aborted:
             site.decided()
         else:

@@ -96,7 +96,7 @@ class Site:
 
     def where(self, **settings: Any) -> dict[str, Any]:
         """Settings of a writer for this cluster."""
-        own = {"bootstrap_servers": self.emulator.bootstrap_servers, "max_block_ms": 10_000, "retry_backoff_ms": 5}
+        own = {"bootstrap_servers": self.emulator.bootstrap_servers, "max_block_ms": 60_000, "retry_backoff_ms": 5}
         return own | {"linger_ms": 0} | settings
 
     def grant(self, *acls: Acl) -> None:

@@ -511,7 +511,7 @@ def test_the_commits_of_several_threads_take_turns_under_one_id(scenario: Scenar
         with sessions() as session:
             put(session, scenario, number)
             session.flush()
-            all_have_written.wait(15)
+            all_have_written.wait(60)
             session.commit()
 
     in_threads(*(lambda number=number: write(number) for number in range(4)))
@@ -525,7 +525,7 @@ def test_a_commit_that_would_wait_too_long_is_refused_and_names_the_pool(scenari
 
     def hold() -> None:
         holds.set()
-        assert may_go_on.wait(15)
+        assert may_go_on.wait(60)
 
     hook = AtPoint(PausePoint.AFTER_KAFKA_COMMIT, hold)
     with scenario.writer(hook, lock_timeout_ms=50) as writer:
@@ -537,7 +537,7 @@ def test_a_commit_that_would_wait_too_long_is_refused_and_names_the_pool(scenari
                 put(session, scenario, 1)
 
         def second() -> None:
-            assert holds.wait(15)
+            assert holds.wait(60)
             with sessions() as session:
                 put(session, scenario, 2)
                 write = current_dual_write(session)
@@ -573,7 +573,7 @@ def test_a_pool_commits_several_at_the_same_time(scenario: Scenario) -> None:
 
     def meet(point: PausePoint) -> None:
         if point is PausePoint.BEFORE_DATABASE_COMMIT:
-            both_inside.wait(15)
+            both_inside.wait(60)
             waited.add(threading.get_ident())
 
     with make_pool(scenario, pause=meet) as pool:

@@ -43,7 +43,7 @@ def engine(tmp_path: Path) -> Iterator[sa.Engine]:
 
 @contextmanager
 def writer_of(world: World, engine: sa.Engine, **settings: Any) -> Iterator[DualWriter]:
-    settings = {"accept_bounded_guarantee": True, "max_block_ms": 10_000, "retry_backoff_ms": 5} | settings
+    settings = {"accept_bounded_guarantee": True, "max_block_ms": 60_000, "retry_backoff_ms": 5} | settings
     with DualWriter(
         engine, bootstrap_servers=world.emulator.bootstrap_servers, transactional_id="tid", **settings
     ) as writer:

@@ -377,7 +377,7 @@ def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(s
     with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
         foreign = site.world.ready(transactional_id=site.kafka_id)
         foreign.begin_transaction()
-        foreign.send("orders", FOREIGN, partition=TORN.partition).result(10)
+        foreign.send("orders", FOREIGN, partition=TORN.partition).result(60)
         with pytest.raises(AdminError, match=r"another transaction.*nothing was committed"):
             admin.commit_transaction(TORN, row)
         foreign.abort_transaction()

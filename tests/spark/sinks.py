@@ -212,7 +212,7 @@ def read_records(bootstrap_servers: str, topic: str) -> list[Record]:
     )
     found: list[Record] = []
     try:
-        unfinished = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        unfinished = set(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unfinished])
         while unfinished:
             message = consumer.poll(15)

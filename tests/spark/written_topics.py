@@ -33,11 +33,11 @@ class Topics:
         """Create a topic; `config` has underscores for dots."""
         topic = name or unique("topic")
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self._admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(10)
+        self._admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result(60)
         return topic
 
     def delete(self, topic: str) -> None:
-        self._admin.delete_topics([topic])[topic].result(10)
+        self._admin.delete_topics([topic])[topic].result(60)
 
     def id_of(self, topic: str) -> str:
         """Return the id by which the broker tells the topic from others of the same name."""
@@ -48,7 +48,7 @@ class Topics:
         """Delete the records before `before`, where the log then begins."""
         wanted = confluent_kafka.TopicPartition(topic, partition, before)
         for done in self._admin.delete_records([wanted]).values():
-            done.result(10)
+            done.result(60)
 
     def write(self, topic: str, *values: str, partition: int = 0, headers: Mapping[str, bytes] | None = None) -> None:
         """Write records without a transaction; the key is the value."""

@@ -14,7 +14,7 @@ from enum import Enum
 from types import TracebackType
 from typing import Final, Self
 
-WAIT_S: Final = 20.0
+WAIT_S: Final = 60.0
 _LENGTH: Final = struct.Struct(">i")
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer, TopicPartition
 
-_QUICK: Final = {"max_block_ms": 20_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "linger_ms": 0}
+_QUICK: Final = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "linger_ms": 0}
 
 
 class OwnProducer:

@@ -105,7 +105,7 @@ class PostgresNode:
         """End it at once: what it has not written by now is gone."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(15)
+            self._process.wait(60)
             self._process = None
 
     def back_up(self) -> None:

@@ -38,7 +38,7 @@ def read_log(bootstrap_servers: str, topic: str, *, isolation_level: str = "read
         }
     )
     try:
-        partitions = sorted(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        partitions = sorted(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in partitions])
         return _read_until_all_ends(consumer, set(partitions))
     finally:

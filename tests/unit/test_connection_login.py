@@ -74,7 +74,7 @@ class Fixture:
         await task
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - anything may bring it about
                 await asyncio.sleep(0)
 

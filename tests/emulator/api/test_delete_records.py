@@ -16,7 +16,7 @@ from tests.emulator.api.raw_client import RawClient, batch_of, milliseconds, pla
 confluent_kafka: Any = import_module("confluent_kafka")
 confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 HIGH_WATERMARK = -1
 
 

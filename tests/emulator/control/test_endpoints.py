@@ -343,4 +343,4 @@ def test_what_waits_in_the_broker_does_not_keep_control_waiting(client: Client, 
         (shown,) = client.get(f"/v1/transactions?transactional_id={transaction.transactional_id}")["transactions"]
         assert shown["state"] == "PrepareCommit"
         client.post(f"/v1/holds/{held['hold_id']}/release")
-        commit.result(10)
+        commit.result(60)

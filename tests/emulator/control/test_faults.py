@@ -72,7 +72,7 @@ def test_a_commit_is_held_seen_and_released(client: Client, transaction: Transac
         assert not commit.done()
         assert client.get(one)["is_in_place"] is False  # its count is used up, but it holds
         assert client.post(f"{one}/release") == {**held, "hits": 1, "is_in_place": False}
-        commit.result(10)
+        commit.result(60)
 
 
 def test_removing_lets_go_too(client: Client, transaction: Transaction) -> None:
@@ -82,7 +82,7 @@ def test_removing_lets_go_too(client: Client, transaction: Transaction) -> None:
         commit = threads.submit(transaction.commit)
         client.get(f"{one}/wait?held=1")
         client.delete(one)
-        commit.result(10)
+        commit.result(60)
     client.refused(404, "GET", one)
 
 

@@ -36,7 +36,7 @@ class EmulatorProcess:
         self._process.terminate()
         assert self._process.stdout is not None
         self._process.stdout.close()
-        return self._process.wait(20)
+        return self._process.wait(60)
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ def test_a_held_commit_is_seen_and_released_by_its_button(browser: Browser, cont
         assert shown(browser, "transactions", "held-commit", "Ongoing", "orders 0")
         assert shown(browser, "partitions", "orders-0", "1 offset", "held-commit from offset")
         browser.find(button(f"Release fault {held.fault_id}")).click()
-        commit.result(10)
+        commit.result(60)
     until(lambda: rows(browser, "faults") == [])
     until(lambda: not shown(browser, "transactions", "held-commit"))
     until(lambda: shown(browser, "partitions", "orders-0", "nothing"))

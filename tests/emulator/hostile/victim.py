@@ -11,7 +11,7 @@ from typing import Self
 from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from tests.emulator.api.raw_client import RawClient
 
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0
 
 
 class Victim(logging.Handler):

@@ -15,7 +15,7 @@ kafka: Any = import_module("kafka")
 confluent_kafka: Any = import_module("confluent_kafka")
 confluent_kafka_admin: Any = import_module("confluent_kafka.admin")
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_a_consumer_notices(emulator: Emulator, consumer: Any, topic: str) -> No
 
     until(lambda: assigned() == 2)
     admin = confluent_kafka_admin.AdminClient({"bootstrap.servers": emulator.bootstrap_servers})
-    admin.create_partitions([confluent_kafka_admin.NewPartitions(topic, 4)])[topic].result(10)
+    admin.create_partitions([confluent_kafka_admin.NewPartitions(topic, 4)])[topic].result(60)
     until(lambda: assigned() == 4)
 
 

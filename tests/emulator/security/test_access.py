@@ -147,7 +147,7 @@ def test_dual_writes_need_the_right_to_two_phase_commit(emulator: Emulator) -> N
         producer.init_transactions()
         producer.begin_transaction()
         with pytest.raises(AuthorizationError, match="DESCRIBE on the topic 'secret'"):
-            producer.send("secret", b"v").result(10)
+            producer.send("secret", b"v").result(60)
         producer.send("orders", b"v")
         producer.prepare_transaction()
         emulator.remove_acls(AclFilter(resource_type=ResourceType.TRANSACTIONAL_ID))
@@ -187,10 +187,10 @@ def test_confluent_kafka_grants(emulator: Emulator) -> None:
         kind.AclPermissionType.ALLOW,
     )
     with pytest.raises(KafkaException) as refused:
-        admin.create_acls([binding])[binding].result(10)
+        admin.create_acls([binding])[binding].result(60)
     assert refused.value.args[0].code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED
     emulator.add_acls(Acl.allow(ME, AclOperation.ALTER, ResourceType.CLUSTER))
-    admin.create_acls([binding])[binding].result(10)
+    admin.create_acls([binding])[binding].result(60)
     assert WRITES_ORDERS in emulator.acls()
     wanted = kind.AclBindingFilter(
         kind.ResourceType.TOPIC,
@@ -201,8 +201,8 @@ def test_confluent_kafka_grants(emulator: Emulator) -> None:
         kind.AclOperation.ANY,
         kind.AclPermissionType.ANY,
     )
-    assert admin.describe_acls(wanted).result(10) == [binding]
-    assert admin.delete_acls([wanted])[wanted].result(10) == [binding]
+    assert admin.describe_acls(wanted).result(60) == [binding]
+    assert admin.delete_acls([wanted])[wanted].result(60) == [binding]
     assert WRITES_ORDERS not in emulator.acls()
 
 

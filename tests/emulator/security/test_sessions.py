@@ -55,7 +55,7 @@ def test_transactions_go_on_over_the_end_of_sessions(caplog: pytest.LogCaptureFi
             while renewals(emulator) < 2 or number < 5:
                 assert time.monotonic() < deadline_s
                 ours.begin_transaction()
-                ours.send("ours", b"%d" % number).result(10)
+                ours.send("ours", b"%d" % number).result(60)
                 ours.commit_transaction()
                 theirs.begin_transaction()
                 theirs.produce("theirs", b"%d" % number)

@@ -18,7 +18,7 @@ from dualwrite.broker_emulator.transactions.ports import Marker
 from dualwrite.broker_emulator.transactions.producer_ids import ProducerIdBlocks, ProducerIdManager
 from dualwrite.broker_emulator.transactions.service import TransactionCoordinator
 
-DEADLINE_S = 5.0
+DEADLINE_S = 60.0
 
 
 @dataclass

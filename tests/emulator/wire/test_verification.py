@@ -318,11 +318,11 @@ def test_queue(world: World, by: int, first: Code, second: Code) -> None:
         incoming = ask(world, threads, identity.bumped(by), 2)
         # whichever of the two has to go is answered while the first question is still in flight
         gone = incoming if by < 0 else waiting
-        assert gone.result(10).error == (second if by < 0 else first)
+        assert gone.result(60).error == (second if by < 0 else first)
         assert not in_flight.done()
         held.release()
-        assert in_flight.result(10).error == NONE
-        assert (waiting.result(10).error, incoming.result(10).error) == (first, second)
+        assert in_flight.result(60).error == NONE
+        assert (waiting.result(60).error, incoming.result(60).error) == (first, second)
 
 
 @rule("Verification queue / ids do not wait for one another")
@@ -335,7 +335,7 @@ def test_queue_is_per_id(world: World) -> None:
         held.wait_reached()
         assert world.write("y", other).error == NONE
         held.release()
-        assert in_flight.result(10).error == NONE
+        assert in_flight.result(60).error == NONE
 
 
 @rule("Verification queue / the one that waited is asked about when the first is answered")
@@ -349,7 +349,7 @@ def test_turn(world: World) -> None:
         second = ask(world, threads, identity, 1)
         wait_until(lambda: queued_epoch(world) is not None)
         held.release()
-        assert [first.result(10).error, second.result(10).error] == [NONE, NONE]
+        assert [first.result(60).error, second.result(60).error] == [NONE, NONE]
     assert world.write("x", identity, "t").error == NONE
 
 
@@ -369,6 +369,6 @@ def test_queue_of_offset_commits(world: World, wire: Wire) -> None:
         second = threads.submit(commit, 2)
         wait_until(lambda: queued_epoch(world) is not None)
         third = threads.submit(commit, 3)
-        assert second.result(10) == Code.COORDINATOR_LOAD_IN_PROGRESS
+        assert second.result(60) == Code.COORDINATOR_LOAD_IN_PROGRESS
         held.release()
-        assert [first.result(10), third.result(10)] == [NONE, NONE]
+        assert [first.result(60), third.result(60)] == [NONE, NONE]
