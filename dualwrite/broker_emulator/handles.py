@@ -52,7 +52,7 @@ class HeldPoint:
         """How often the point has been reached."""
         return self._hold.hits
 
-    def wait_reached(self, timeout_s: float = 10.0) -> None:
+    def wait_reached(self, timeout_s: float = 60.0) -> None:
         """Block until the point is reached. Raises TimeoutError after `timeout_s`."""
         reached = asyncio.run_coroutine_threadsafe(self._hold.until_hit(), self._loop)
         try:

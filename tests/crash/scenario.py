@@ -206,6 +206,11 @@ def write_events(writer: DualWriter, topic: str, number: int) -> Seen:
     return Seen(None, tx.outcome)
 
 
+def fail() -> None:
+    """Act as a process that dies, or as foreign code that raises."""
+    raise InjectedError
+
+
 class AtPoint:
     """A pause hook that acts once, the first time its point is reached while it is armed."""
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.broker_emulator import Emulator
 from dualwrite.errors import DualWriteError, FencedError, RowLockTimeoutError, SnapshotTooOldError, StateRowError
+from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -21,7 +23,8 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, InjectedError, Predecessor, Scenario
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, InjectedError, Predecessor, Scenario, fail
+from tests.producer.test_tiers import TIERS
 from tests.recipes.pools import (
     AnyPool,
     AnyWrite,
@@ -36,6 +39,7 @@ from tests.recipes.pools import (
 )
 from tests.recipes.pools import scenario as scenario
 from tests.support.conditions import until
+from tests.support.databases import Database, unique
 from tests.support.kafka_ids import kafka_id_of
 
 DEADLINE_S = 30
@@ -88,15 +92,35 @@ def test_no_transaction_begins_under_an_id_whose_lease_was_lost_before_it_was_ta
         pytest.skip("on SQLite nobody can take a lease while a transaction holds the lock of the whole file")
     with make_pool(scenario) as before:
         write(before, scenario, 1)
-    with make_pool(scenario) as pool, ThreadPoolExecutor() as threads:
+    with make_pool(scenario) as pool:
+        lose_while_waiting(pool, scenario, leases, owner)
+    assert written(scenario) == {"1", "2"}
+    scenario.assert_nothing_open()
+
+
+def lose_while_waiting(pool: AnyPool, scenario: Scenario, leases: LeaseTable, owner: str | None) -> None:
+    """Write event 2 by a block that loses the lease of its slot while it waits for the lock to take the id over."""
+    with ThreadPoolExecutor() as threads:
         with locked_row(scenario):
             written_late = threads.submit(write, pool, scenario, 2)
             until(lambda: leases.owners()[0] is not None)
             leases.change(owner=owner, expires_at_ms=int(time.time() * 1000) + HOUR_MS)
         assert written_late.result(DEADLINE_S).outcome is Outcome.COMMITTED
-        assert (pool.status.moved_total, pool.status.lost_total) == (1, 1)
-    assert written(scenario) == {"1", "2"}
-    scenario.assert_nothing_open()
+    assert (pool.status.moved_total, pool.status.lost_total) == (1, 1)
+
+
+def test_the_lease_is_looked_at_after_each_take_over(database: Database) -> None:
+    """Where an abort raises the epoch, a slot is taken over again after a block that was rolled back."""
+    if database.engine.dialect.name != "postgresql":
+        pytest.skip("SQLite locks the whole file, and on MariaDB a block that waited for its slot gets no new one")
+    with Emulator(config=TIERS[Tier.STORED_PAIR]) as emulator:
+        scenario = Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
+        with make_pool(scenario, pause=AtPoint(PausePoint.AFTER_PREPARE, fail)) as pool:
+            with pytest.raises(InjectedError):
+                write(pool, scenario, 1)
+            lose_while_waiting(pool, scenario, LeaseTable(scenario), "another")
+        assert written(scenario) == {"2"}
+        scenario.assert_nothing_open()
 
 
 def test_on_sqlite_a_block_whose_lease_was_lost_before_its_first_statement_is_refused(

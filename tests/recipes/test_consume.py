@@ -24,7 +24,9 @@ from dualwrite.recipes.consume.consume import (
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
 from dualwrite.recipes.consume.consumers import adapter_of
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from tests.crash.scenario import AtPoint, InjectedError, fail
 from tests.support.conditions import until
 from tests.support.consumers import LIBRARIES, Consumers, confluent_kafka
 from tests.support.databases import Database, SqliteDatabase, event_bodies, events, unique
@@ -62,11 +64,12 @@ class Site:
     def place(self) -> OffsetPlace:
         return OffsetsInDatabase(self.database.engine) if self._place == "database" else OffsetsInTransaction()
 
-    def writer(self) -> DualWriter:
+    def writer(self, pause: PauseHook | None = None) -> DualWriter:
         writer = DualWriter(
             self.database.engine,
             bootstrap_servers=self.emulator.bootstrap_servers,
             transactional_id=unique("mover"),
+            pause=pause,
         )
         self._to_close.append(writer)
         return writer
@@ -165,6 +168,17 @@ def test_what_raised_is_read_again(site: Site) -> None:
         until(lambda: pipeline.step(1_000) < 0)
     until(lambda: (pipeline.step(1_000), len(event_bodies(site.database)) >= 3)[1])
     site.assert_carried("a", "b", "c")
+
+
+def test_a_write_that_raised_after_its_decision_is_not_repeated(site: Site) -> None:
+    site.fill("a", "b", "c")
+    pipeline = site.pipeline(writer=site.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, fail)))
+    with pytest.raises(InjectedError):
+        until(lambda: pipeline.step(1_000) < 0)
+    until(lambda: (pipeline.step(1_000), len(event_bodies(site.database)) >= 3)[1])
+    site.fill("d")
+    carry(pipeline, 1)
+    site.assert_carried("a", "b", "c", "d")
 
 
 def test_what_kafka_refused_is_read_again(site: Site) -> None:

@@ -15,7 +15,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as redo
-from tests.crash.scenario import AtPoint, InjectedError
+from tests.crash.scenario import AtPoint, InjectedError, fail
 from tests.recipes.repairs import Site, Way, let_end, site_of
 from tests.recipes.test_repair import site, store
 from tests.recipes.test_repair_evidence import serviced
@@ -26,11 +26,7 @@ from tests.support.databases import Database
 __all__ = ["site", "store"]  # fixtures
 
 
-def fail() -> None:
-    raise InjectedError
-
-
-def decided(site: Site, *partitions: int, offsets: bool = False) -> None:
+def decided(site: Site, *partitions: int, value: str = "decided", offsets: bool = False) -> None:
     """Leave a dual write with one record for each partition, by a process that dies before Kafka's commit."""
     dies = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, fail)
     with (
@@ -38,9 +34,9 @@ def decided(site: Site, *partitions: int, offsets: bool = False) -> None:
         pytest.raises(InjectedError),
         writer.transaction() as tx,
     ):
-        tx.connection.execute(ROWS.insert().values(value="decided"))
+        tx.connection.execute(ROWS.insert().values(value=value))
         for partition in partitions:
-            tx.send("orders", "decided", key=b"k", headers=[("h", None)], partition=partition, timestamp_ms=4711)
+            tx.send("orders", value, key=b"k", headers=[("h", None)], partition=partition, timestamp_ms=4711)
         if offsets:
             tx.send_offsets({TopicPartition("others", 0): OffsetAndMetadata(1)}, ConsumerGroupMetadata("group"))
 
@@ -96,6 +92,17 @@ def test_one_partition_has_left_the_log_and_the_other_shows_the_abort(site: Site
     site.delete_records(partition=1)
     assert site.recover() is Outcome.REPAIRED
     assert site.committed() == ["decided", "decided"]
+
+
+def test_the_copy_of_a_repair_that_is_itself_aborted_has_what_was_owed(site: Site) -> None:
+    decided(site, 0)
+    let_end(site, Way.OPERATOR)
+    decided(site, 1, value="later")  # whose transaction begins with what is owed
+    let_end(site, Way.OPERATOR)
+    for partition in (0, 1):
+        site.delete_records(partition=partition)
+    assert site.recover() is Outcome.REPAIRED
+    assert site.committed() == ["decided", "later"]
 
 
 def test_what_nothing_proves_to_be_aborted_is_not_published_again(site: Site) -> None:

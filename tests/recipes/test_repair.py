@@ -17,12 +17,14 @@ from dualwrite.errors import (
     FencedError,
     KafkaTimeoutError,
     KafkaUnreachableError,
+    NotDurableError,
     RetriableError,
 )
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import BOUNDED, BY_STORED_PAIR
 from tests.recipes.repairs import FOREIGN, Site, Way, acknowledge, let_end, nodes_for, site_of, sqlite_store, ways_of
@@ -81,6 +83,26 @@ def test_what_was_aborted_against_the_decision_is_published_again(
         sleeper.wake()
         site.write("last")
         site.assert_agreed("before", "decided", "later", "last")
+
+
+@every_tier
+def test_an_open_transaction_is_not_aborted_by_a_database_that_may_be_outdated(
+    store: Database, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that was cut off from its standbys has no row yet of the dual write that the new primary decided."""
+
+    def is_cut_off(*_: object, **__: object) -> None:
+        raise NotDurableError("cut off from its standbys")
+
+    with site_of(tier, store) as site:
+        site.falls_asleep(PausePoint.AFTER_PREPARE, lambda writer: write(writer, "open"))
+        with monkeypatch.context() as patched, site.writer() as writer:
+            patched.setattr(SqlAlchemyStateStore, "make_durable", is_cut_off)
+            with pytest.raises(NotDurableError):
+                writer.recover()
+        assert site.world.described(site.kafka_id)[0] == "Ongoing"
+        site.write("later")
+        site.assert_agreed("later")
 
 
 def test_kafka_leaves_while_the_log_is_read(site: Site) -> None:

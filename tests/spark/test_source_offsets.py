@@ -261,10 +261,15 @@ def test_new_topics_of_a_pattern_are_found() -> None:
     assert found.latest(At({A0: 8})) == At({A0: 8, B0: 2})
 
 
-def test_an_open_transaction_before_a_chosen_start_means_nothing_to_read_yet() -> None:
-    waiting = planner({A0: (0, 4, 9)}, startingOffsets='{"a": {"0": 7}}')
-    assert waiting.starting(LATEST) == At({A0: 7})
-    assert waiting.latest(At({A0: 7})) == At({A0: 7})
+@pytest.mark.parametrize("start", [7, 9])
+def test_an_open_transaction_before_a_chosen_start_means_nothing_to_read_yet(start: int) -> None:
+    waiting = planner({A0: (0, 4, 9)}, startingOffsets=f'{{"a": {{"0": {start}}}}}')
+    assert waiting.starting(LATEST) == At({A0: start})
+    assert waiting.latest(At({A0: start})) == At({A0: start})
+
+
+def test_a_start_behind_the_high_watermark_is_a_loss() -> None:
+    assert planner({A0: (0, 4, 9)}).latest(At({A0: 10})) == At({A0: 4})
 
 
 # what was lost

@@ -162,7 +162,7 @@ def _is_commit(request: bytes) -> bool:
 class SqliteDatabase:
     """A SQLite file whose connections obey a switchboard, since there is no network to cut."""
 
-    def __init__(self, directory: Path, *, busy_timeout_s: float = 5) -> None:
+    def __init__(self, directory: Path, *, busy_timeout_s: float = 60) -> None:
         self._busy_timeout_s = busy_timeout_s
         self.url = sa.URL.create("sqlite", database=str(directory / f"{uuid.uuid4().hex[:12]}.db"))
         self.aside = sa.create_engine(self.url, poolclass=sa.NullPool)

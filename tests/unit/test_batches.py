@@ -134,6 +134,15 @@ def test_at_most_five_batches_of_a_partition_are_on_their_way() -> None:
     assert drain(acc) == [batches[5]]
 
 
+def test_a_batch_is_not_behind_itself() -> None:
+    acc = accumulator()
+    (batch,) = fill(acc, 1)
+    drain(acc)
+    assert not batch.queue.has_unresolved_before(batch)
+    acc.send_again(batch, 0, 45)
+    assert not batch.queue.has_unresolved_before(batch)
+
+
 def test_what_is_sent_again_goes_first_alone_and_unchanged() -> None:
     acc = accumulator()
     batches = fill(acc, 4)

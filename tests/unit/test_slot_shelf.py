@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,6 +19,7 @@ class FakeWrites:
     def __init__(self, number: int) -> None:
         self.transactional_id = transactional_id_of("p", number)
         self.state = SlotState.READY
+        self.owned = SimpleNamespace(slot=self)
         self.has_stored = False
         self.refused = None
 
@@ -103,6 +105,17 @@ def test_the_slot_that_was_used_last_is_used_next() -> None:
         shelf.put_idle(slot)
     shelf.request_turn(lambda: None)
     assert shelf.take_idle() is slots[1]
+
+
+def test_a_slot_is_taken_at_once_only_below_the_limit() -> None:
+    shelf = SlotRegistry(1)
+    shelf.request_turn(lambda: None)
+    shelf.take_new(slot := a_slot(0))
+    shelf.put_idle(slot)
+    shelf.request_turn(lambda: None)
+    assert shelf.take_at_once() is None
+    shelf.give_back_turn()
+    assert shelf.take_at_once() is slot
 
 
 def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:

@@ -57,15 +57,15 @@ class FaultHandle:
         """Responses that no client received: those to copies of requests, and dropped ones."""
         return list(self._unsent)
 
-    def wait(self, hits: int = 1, timeout_s: float = 10.0) -> None:
+    def wait(self, hits: int = 1, timeout_s: float = 60.0) -> None:
         """Block until the fault has hit `hits` requests. Raises TimeoutError after `timeout_s`."""
         self._wait(lambda: self._hits, hits, "hits", timeout_s)
 
-    def wait_held(self, count: int = 1, timeout_s: float = 10.0) -> None:
+    def wait_held(self, count: int = 1, timeout_s: float = 60.0) -> None:
         """Block until `count` requests are waiting for `release`. Raises TimeoutError after `timeout_s`."""
         self._wait(lambda: self._held, count, "held", timeout_s)
 
-    def wait_unsent(self, count: int = 1, timeout_s: float = 10.0) -> list[Any]:
+    def wait_unsent(self, count: int = 1, timeout_s: float = 60.0) -> list[Any]:
         """Block until there are `count` unsent responses, and return them. Raises TimeoutError."""
         self._wait(lambda: len(self._unsent), count, "unsent responses", timeout_s)
         return self.unsent
