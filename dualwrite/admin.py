@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, TypeVar, Unpack, cast
 
 from dualwrite.client.admin.calls import AdminCalls, HangingSearch
 from dualwrite.client.admin.driver import AdminDriver, AdminTransport
@@ -37,6 +37,7 @@ from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
+from dualwrite.exact import exact
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import AdminSettings
 
@@ -112,7 +113,7 @@ class AsyncTransactionAdmin:
         Raises `InvalidPatternError`, and `UnsupportedByBrokerError` for a pattern that only a newer broker can match,
         or for `running_longer_than_ms` with a broker without KIP-994.
         """
-        pattern = transactional_id_pattern
+        pattern = None if transactional_id_pattern is None else exact(transactional_id_pattern)
         ids = IdFilter(pattern, matcher(pattern)) if pattern else None
         filters = Filters(_states(states), tuple(producer_ids), running_longer_than_ms, ids)
         return await self._calls().list_transactions(filters, self._deadline_s(timeout_ms))
@@ -121,7 +122,7 @@ class AsyncTransactionAdmin:
         self, prefix: str, *, timeout_ms: int | None = None
     ) -> tuple[TransactionListing, ...]:
         """List the transactional ids that begin with `prefix`, with brokers of every version."""
-        ids = IdFilter(pattern_of_prefix(prefix), lambda transactional_id: transactional_id.startswith(prefix))
+        ids = IdFilter(pattern_of_prefix(exact(prefix)), lambda transactional_id: transactional_id.startswith(prefix))
         return await self._calls().list_transactions(Filters(ids=ids), self._deadline_s(timeout_ms))
 
     async def describe_transactions(
@@ -135,7 +136,7 @@ class AsyncTransactionAdmin:
         self, transactional_id: str, *, timeout_ms: int | None = None
     ) -> TransactionDescription:
         """Describe one transactional id. Raises `TransactionalIdNotFoundError`."""
-        return await self._calls().describe_transaction(transactional_id, self._deadline_s(timeout_ms))
+        return await self._calls().describe_transaction(exact(transactional_id), self._deadline_s(timeout_ms))
 
     async def describe_producers(
         self,
@@ -145,7 +146,7 @@ class AsyncTransactionAdmin:
         timeout_ms: int | None = None,
     ) -> dict[TopicPartition, tuple[ActiveProducer, ...]]:
         """Describe the producers that partitions remember, at their leaders or at the replica of `broker_id`."""
-        partitions = [TopicPartition(*partition) for partition in _several("partitions", topic_partitions)]
+        partitions = [_partition(partition) for partition in _several("partitions", topic_partitions)]
         return await self._calls().describe_producers(partitions, broker_id, self._deadline_s(timeout_ms))
 
     async def find_hanging(
@@ -172,7 +173,9 @@ class AsyncTransactionAdmin:
         """
         if partition is not None and topic is None:
             raise ValueError("find_hanging() with a partition needs its topic")
-        search = HangingSearch(topic, partition, broker_id, max_transaction_timeout_ms)
+        search = HangingSearch(
+            None if topic is None else exact(topic), partition, broker_id, max_transaction_timeout_ms
+        )
         return await self._calls().find_hanging(search, self._deadline_s(timeout_ms))
 
     # ---- ending ---------------------------------------------------------------------------------------------
@@ -197,7 +200,7 @@ class AsyncTransactionAdmin:
         Raises `AdminError` if no transaction starts at that offset, or if the producer epoch (INVALID_PRODUCER_EPOCH)
         or the coordinator epoch (TRANSACTION_COORDINATOR_FENCED) is too old.
         """
-        calls, partition, deadline_s = self._calls(), TopicPartition(*topic_partition), self._deadline_s(timeout_ms)
+        calls, partition, deadline_s = self._calls(), _partition(topic_partition), self._deadline_s(timeout_ms)
         if start_offset is not None and producer_id is producer_epoch is coordinator_epoch is None:
             await calls.abort_at(partition, start_offset, deadline_s)
         elif start_offset is None and None not in (producer_id, producer_epoch, coordinator_epoch):
@@ -227,7 +230,7 @@ class AsyncTransactionAdmin:
 
         Raises `AdminError` if that transaction is not open on the partition, or if another one of its producer is.
         """
-        partition, deadline_s = TopicPartition(*topic_partition), self._deadline_s(timeout_ms)
+        partition, deadline_s = _partition(topic_partition), self._deadline_s(timeout_ms)
         await self._calls().commit_at(partition, prepared_state, deadline_s)
 
     async def commit_prepared_transactions(
@@ -241,7 +244,7 @@ class AsyncTransactionAdmin:
         is not known: they may be committed, open, aborted, or have another owner, which a producer that takes the id
         over finds out (`complete_transaction`).
         """
-        return await self._calls().end_by_pair(prepared, self._deadline_s(timeout_ms), commit=True)
+        return await self._calls().end_by_pair(_by_exact_id(prepared), self._deadline_s(timeout_ms), commit=True)
 
     async def abort_open_transactions(
         self, pairs: Mapping[str, PreparedTxnState], *, timeout_ms: int | None = None
@@ -252,7 +255,7 @@ class AsyncTransactionAdmin:
         **If a database has committed, this loses the records.** Refused for ids that another producer has taken over,
         even if it kept the transaction (KIP-939); `force_terminate_transaction` aborts that.
         """
-        return await self._calls().end_by_pair(pairs, self._deadline_s(timeout_ms), commit=False)
+        return await self._calls().end_by_pair(_by_exact_id(pairs), self._deadline_s(timeout_ms), commit=False)
 
     async def force_terminate_transaction(
         self, transactional_id: str, *, timeout_ms: int | None = None
@@ -269,7 +272,7 @@ class AsyncTransactionAdmin:
         `TransactionalIdNotFoundError` for an id that no coordinator knows (InitProducerId would create it).
         """
         return await self._calls().force_terminate(
-            transactional_id, self._config.request_timeout_ms, self._deadline_s(timeout_ms)
+            exact(transactional_id), self._config.request_timeout_ms, self._deadline_s(timeout_ms)
         )
 
     async def overwrite_end(self, seen: TransactionDescription) -> None:
@@ -290,7 +293,7 @@ class AsyncTransactionAdmin:
 
         Kafka before 2.8 has no topic ids.
         """
-        return await self._calls().describe_topic_ids(topics, self._deadline_s(timeout_ms))
+        return await self._calls().describe_topic_ids(_several("topics", topics), self._deadline_s(timeout_ms))
 
     async def describe_topics(
         self, topics: Collection[str], *, timeout_ms: int | None = None
@@ -299,7 +302,7 @@ class AsyncTransactionAdmin:
 
         That decides whether a dual write whose transaction a broker aborts can be published again.
         """
-        return await self._calls().describe_topics(topics, self._deadline_s(timeout_ms))
+        return await self._calls().describe_topics(_several("topics", topics), self._deadline_s(timeout_ms))
 
     async def describe_features(self, *, timeout_ms: int | None = None) -> dict[int, BrokerFeatures]:
         """Describe API versions and feature levels, by broker id (KIP-35, KIP-584)."""
@@ -313,7 +316,7 @@ class AsyncTransactionAdmin:
         Sends an InitProducerId that brokers have to refuse, for an id on which this client should have the rights of a
         producer: WRITE and TWO_PHASE_COMMIT.
         """
-        return await self._calls().describe_two_phase_commit(transactional_id, self._deadline_s(timeout_ms))
+        return await self._calls().describe_two_phase_commit(exact(transactional_id), self._deadline_s(timeout_ms))
 
     # ---- the end --------------------------------------------------------------------------------------------
 
@@ -568,7 +571,16 @@ def _states(states: Collection[str]) -> tuple[str, ...]:
     return tuple(TransactionState(state).value for state in _several("states", states))
 
 
+def _partition(given: TopicPartition) -> TopicPartition:
+    topic, partition = TopicPartition(*given)
+    return TopicPartition(exact(topic), partition)
+
+
+def _by_exact_id(pairs: Mapping[str, PreparedTxnState]) -> dict[str, PreparedTxnState]:
+    return {exact(transactional_id): pair for transactional_id, pair in pairs.items()}
+
+
 def _several(what: str, given: Iterable[T]) -> list[T]:
     if isinstance(given, str):
         raise TypeError(f"{what} have to be a list, not the str {given!r}")
-    return list(given)
+    return [cast("T", exact(each)) if isinstance(each, str) else each for each in given]

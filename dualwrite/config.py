@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from dualwrite import partitioners
 from dualwrite.errors import ConfigError
+from dualwrite.exact import exact
 from dualwrite.partitioners import Partitioner
 from dualwrite.security_config import SECURITY_PARSERS, SecurityConfig
 from dualwrite.serializers import Serializer
@@ -188,17 +189,18 @@ def _servers(name: str, value: Any) -> tuple[tuple[str, int], ...]:
     if not isinstance(value, str | Iterable):
         raise ConfigError(f"{name}: {shown(value)} is not host:port[,host:port]")
     parts = value.split(",") if isinstance(value, str) else list(value)
-    servers = tuple(_server(name, part) for part in parts if str(part).strip())
+    texts = [exact(part) if isinstance(part, str) else str(part) for part in parts]
+    servers = tuple(_server(name, text) for text in texts if text.strip())
     if not servers:
         raise ConfigError(f"{name} names no server: set it to host:port[,host:port]")
     return servers
 
 
-def _server(name: str, value: Any) -> tuple[str, int]:
-    scheme, is_url, rest = str(value).strip().partition("://")
+def _server(name: str, value: str) -> tuple[str, int]:
+    scheme, is_url, rest = value.strip().partition("://")
     if is_url:
         raise ConfigError(_url(name, scheme, rest))
-    host, colon, port = str(value).strip().rpartition(":")
+    host, colon, port = value.strip().rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65536:
         raise ConfigError(f"{name}: {shown(value)} is not host:port")
     return host.removeprefix("[").removesuffix("]"), int(port)
@@ -217,7 +219,7 @@ def _url(name: str, scheme: str, rest: str) -> str:
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{name}: {shown(value)} is not a non-empty str")
-    return value
+    return exact(value)
 
 
 def _optional_text(name: str, value: Any) -> str | None:
@@ -251,7 +253,9 @@ def _optional_int(least: int, most: int) -> Callable[[str, Any], int | None]:
 
 
 def _partitioner(name: str, value: Any) -> str | Partitioner:
-    if callable(value) or (isinstance(value, str) and value in partitioners.NAMES):
+    if isinstance(value, str) and value in partitioners.NAMES:
+        return exact(value)
+    if callable(value):
         return value  # type: ignore[no-any-return]
     raise ConfigError(
         f"{name}: {shown(value)} is neither one of {', '.join(partitioners.NAMES)} "
@@ -272,7 +276,8 @@ def _serializer(name: str, value: Any) -> Serializer | None:
 
 def _choice(choices: Mapping[str, int]) -> Callable[[str, Any], int]:
     def parse(name: str, value: Any) -> int:
-        found = choices.get(str(value).lower()) if isinstance(value, str | int) else None
+        text = exact(value) if isinstance(value, str) else str(value)
+        found = choices.get(text.lower()) if isinstance(value, str | int) else None
         if found is None:
             raise ConfigError(f"{name}: {shown(value)} is not one of {', '.join(choices)}")
         return found

@@ -14,6 +14,7 @@ from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.log.partition_log import LogDescription, LogRecord, OffsetOutOfRangeError, PartitionLogCalls
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
+from dualwrite.exact import exact
 
 __all__ = ["LogDescription", "LogRecord", "OffsetOutOfRangeError", "PartitionLog"]
 
@@ -38,7 +39,9 @@ class PartitionLog:
         self._timeout_s = timeout_ms / 1000
         self._most_bytes = most_bytes
         parsed = AdminConfig.parse(config, {})
-        self._calls = PartitionLogCalls(parsed, topic, self._io.loop, unreachable_timeout_ms=unreachable_timeout_ms)
+        self._calls = PartitionLogCalls(
+            parsed, exact(topic), self._io.loop, unreachable_timeout_ms=unreachable_timeout_ms
+        )
 
     def append(self, value: bytes) -> int:
         """Append a record, with the acknowledgement of all in-sync replicas; return an offset at which it is.

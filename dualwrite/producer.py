@@ -335,8 +335,8 @@ class Producer(ProducerBase[RecordFuture]):
         bulk = BulkSend(self._core, topic, records)
         deadline_s = self._deadline_s()
         while (operation := bulk.advance()) is not None:
-            self._wait_to_send(operation, topic, deadline_s, bulk.progress)
-        return SentRecords(topic, bulk.parts, bulk.record_count, self._core)
+            self._wait_to_send(operation, bulk.topic, deadline_s, bulk.progress)
+        return SentRecords(bulk.topic, bulk.parts, bulk.record_count, self._core)
 
     def _wait_to_send(self, operation: Operation, topic: str, deadline_s: float, progress: Callable[[], str]) -> None:
         waiter = self._new_waiter()

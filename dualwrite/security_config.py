@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from dualwrite.errors import ConfigError
+from dualwrite.exact import exact
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PASSWORD_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -98,7 +99,7 @@ class SecurityConfig:
 
 def _one_of(*choices: str) -> Callable[[str, Any], str]:
     def parse(name: str, value: Any) -> str:
-        found = value.upper() if isinstance(value, str) else None
+        found = exact(value).upper() if isinstance(value, str) else None
         if found not in choices:
             raise ConfigError(f"{name}: {value!r} is not one of {', '.join(choices)}")
         return found
@@ -108,13 +109,13 @@ def _one_of(*choices: str) -> Callable[[str, Any], str]:
 
 def _secret(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value):
-        return value
+        return None if value is None else exact(value)
     raise ConfigError(f"{name} is not a non-empty str")
 
 
 def _login(name: str, value: Any) -> str | None:
     if value is None or (isinstance(value, str) and value and "\0" not in value):
-        return value
+        return None if value is None else exact(value)
     raise ConfigError(f"{name}: {value!r} is not a non-empty str without NUL")
 
 
@@ -124,7 +125,7 @@ def _path(name: str, value: Any) -> str | None:
     text = value.__fspath__() if hasattr(value, "__fspath__") else value
     if not isinstance(text, str) or not text:
         raise ConfigError(f"{name}: {value!r} is not the path of a file")
-    return text
+    return exact(text)
 
 
 def _token_provider(name: str, value: Any) -> Callable[[], str] | None:
@@ -138,7 +139,7 @@ def _token_provider(name: str, value: Any) -> Callable[[], str] | None:
 
 def _extensions(name: str, value: Any) -> tuple[tuple[str, str], ...]:
     if isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair):
-        return tuple(sorted(value.items()))
+        return tuple(sorted((exact(key), exact(text)) for key, text in value.items()))
     raise ConfigError(f"{name} has to be a mapping of str to str, not {type(value).__name__}")
 
 

@@ -18,10 +18,10 @@ from dualwrite.client.records.delivery import OnDelivery
 from dualwrite.client.records.record import RecordHeaders
 from dualwrite.client.records.record_future import BaseRecordFuture
 from dualwrite.client.records.send_arguments import (
-    check_topic,
     checked_headers,
     checked_partition,
     checked_timestamp_ms,
+    checked_topic,
     encoded,
 )
 from dualwrite.client.records.traces import SpanEnd, end_unsent
@@ -180,7 +180,7 @@ class ProducerBase(Generic[FutureT]):
     ) -> FutureT | BlockedSend:
         """Do what `send()` does, except for waiting."""
         if type(topic) is not str:
-            check_topic(topic)
+            topic = checked_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)
         core = self._core
         if core.serializers.any:

@@ -22,7 +22,7 @@ from dualwrite.client.records.compression import codec_for
 from dualwrite.client.records.delivery import DeliveryCallbacks
 from dualwrite.client.records.partition_queue import Batch
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, ReadyRecord, TopicPartition
-from dualwrite.client.records.send_arguments import PartitionChoice, Serializers, check_topic
+from dualwrite.client.records.send_arguments import PartitionChoice, Serializers, checked_topic
 from dualwrite.client.records.traces import record_tracer
 from dualwrite.client.records.value_batch import records_factory
 from dualwrite.client.sender import Sender
@@ -395,7 +395,7 @@ class ProducerCore:
         return accepted
 
     def _want_topic(self, topic: str) -> Operation:
-        check_topic(topic)
+        checked_topic(topic)
         self.wake()
         return self._interruptible(self._sender.want_topic(topic))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from dualwrite.client.records.send_arguments import check_topic
+from dualwrite.client.records.send_arguments import checked_topic
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError, InvalidRecordError
 from examples.flights.job import Method
@@ -104,7 +104,7 @@ def _topic_of(method: Method, topic: str) -> str:
 def _topic(text: str) -> str:
     try:
         for method in Method:
-            check_topic(_topic_of(method, text))
+            checked_topic(_topic_of(method, text))
     except InvalidRecordError as error:
         raise argparse.ArgumentTypeError(str(error).partition(";")[0]) from error
     return text

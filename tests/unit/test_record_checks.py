@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from dualwrite.client.records.send_arguments import (
-    check_topic,
     checked_headers,
     checked_partition,
     checked_timestamp_ms,
+    checked_topic,
     encoded,
 )
 from dualwrite.errors import InvalidRecordError
@@ -31,17 +31,17 @@ def value(content: Any) -> bytes | None:
 @pytest.mark.parametrize(
     ("check", "given", "words"),
     [
-        (check_topic, None, "the topic is None, not a str"),
-        (check_topic, b"orders", "the topic is bytes, not a str"),
-        (check_topic, ["orders"], "the topic is list, not a str"),
-        (check_topic, "", "'' is not a valid topic name"),
-        (check_topic, ".", "not a valid topic name"),
-        (check_topic, "..", "not a valid topic name"),
-        (check_topic, "a b", "not a valid topic name"),
-        (check_topic, "a\n", "not a valid topic name"),
-        (check_topic, "Zoë", "not a valid topic name"),
-        (check_topic, "\ud800", "not a valid topic name"),
-        (check_topic, "a" * 250, "not a valid topic name"),
+        (checked_topic, None, "the topic is None, not a str"),
+        (checked_topic, b"orders", "the topic is bytes, not a str"),
+        (checked_topic, ["orders"], "the topic is list, not a str"),
+        (checked_topic, "", "'' is not a valid topic name"),
+        (checked_topic, ".", "not a valid topic name"),
+        (checked_topic, "..", "not a valid topic name"),
+        (checked_topic, "a b", "not a valid topic name"),
+        (checked_topic, "a\n", "not a valid topic name"),
+        (checked_topic, "Zoë", "not a valid topic name"),
+        (checked_topic, "\ud800", "not a valid topic name"),
+        (checked_topic, "a" * 250, "not a valid topic name"),
         (checked_partition, "0", "the partition is '0' (str), not a whole number"),
         (checked_partition, True, "the partition is True (bool), not a whole number"),
         (checked_partition, 1.0, "the partition is 1.0 (float), not a whole number"),
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_said(check: Callable[[Any], object], given: Any, words
 
 def test_what_is_right_passes() -> None:
     for topic in ("a", "A.b_c-1", "...", "a" * 249):
-        check_topic(topic)
+        checked_topic(topic)
     assert (checked_partition(0), checked_partition(LikeNumpy())) == (0, 7)
     assert checked_timestamp_ms(2**63 - 1) == 2**63 - 1
     assert [value(content) for content in ("ë", b"b", bytearray(b"c"), memoryview(b"d"), None)] == [

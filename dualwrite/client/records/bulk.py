@@ -15,10 +15,10 @@ from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import ReadyRecord, Record
 from dualwrite.client.records.send_arguments import (
-    check_topic,
     checked_headers,
     checked_partition,
     checked_timestamp_ms,
+    checked_topic,
     encoded,
 )
 from dualwrite.client.records.traces import end, fail
@@ -50,8 +50,7 @@ class BulkSend:
     """One call of `send_batch()`."""
 
     def __init__(self, core: ProducerCore, topic: Any, records: Any) -> None:
-        check_topic(topic)
-        self.topic: Final[str] = topic
+        self.topic: Final = checked_topic(topic)
         self.parts: Final[list[Part]] = []
         self.accepted = 0
         self._core = core

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.client.records.serializer_kinds import call_of, described
 from dualwrite.errors import InvalidRecordError
+from dualwrite.exact import exact
 from dualwrite.partitioners import Partitioner, partitioning
 from dualwrite.serializers import Headers, Serializer
 
@@ -30,14 +31,15 @@ def _invalid(sentence: str) -> InvalidRecordError:
     return InvalidRecordError(f"{sentence}; the record was not sent")
 
 
-def check_topic(topic: Any) -> None:
-    """Raise if `topic` is not a valid topic name by Kafka's rules."""
+def checked_topic(topic: Any) -> str:
+    """Return `topic` as a plain str; raise if it is not a valid topic name by Kafka's rules."""
     if not isinstance(topic, str):
         raise _invalid(f"the topic is {_type_name(topic)}, not a str")
     if _LEGAL_TOPIC.match(topic) is None:
         raise _invalid(
             f"{topic!r} is not a valid topic name: Kafka takes 1 to 249 letters, digits, '.', '_' and '-' (ASCII)"
         )
+    return exact(topic)
 
 
 def whole_number(what: str, number: Any, most: int) -> int:
@@ -87,6 +89,7 @@ def _header(pair: Any) -> Header:
     name, value = pair
     if not isinstance(name, str):
         raise _invalid(f"the name of header {name!r} is {_type_name(name)}, not a str")
+    name = exact(name)
     _utf8(f"the name of header {name!r}", name)
     if value is None or type(value) is bytes:
         return name, value
@@ -99,7 +102,7 @@ def _header(pair: Any) -> Header:
 
 def _utf8(what: str, text: str) -> bytes:
     try:
-        return text.encode()
+        return exact(text).encode()
     except UnicodeEncodeError as error:
         raise _invalid(
             f"{what} has an unpaired surrogate at character {error.start}, which is not valid UTF-8"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from dualwrite.exact import exact
 
 _GENERATION: Final = struct.Struct("=i")  # librdkafka writes it as its machine does
 _LIBRDKAFKA_MAGIC: Final = b"CGMDv2:"
@@ -23,7 +24,13 @@ def group_of(given: Any) -> ConsumerGroupMetadata:
     Raises `TypeError` or `ValueError` for anything else.
     """
     if isinstance(given, ConsumerGroupMetadata):
-        return given
+        instance = given.group_instance_id
+        return ConsumerGroupMetadata(
+            exact(given.group_id),
+            given.generation_id,
+            exact(given.member_id),
+            None if instance is None else exact(instance),
+        )
     if isinstance(given, str):
         return ConsumerGroupMetadata(_group_id(given))
     if isinstance(given, bytes):
@@ -49,7 +56,7 @@ def _unknown(given: Any) -> TypeError:
 def _group_id(group_id: Any) -> str:
     if not isinstance(group_id, str) or not group_id:
         raise ValueError(f"the consumer's group id is {group_id!r}, and without a group there is nothing to commit to")
-    return group_id
+    return exact(group_id)
 
 
 def _of_librdkafka(serialized: bytes) -> ConsumerGroupMetadata:
@@ -101,21 +108,27 @@ def positions_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     Partitions of which nothing was read are left out.
     """
     if isinstance(given, Mapping):
-        return {TopicPartition(*partition): _position(offset) for partition, offset in given.items()}
+        return {_exact(TopicPartition(*partition)): _position(offset) for partition, offset in given.items()}
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
         return {
-            TopicPartition(each.topic, each.partition): _position(each)
+            _exact(TopicPartition(each.topic, each.partition)): _position(each)
             for each in given
             if each.offset != _LIBRDKAFKA_NOTHING_READ
         }
     raise TypeError(f"the offsets are {type(given).__name__}, not a mapping by partition; nothing was sent")
 
 
+def _exact(partition: TopicPartition) -> TopicPartition:
+    return TopicPartition(exact(partition.topic), partition.partition)
+
+
 def _position(given: Any) -> OffsetAndMetadata:
     if isinstance(given, int):
         given = OffsetAndMetadata(given)
     leader_epoch = getattr(given, "leader_epoch", None)
-    position = OffsetAndMetadata(given.offset, given.metadata or "", -1 if leader_epoch is None else leader_epoch)
+    position = OffsetAndMetadata(
+        given.offset, exact(given.metadata or ""), -1 if leader_epoch is None else leader_epoch
+    )
     if not isinstance(position.offset, int) or position.offset < 0:
         raise ValueError(f"the offset {position.offset!r} is not that of a next record to read; nothing was sent")
     return position

@@ -19,10 +19,10 @@ from dualwrite.client.records.record import (
 )
 from dualwrite.client.records.send_arguments import (
     Serializers,
-    check_topic,
     checked_headers,
     checked_partition,
     checked_timestamp_ms,
+    checked_topic,
     encoded,
 )
 from dualwrite.client.records.traces import RecordTracer
@@ -142,7 +142,7 @@ class RecordBuffer:
         """
         if self._closed:
             self._assert_open()
-        check_topic(topic)
+        topic = checked_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)
         if self._serializers is not None and self._serializers.any:
             key, value = self._serializers.apply(topic, key, value, header_list)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dualwrite.errors import ConfigError, FencedError
+from dualwrite.exact import exact
 from dualwrite.recipes.core.settings import checked_transactional_id
 from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.shown import shown
@@ -142,6 +143,7 @@ def checked_prefix(prefix: object) -> str:
             f"prefix must be the beginning of an application's transactional ids, without surrounding blanks, "
             f"not {shown(prefix)}"
         )
+    prefix = exact(prefix)
     checked_transactional_id(transactional_id_of(prefix, MAX_SLOTS))
     if prefix.endswith(_OUTBOX):
         raise ConfigError(

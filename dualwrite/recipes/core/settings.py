@@ -10,6 +10,7 @@ from dualwrite.client.records import traces
 from dualwrite.client.records.send_arguments import Serializers
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
+from dualwrite.exact import exact
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.shown import shown
 
@@ -153,4 +154,4 @@ def checked_transactional_id(transactional_id: Any) -> str:
             f"transactional_id takes a text of 1 to {MAX_TRANSACTIONAL_ID_LENGTH} characters, not "
             f"{shown(transactional_id)}"
         )
-    return transactional_id
+    return exact(transactional_id)

@@ -37,6 +37,7 @@ from dualwrite.errors import (
     RowLockTimeoutError,
     StoredBlockRefusedError,
 )
+from dualwrite.exact import exact
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core import blocking
@@ -534,7 +535,7 @@ def _partial_if_incomplete(query: Callable[[], Any], unseen: list[str]) -> Any:
 def _several(name: str, given: Iterable[str]) -> Collection[str]:
     if isinstance(given, str):
         raise ConfigError(f"{name} takes a collection of transactional ids, not the text {given!r}")
-    return tuple(given)
+    return tuple(map(exact, given))
 
 
 def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from dualwrite.errors import ConfigError, StateTableError
+from dualwrite.exact import exact
 
 ResultT = TypeVar("ResultT")
 
@@ -50,7 +51,7 @@ def checked_schema(schema: Any) -> str | None:
         return None
     if not isinstance(schema, str) or not schema or _UNFIT.search(schema):
         raise ConfigError(f"schema takes the name of a schema as it is, without quotes, not {schema!r}")
-    return schema
+    return exact(schema)
 
 
 # ---- PostgreSQL: generators of statements, which the backend executes; parameters are written `:name` ---------------
