@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -26,6 +26,12 @@ Offsets = Mapping[Partition, int]
 """The offset of the next record, by partition."""
 
 TOPIC_ID: Final = "topicId"
+
+START: Final = "@start"
+"""Beside the topics, whose names have no `@`: where the query began, in the end of its first batch."""
+
+INITIAL: Final[Mapping[str, None]] = {START: None}
+"""The start of the first batch for Spark, which asks for it several times: the end of that batch has the answer."""
 
 Json = Mapping[str, Mapping[str, int | str]]
 """`{"topic": {"0": 12, "topicId": "..."}}`: the format of Spark's own Kafka source, with the id of the topic."""
@@ -57,6 +63,26 @@ def from_json(written: Json) -> Position:
     offsets = {each: offset for topic, partitions in topics.items() for each, offset in _offsets(topic, partitions)}
     ids = {topic: _id(topic, partitions[TOPIC_ID]) for topic, partitions in topics.items() if TOPIC_ID in partitions}
     return Position(offsets, ids)
+
+
+def first_end(start: Position, end: Position) -> dict[str, Any]:
+    """Return the JSON of the end of a query's first batch, which keeps where the query began.
+
+    Spark records it before the batch runs, so a batch that is started again begins there, whatever the topics have by
+    then.
+    """
+    return {**to_json(end), START: to_json(start)}
+
+
+def from_checkpoint(written: Json) -> Position:
+    """Return the position of an offset that Spark has recorded."""
+    return from_json({topic: each for topic, each in written.items() if topic != START})
+
+
+def start_before(end: Json) -> Position | None:
+    """Return where the query began, if this is the end of its first batch."""
+    start: Any = end.get(START)
+    return None if start is None else from_json(start)
 
 
 def _id(topic: str, written: object) -> str:

@@ -37,7 +37,17 @@ from spark_sink.driver.batch_log import configure_worker_logging
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.clients import Cluster, OffsetOutOfRangeError
 from spark_sink.reading.connections import connect, connect_topic_ids, consumer, topic_ids
-from spark_sink.reading.offsets import EARLIEST, LATEST, OffsetRange, Position, from_json, to_json
+from spark_sink.reading.offsets import (
+    EARLIEST,
+    INITIAL,
+    LATEST,
+    OffsetRange,
+    Position,
+    first_end,
+    from_checkpoint,
+    start_before,
+    to_json,
+)
 from spark_sink.reading.options import SourceOptions, check_for_batch, check_for_stream, parse
 from spark_sink.reading.planner import Planner, lost_end, lost_offsets, report_loss
 from spark_sink.reading.rows import Rows
@@ -156,7 +166,9 @@ class BatchReader(_Reader, DataSourceReader):
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of one streaming query.
 
-    Offsets are `{"topic": {"0": 12, "topicId": "..."}}`: those of Spark's own source, with the ids of the topics.
+    Offsets are `{"topic": {"0": 12, "topicId": "..."}}`: those of Spark's own source, with the ids of the topics. That
+    source keeps where a query began in a file of the checkpoint, which is out of reach here. So the end of the first
+    batch keeps it (`first_end`).
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
@@ -166,8 +178,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._last_to_read: Position | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Return the start of a new query; Spark does not call this for a query with a checkpoint."""
-        return to_json(self._planner.starting(LATEST))
+        """Return the start of a new query, which is not looked up here: Spark calls this until a batch is done."""
+        return dict(INITIAL)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's
         """Return `maxOffsetsPerTrigger` as a limit, if it is set."""
@@ -180,7 +192,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's
         """Return the end of the next batch: what is committed now, or as much as the limit allows."""
-        planner, begin = self._planner, from_json(start)
+        planner, is_first = self._planner, start == INITIAL
+        begin = planner.starting(LATEST) if is_first else from_checkpoint(start)
         end = planner.latest(begin) if self._last_to_read is None else self._last_to_read
         if self._ends_with_this_offset:
             self._last_to_read = end
@@ -189,7 +202,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             end = planner.limited(begin, end, limit.max_rows)
         elif not isinstance(limit, ReadAllAvailable):
             raise SourceReadError(f"Spark passes a {type(limit).__name__}, a limit that this source does not support")
-        return to_json(end)
+        if is_first:
+            return first_end(begin, end)
+        return start if end == begin else to_json(end)  # Spark compares texts, and the first end says more than others
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's
         """Return the latest offsets found, for the progress of the query."""
@@ -197,7 +212,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[TaskRange]:
         """Return the ranges of a batch, one for each task."""
-        return [TaskRange(each) for each in self._planner.ranges(from_json(start), from_json(end))]
+        begin = start_before(end) if start == INITIAL else from_checkpoint(start)
+        if begin is None:
+            raise SourceReadError(
+                "the checkpoint does not say where the query began, because an older version of dualwrite has written "
+                "it, and its first batch is not done. Nothing was read: start the query with a new checkpoint"
+            )
+        return [TaskRange(each) for each in self._planner.ranges(begin, from_checkpoint(end))]
 
     def stop(self) -> None:
         """Close the connection, at the end of the query."""

@@ -38,6 +38,7 @@ class Stream:
         self._topics = topics
         self.checkpoint = directory / "checkpoint"
         self.batches: list[list[str]] = []
+        self.fails = False
 
     @property
     def rows(self) -> list[str]:
@@ -61,6 +62,8 @@ class Stream:
         def keep(df: DataFrame, batch_id: int) -> None:
             rows = df.selectExpr("cast(value as string) v", "partition p", "offset o").collect()
             self.batches.append([row.v for row in sorted(rows, key=lambda row: (row.p, row.o))])
+            if self.fails:
+                raise RuntimeError("the driver dies")
 
         return self.source(**options).writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
 
@@ -94,7 +97,9 @@ def test_a_stream_reads_what_is_committed_and_goes_on_where_it_stopped(topics: T
     topics.commit(topic, "c", partition=1)
     topics.abort(topic, "z", partition=1)
     assert stream.run(subscribe=topic) == [["a", "b", "c"]]
-    assert stream.offsets(0) == {topic: {"0": 6, "1": 4, "topicId": topics.id_of(topic)}}
+    topic_id = topics.id_of(topic)
+    started = {"@start": {topic: {"0": 0, "1": 0, "topicId": topic_id}}}
+    assert stream.offsets(0) == {topic: {"0": 6, "1": 4, "topicId": topic_id}} | started
     stream.forget_commit(0)  # then that batch is read again, as it was
     topics.commit(topic, "d")
     with topics.transaction(topic, "e", partition=1) as writer:
@@ -136,6 +141,18 @@ def test_a_running_stream_starts_at_the_latest_offsets_and_finds_new_topics(topi
     until(lambda: json.loads(query.lastProgress["sources"][0]["latestOffset"]) == latest, 60)
     query.stop()
     assert query.exception() is None
+
+
+def test_a_stream_that_dies_in_its_first_batch_keeps_its_start(topics: Topics, stream: Stream) -> None:
+    topic = topics.create()
+    topics.write(topic, "before")
+    stream.fails = True
+    with pytest.raises(StreamingQueryException, match="the driver dies"):
+        stream.run(subscribe=topic, startingOffsets="latest")
+    topics.write(topic, "a", "b")
+    stream.fails = False
+    assert stream.run(subscribe=topic, startingOffsets="latest") == [[], ["a", "b"]]
+    assert stream.run(subscribe=topic, startingOffsets="latest") == []
 
 
 def test_a_topic_that_was_created_again_ends_the_query(topics: Topics, stream: Stream) -> None:

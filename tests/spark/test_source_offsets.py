@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
 
 from spark_sink.errors import SinkOptionError, SourceDataLossError, SourceReadError
 from spark_sink.reading.offsets import (
@@ -18,6 +20,7 @@ from spark_sink.reading.offsets import (
     Offsets,
     Partition,
     Position,
+    from_checkpoint,
     from_json,
     limited,
     ranges_between,
@@ -26,6 +29,7 @@ from spark_sink.reading.offsets import (
 )
 from spark_sink.reading.options import parse
 from spark_sink.reading.planner import Planner
+from spark_sink.reading.source import StreamReader
 
 At = Position
 A0, A1, B0 = Partition("a", 0), Partition("a", 1), Partition("b", 0)
@@ -113,6 +117,84 @@ def test_equal_offsets_have_equal_texts(offsets: dict[Partition, int]) -> None:
     backwards = dict(reversed(list(offsets.items())))
     assert json.dumps(to_json(At(offsets))) == json.dumps(to_json(At(backwards)))
     assert from_json(json.loads(json.dumps(to_json(At(offsets))))) == At(offsets)
+
+
+# the first batch
+
+GROWING = {A0: (3, 8, 8), A1: (0, 5, 5)}
+
+
+def reader(logs: Mapping[Partition, tuple[int, int, int]], **options: str) -> StreamReader:
+    """Return a reader as Spark makes it at each start of a query."""
+    known = planner(logs, **options)
+    made = StreamReader(known._options, StructType())
+    made._cluster = made._topic_ids = known.cluster  # type: ignore[assignment]
+    known.cluster.times = {A0: 5, A1: None}  # type: ignore[attr-defined]
+    return made
+
+
+def grown(by: int, *, deleted: int = 0) -> dict[Partition, tuple[int, int, int]]:
+    return {each: (first + deleted, end + by, top + by) for each, (first, end, top) in GROWING.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "begins"),
+    [
+        ({}, {A0: 9, A1: 6}),
+        ({"startingOffsets": '{"a": {"0": -1, "1": 2}}'}, {A0: 9, A1: 2}),
+        ({"startingOffsets": '{"a": {"0": -2, "1": -1}}'}, {A0: 3, A1: 6}),
+        ({"startingOffsets": "earliest"}, {A0: 3, A1: 0}),
+        ({"startingTimestamp": "7", "startingOffsetsByTimestampStrategy": "latest"}, {A0: 5, A1: 6}),
+    ],
+)
+def test_a_query_begins_where_its_first_batch_was_planned(
+    options: dict[str, str], begins: dict[Partition, int]
+) -> None:
+    """Spark asks for the start before and after the end, and again at each start until the first batch is done."""
+    first = reader(GROWING, **options)
+    assert first.initialOffset() == reader(grown(7), **options).initialOffset()
+    first._cluster.logs = grown(1)  # type: ignore[union-attr]
+    written = json.loads(json.dumps(first.latestOffset(first.initialOffset(), ReadAllAvailable())))
+    ranges = [OffsetRange(each, begin, grown(1)[each][1]) for each, begin in begins.items()]
+    expected = [each for each in ranges if each.size]
+    for at_restart in (first, reader(grown(20), **options)):
+        found = at_restart.partitions(at_restart.initialOffset(), written)
+        assert [each.wanted for each in found] == expected
+    assert from_checkpoint(written) == At({each: end for each, (_, end, _) in grown(1).items()})
+
+
+def test_what_is_deleted_before_the_first_batch_is_read_is_a_loss() -> None:
+    first = reader(GROWING, startingOffsets="earliest")
+    end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    again = reader(grown(0, deleted=2), startingOffsets="earliest")
+    with pytest.raises(SourceDataLossError, match="a-0 begins at offset 5 now, but offsets 3 to 4 were not read yet"):
+        again.partitions(again.initialOffset(), end)
+
+
+def test_nothing_new_is_no_batch() -> None:
+    stream = reader(GROWING)
+    for limit in (ReadAllAvailable(), ReadMaxRows(3)):
+        end = stream.latestOffset(stream.initialOffset(), limit)
+        assert stream.latestOffset(end, limit) == end
+        assert stream.partitions(stream.initialOffset(), end) == stream.partitions(end, end) == []
+
+
+def test_a_pattern_that_has_lost_its_topics_does_not_begin_again() -> None:
+    stream = reader(GROWING, subscribePattern="a", failOnDataLoss="false")
+    start = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    for logs, read in (({}, []), ({A0: (0, 4, 4)}, [OffsetRange(A0, 0, 4)])):
+        stream._cluster.logs = logs  # type: ignore[union-attr]
+        end = stream.latestOffset(start, ReadAllAvailable())
+        assert [each.wanted for each in stream.partitions(start, end)] == read
+        start = end
+
+
+def test_a_first_batch_without_its_start_is_refused() -> None:
+    stream = reader(GROWING)
+    with pytest.raises(SourceReadError, match="does not say where the query began"):
+        stream.partitions(stream.initialOffset(), {"a": {"0": 8, "1": 5}})
+    with pytest.raises(SinkOptionError, match="@start"):
+        planner(GROWING, startingOffsets='{"a": {"0": 8, "1": 5}, "@start": {"a": {"0": 1}}}')
 
 
 # a limit
