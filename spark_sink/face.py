@@ -174,6 +174,26 @@ def _results(messages: Sequence[WriterCommitMessage | None]) -> list[TaskResult]
     return [message.result for message in messages if isinstance(message, TaskMessage)]
 
 
+_generations: Final[dict[str, int]] = {}
+"""The generation of the last batch that this process has committed or aborted, by sink."""
+
+
+def _note_generation(sink_id: str, results: Sequence[TaskResult]) -> None:
+    for result in results:
+        if result.generation is not None:
+            _generations[sink_id] = result.generation
+
+
+def _next_generation(sink_id: str) -> int | None:
+    """Return the generation of the batch after the last one of this process, if no other driver has planned since.
+
+    For an abort without results, of which Spark tells the committer nothing else. Of two plans one is the next, and a
+    batch is aborted only if it was planned: if this generation is the sink's, it is of this driver.
+    """
+    last = _generations.get(sink_id)
+    return None if last is None else last + 1
+
+
 class _Writer:
     """The common part of both kinds of writers. It is pickled, so it holds no connection."""
 
@@ -195,14 +215,18 @@ class _Writer:
 
     def _commit(self, results: Sequence[TaskResult], query_id: str, batch_id: int, offsets_digest: str | None) -> None:
         configure_worker_logging()  # the committer of a batch job is a process in which Spark has not called writer()
+        _note_generation(self._options.sink_id, results)
         summary = self._sink.commit(results, query_id=query_id, batch_id=batch_id, offsets_digest=offsets_digest)
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
 
     def _abort(self, results: Sequence[TaskResult], query_id: str | None, batch_id: int) -> None:
         """Abort the batch. Never raises: Spark would show that error instead of the one that made it abort."""
         configure_worker_logging()
+        _note_generation(self._options.sink_id, results)
         try:
-            self._sink.abort(results, query_id=query_id, batch_id=batch_id)
+            self._sink.abort(
+                results, query_id=query_id, batch_id=batch_id, generation=_next_generation(self._options.sink_id)
+            )
         except Exception:
             log.exception(
                 "sink %s: what batch %d has left could not be aborted now; the next batch or %s does it",

@@ -346,13 +346,18 @@ class Sink:
 
     # ---- ABORT, FINISH --------------------------------------------------------------------------------------
 
-    def abort(self, results: Sequence[TaskResult], *, query_id: str | None, batch_id: int) -> None:
+    def abort(
+        self, results: Sequence[TaskResult], *, query_id: str | None, batch_id: int, generation: int | None = None
+    ) -> None:
         """Give up an undecided batch; leave a decided one alone. Never raises, which would hide the first error.
 
-        Without results, the query id is needed to find the attempts of the batch.
+        Without results, query id and `generation` are needed to find what this driver has planned. Without them the
+        next plan cleans up: what is there may belong to another driver, which has taken over since.
         """
+        given = query_id or next((result.query_id for result in results), None)
+        planned = {result.generation for result in results} or {generation}
         try:
-            self._abort(results, query_id or next((result.query_id for result in results), None), batch_id)
+            self._abort(given, batch_id, planned - {None})
         except Exception:
             _log.warning(
                 "batch %s of the sink %s could not be cleaned up; the next plan does it",
@@ -361,12 +366,12 @@ class Sink:
                 exc_info=True,
             )
 
-    def _abort(self, results: Sequence[TaskResult], query_id: str | None, batch_id: int) -> None:
-        if query_id is None:
+    def _abort(self, query_id: str | None, batch_id: int, generations: Collection[int | None]) -> None:
+        if query_id is None or not generations:
             _log.info("batch %s of the sink %s was given up; the next plan cleans up after it", batch_id, self._sink_id)
             return
-        generations: Collection[int | None] = {result.generation for result in results} or {None}
         for generation in generations:
+            assert generation is not None
             self._store.give_up(self._sink_id, query_id=query_id, batch_id=batch_id, generation=generation)
         self._pause(PausePoint.AFTER_CONDEMNATION)
         self._finish(None, (Verdict.ABORT,), required=())

@@ -548,26 +548,21 @@ class CommitStore:
 
         return self._transactions.write(steps)
 
-    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int | None) -> None:
+    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int) -> None:
         """Condemn the undecided attempts of a batch and, unless it is decided, end its generation.
 
         Spark gives a batch up while some of its tasks still run. A late task must not open another transaction, which
-        would stay open until the query is started again. `generation` is None if no task has reported one; then the
-        current generation ends if the sink belongs to this query.
+        would stay open until the query is started again.
         """
 
         def steps(connection: sa.Connection) -> None:
             sink = self._locked_sink(connection, sink_id)
             if sink is None:
                 return
-            part = [self._attempt.c.query_id == query_id, self._attempt.c.batch_id == batch_id]
-            if generation is not None:
-                part.append(self._attempt.c.generation == generation)
+            a = self._attempt.c
+            part = (a.query_id == query_id, a.batch_id == batch_id, a.generation == generation)
             self._change(connection, AttemptEvent.CONDEMN, *self._live_in(sink_id), *part)
-            is_current = (
-                sink.query_id == rules.owner_of(query_id) if generation is None else sink.generation == generation
-            )
-            if is_current and self._found(connection, sink_id, query_id, batch_id) is None:
+            if sink.generation == generation and self._found(connection, sink_id, query_id, batch_id) is None:
                 self._renew(connection, sink, None)
 
         self._transactions.write(steps)

@@ -279,12 +279,8 @@ class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
     def is_decided(self, sink_id: str, query_id: str, batch_id: int) -> bool:
         """Return whether the batch is decided, durably. Raises CheckpointMismatchError if all known ones are newer."""
 
-    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int | None) -> None:
-        """Condemn the undecided attempts of a batch and, unless it is decided, end its generation.
-
-        `generation` is None if no task has reported one; then the current generation ends if the sink belongs to this
-        query.
-        """
+    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int) -> None:
+        """Condemn the undecided attempts of a batch in a generation and, unless it is decided, end the generation."""
 
     def prune(self, sink_id: str, keep: int) -> int:
         """Delete all but the newest `keep` decided batches of each query; return the number of deleted batches."""

@@ -156,8 +156,14 @@ class Process:
             results, query_id=query_id, batch_id=batch_id, offsets_digest=digest, sql_fn=self._insert(values)
         )
 
-    def abort(self, results: Sequence[TaskResult], batch_id: int, query_id: str | None = QUERY) -> None:
-        self.sink.abort(results, query_id=query_id, batch_id=batch_id)
+    def abort(
+        self,
+        results: Sequence[TaskResult],
+        batch_id: int,
+        query_id: str | None = QUERY,
+        generation: int | None = None,
+    ) -> None:
+        self.sink.abort(results, query_id=query_id, batch_id=batch_id, generation=generation)
 
     def _insert(self, values: Sequence[int]) -> Callable[[sa.Connection, int], None] | None:
         if not isinstance(self._world.store, CommitStore):

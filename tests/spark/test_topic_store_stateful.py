@@ -287,9 +287,9 @@ class SameAnswers(RuleBasedStateMachine):
     def acknowledge(self, sink: str, query: str, batch: int) -> None:
         self.both(lambda store, _: store.acknowledge_lost(sink, query, batch))
 
-    @rule(sink=SINKS, query=QUERIES, batch=BATCHES, back=BACK, known=st.booleans())
-    def give_up(self, sink: str, query: str, batch: int, back: int, known: bool) -> None:
-        generation = self.generation(sink, back) if known else None
+    @rule(sink=SINKS, query=QUERIES, batch=BATCHES, back=BACK)
+    def give_up(self, sink: str, query: str, batch: int, back: int) -> None:
+        generation = self.generation(sink, back)
         self.both(lambda store, _: store.give_up(sink, query_id=query, batch_id=batch, generation=generation))
 
     @rule(sink=SINKS, query=st.none() | QUERIES, batch=st.none() | BATCHES)

@@ -302,13 +302,12 @@ def condemn(rows: SinkRows, query_id: str | None, batch_id: int | None, generati
     return Step(lambda _: len(puts), _excluding_all(puts) if puts else None)
 
 
-def give_up(rows: SinkRows, query_id: str, batch_id: int, generation: int | None) -> Step[None]:
+def give_up(rows: SinkRows, query_id: str, batch_id: int, generation: int) -> Step[None]:
     """See `SinkStore.give_up`."""
     if not rows.exists:
         return known(None)
     puts = _condemned(_part(rows, query_id, batch_id, generation))
-    is_current = rows.query_id == rules.owner_of(query_id) if generation is None else rows.generation == generation
-    if is_current and rows.found(query_id, batch_id) is None:
+    if rows.generation == generation and rows.found(query_id, batch_id) is None:
         puts.append(_sink_put(generation=(rows.generation or 0) + 1))
     return Step(lambda _: None, _excluding_all(puts) if puts else None)
 

@@ -194,7 +194,7 @@ class TopicStore:
         """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return how many there were."""
         return self._do(sink_id, lambda rows: operations.condemn(rows, query_id, batch_id, generation))
 
-    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int | None) -> None:
+    def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int) -> None:
         """See `SinkStore.give_up`."""
         self._do(sink_id, lambda rows: operations.give_up(rows, query_id, batch_id, generation))
 
