@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
+_READ_TRIES: Final = 10
+_LATE: Final = re.compile(r"Failed to commit transaction: \d+")
+"""The library's sentence for a version that another writer has taken, with the number of its own tries."""
+_BUSY: Final = "other writers commit to it all the time"
 _WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
 """Those that deltalake commits to: 6 has identity columns, and 7 names its features."""
 
@@ -35,12 +39,31 @@ class DeltaLog:
         self._place = place
         self._directory = str(place.directory)
         self._sink_id = sink_id
-        self._flushed = -1
-        """The version up to which this object has flushed the log."""
+        self._log = Path(self._directory, _LOG)
+        self._flushed = _Flushed()
+        """What this object has flushed of the log."""
 
     def read(self) -> LakeState:
-        """See `TableLog.read`."""
+        """See `TableLog.read`. Reads again what another writer has changed or cleaned up meanwhile."""
         deltalake = self._library()
+        for _ in range(_READ_TRIES - 1):
+            before = self._names()
+            try:
+                return self._read(deltalake)
+            except SinkOptionError:
+                raise
+            except SinkError:
+                if self._names() == before:
+                    raise
+        return self._read(deltalake)
+
+    def _names(self) -> frozenset[str]:
+        try:
+            return frozenset(each.name for each in self._log.iterdir())
+        except OSError:
+            return frozenset()
+
+    def _read(self, deltalake: Any) -> LakeState:
         try:
             table = deltalake.DeltaTable(self._directory)
             return self._state(table)
@@ -79,6 +102,7 @@ class DeltaLog:
     def add(self, state: LakeState, generation: int, files: Sequence[NewFile]) -> Exception | None:
         """See `TableLog.add`: the version after `state` is tried, and no two commits get the same one."""
         from deltalake import CommitProperties
+        from deltalake.exceptions import CommitFailedError
         from deltalake.transaction import AddAction, PostCommitHookProperties, Transaction
 
         now_ms = int(time.time() * 1000)
@@ -98,30 +122,39 @@ class DeltaLog:
                 # Checkpoints are not flushed to disk; so what they replace stays until another writer cleans it up.
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
+        except CommitFailedError as error:
+            return SinkError(_BUSY) if _LATE.fullmatch(str(error)) else error
         except Exception as error:
             return error
         return None
 
     def flush(self, state: LakeState) -> bool:
         """See `TableLog.flush`. The versions of a log do not change, so it stays in this state."""
-        log = Path(self._directory, _LOG)
+        flushed = self._flushed.version if self._flushed == _Flushed.of(self._log, self._flushed.version) else -1
         try:
-            for each in log.iterdir():
+            for each in self._log.iterdir():
                 commit = _COMMIT.fullmatch(each.name)
-                if commit is None or int(commit[1]) > self._flushed:
+                if commit is None or int(commit[1]) > flushed:
                     _flush(each)
-            flush_directory(log)
+            flush_directory(self._log)
         except OSError as error:
             raise SinkError(
                 f"the log of the Delta table in {self._directory} cannot be flushed to disk ({error}). What was added "
                 "stays owed until it is: the next plan tries it again"
             ) from error
-        self._flushed = int(state.version)
+        self._flushed = _Flushed.of(self._log, int(state.version))
         return True
 
     def file_names(self, state: LakeState) -> set[str]:
         """See `TableLog.file_names`."""
-        return {uri.rpartition("/")[2] for uri in state.handle.file_uris()}
+        deltalake = self._library()
+        try:
+            return {uri.rpartition("/")[2] for uri in state.handle.file_uris()}
+        except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
+            raise SinkError(
+                f"the data files of the Delta table in {self._directory} cannot be listed ({_line(error)}); no file "
+                "was deleted"
+            ) from error
 
     def _library(self) -> Any:
         try:
@@ -130,6 +163,23 @@ class DeltaLog:
         except ImportError as error:
             raise library_missing(self._place) from error
         return deltalake
+
+
+class _Flushed(NamedTuple):
+    """The newest commit that was flushed. Its file tells a log from another one that has replaced it."""
+
+    version: int = -1
+    file: int = -1
+    changed_ns: int = -1
+
+    @classmethod
+    def of(cls, log: Path, version: int) -> Self:
+        """Look at the file of a version."""
+        try:
+            found = Path(log, f"{version:020}.json").stat()
+        except OSError:
+            return cls()
+        return cls(version, found.st_ino, found.st_ctime_ns)
 
 
 def _flush(path: Path) -> None:

@@ -145,6 +145,8 @@ class IcebergLog:
             for directory in {path.parent for path in needed}:
                 flush_directory(directory)
         except (OSError, ValueError) as error:
+            if isinstance(error, FileNotFoundError) and self._pointer.read() != state.version:
+                return False  # another writer has committed, and removed what is not needed any more
             raise SinkError(
                 f"the metadata of {self._place.named} cannot be flushed to disk ({_line(error)}). What was added stays "
                 "owed until it is: the next plan tries it again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from spark_sink.errors import SinkError
 from spark_sink.lake.delta_log import DeltaLog
 from spark_sink.lake.delta_support import WRITER_FEATURES
 from spark_sink.lake.place import LakePlace
@@ -112,3 +114,61 @@ def test_other_versions_are_refused(sqlite_world: LakeWorld, tmp_path: Path) -> 
 
 def test_a_directory_without_a_table(sqlite_world: LakeWorld, tmp_path: Path) -> None:
     assert "there is no Delta table" in refusal(sqlite_world, dual(tmp_path / "nothing"))
+
+
+# ---- beside other writers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_cleaned_up", [True, False])
+def test_a_log_that_another_writer_cleans_up_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_cleaned_up: bool
+) -> None:
+    table = DeltaLake(tmp_path)
+    old, opened = table.root / "_delta_log" / "old.checkpoint.parquet", deltalake.DeltaTable
+    old.touch()
+
+    def open_while_it_is_cleaned_up(path: str) -> Any:
+        if not old.exists():
+            return opened(path)
+        if is_cleaned_up:
+            old.unlink()
+        raise deltalake.exceptions.DeltaError("no file old.checkpoint.parquet")
+
+    monkeypatch.setattr(deltalake, "DeltaTable", open_while_it_is_cleaned_up)
+    log = DeltaLog(table.place, "s")
+    if is_cleaned_up:
+        assert log.read().version == "0"
+    else:
+        with pytest.raises(SinkError, match="cannot be read"):
+            log.read()
+
+
+@pytest.mark.parametrize("how", ["replaced", "an older copy"])
+def test_a_log_in_the_place_of_another_is_flushed_from_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    table = DeltaLake(tmp_path)
+    table.back_up(tmp_path / "copy")
+    log = DeltaLog(table.place, "s")
+    flushed: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    table.append(pa.table({"value": ["a"]}))
+    for _ in range(2):
+        log.flush(log.read())
+    commits = [f"{version:020}.json" for version in range(3)]
+    assert sorted(flushed) == sorted([*commits[:2], "_delta_log", "_delta_log"]), "the second time nothing is new"
+    if how == "replaced":
+        table.replace()
+    else:
+        table.restore(tmp_path / "copy")
+    for value in "bc":
+        table.append(pa.table({"value": [value]}))
+    flushed.clear()
+    log.flush(log.read())
+    assert set(commits) <= set(flushed)
