@@ -204,6 +204,11 @@ NAMES: Final = (
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark's own, which it passes on."""
 
+_WITHOUT_EFFECT: Final = frozenset(
+    {"asyncprogresstrackingcheckpointintervalms", "_asyncprogresstrackingoverridesinksupportcheck"}
+)
+"""Options of Spark's own that do nothing without asyncProgressTrackingEnabled, which is refused."""
+
 _REFUSED: Final = {
     "path": "start() and save() take no path: set the option topic, or give each row a topic in a column topic",
     "asyncprogresstrackingenabled": (
@@ -235,8 +240,8 @@ def _given(options: Mapping[str, object]) -> dict[str, str]:
             if _is_off(value):
                 continue
             raise SinkOptionError(_REFUSED[name])
-        if name.startswith("asyncprogresstracking") or name.startswith("_asyncprogresstracking"):
-            continue  # has no effect without asyncProgressTrackingEnabled
+        if name in _WITHOUT_EFFECT:
+            continue
         if name not in known and not name.startswith(_KAFKA):
             raise SinkOptionError(_unknown(written))
         given[name] = _as_text(written, value)

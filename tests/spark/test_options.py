@@ -82,6 +82,7 @@ def test_values_may_be_python_s_where_options_are_a_mapping() -> None:
     ("name", "value", "sentence"),
     [
         ("topics", "a", "did you mean topic?"),
+        ("asyncProgressTrackingEnable", "true", "unknown option asyncProgressTrackingEnable"),
         ("commitStore.uri", "a", "did you mean commitStore.url?"),
         ("colour", "red", "the options are sinkId, topic,"),
         ("kafka.linger.msec", "1", "did you mean kafka.linger.ms?"),
@@ -144,7 +145,12 @@ def test_a_key_needs_an_upsert_and_columns_differ() -> None:
 
 
 def test_what_is_switched_off_may_be_said() -> None:
-    assert with_(asyncProgressTrackingEnabled="false", kafka_enable_idempotence="true", kafka_acks="all")
+    assert with_(
+        asyncProgressTrackingEnabled="false",
+        asyncProgressTrackingCheckpointIntervalMs="9",
+        kafka_enable_idempotence="true",
+        kafka_acks="all",
+    )
 
 
 def test_secrets_are_in_no_repr() -> None:
