@@ -96,13 +96,17 @@ def run(code: str, directory: Path, broker: Broker, store: PostgresDatabase, **n
     return runpy.run_path(str(script), init_globals=names, run_name="example")
 
 
-def test_the_readme_shows_a_part_of_the_quick_start() -> None:
-    (shown,) = (code for code in examples(ROOT / "README.md") if "pyspark" in code)
-    assert len(shown.splitlines()) <= 25
-    assert {line.partition("  #")[0] for line in shown.splitlines()} <= {
-        line.partition("  #")[0]
-        for line in QUICK_START.replace("import ensure_java, register", "import register").splitlines()
-    }
+def test_the_readmes_sample_goes_on_with_its_first_one(
+    emulator: Emulator, store: PostgresDatabase, tmp_path: Path
+) -> None:
+    first, *others = examples(ROOT / "README.md")
+    (shown,) = (code for code in others if "pyspark" in code)
+    run(first, tmp_path, emulator, store)
+    start_session()
+    run(shown, tmp_path, emulator, store)["spark"].stop()
+    assert select(store, "SELECT id, item FROM orders ORDER BY id") == [(1, "lamp"), (2, "chair")]
+    written = [("1", '{"item": "lamp"}'), ("2", '{"id":2,"item":"chair"}')]
+    assert sorted(read_topic(emulator.bootstrap_servers, "orders")) == written
 
 
 def test_the_quick_start_writes_topic_and_table(broker: Broker, store: PostgresDatabase, tmp_path: Path) -> None:
