@@ -11,10 +11,13 @@ once.
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Generator, Iterable
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future
-from typing import Final, Generic, TypeVar
+from time import perf_counter_ns
+from typing import Any, Final, Generic, TypeVar
+
+from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin, finish
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -24,16 +27,17 @@ Steps = Generator[None, None, R]
 
 SLICE_NS: Final = 5_000_000
 """How long work may go on before others have a turn."""
+_RETRIES_AT_ONCE: Final = 100
 
 
 async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return what `function` makes of each item, in order. Nothing else may change `items` meanwhile."""
     results: list[R] = []
-    ends_ns = time.perf_counter_ns() + SLICE_NS
+    ends_ns = perf_counter_ns() + SLICE_NS
     for item in items:
-        if results and time.perf_counter_ns() > ends_ns:
+        if results and perf_counter_ns() > ends_ns:
             await asyncio.sleep(0)
-            ends_ns = time.perf_counter_ns() + SLICE_NS
+            ends_ns = perf_counter_ns() + SLICE_NS
         results.append(function(item))
     return results
 
@@ -47,17 +51,76 @@ async def mapped_rows(function: Callable[[T], R], items: Iterable[T]) -> Callabl
     return lambda *_: next(rows)
 
 
+async def all_done(works: Iterable[Coroutine[Any, Any, R]], *, at_once: int = 0) -> list[R]:
+    """Do works beside each other, so that none that waits delays the others; return their results in order.
+
+    The first `at_once` are begun in one piece. If one fails, or the caller is cancelled, those that wait are cancelled.
+    """
+    results: list[Any] = []
+    waiting: dict[int, asyncio.Task[R]] = {}
+    pace = Pace()
+    try:
+        for number, work in enumerate(works):
+            if number >= at_once:
+                await pace.keep()
+            begun = begin(work)
+            if isinstance(begun, SuspendedCoroutine):
+                waiting[number] = asyncio.ensure_future(finish(begun))
+            results.append(begun)
+        for number, task in waiting.items():
+            results[number] = await task
+    except BaseException:
+        for task in waiting.values():
+            task.cancel()
+        raise
+    return results
+
+
+class Retries:
+    """Makes tasks wait before they try again. Those that wait for the same moment go on some at a time."""
+
+    def __init__(self, backoff_s: float) -> None:
+        self._backoff_s = backoff_s
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def turn(self) -> None:
+        """Wait for the next retry."""
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_later(self._backoff_s, self._begin_round, loop)
+        future = loop.create_future()
+        self._waiting.append(future)
+        await future
+
+    def _begin_round(self, loop: asyncio.AbstractEventLoop) -> None:
+        due, self._waiting = self._waiting, deque()
+        self._go_on(loop, due)
+
+    def _go_on(self, loop: asyncio.AbstractEventLoop, due: deque[asyncio.Future[None]]) -> None:
+        for _ in range(min(len(due), _RETRIES_AT_ONCE)):
+            future = due.popleft()
+            if not future.done():
+                future.set_result(None)
+        if due:
+            loop.call_soon(self._go_on, loop, due)
+
+
 class Pace:
     """Keeps a loop that has to wait now and then from going on for longer than a slice in one piece."""
 
     def __init__(self) -> None:
-        self._ends_ns = time.perf_counter_ns() + SLICE_NS
+        self._ends_ns = perf_counter_ns() + SLICE_NS
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a slice of time has passed."""
+        return perf_counter_ns() > self._ends_ns
 
     async def keep(self) -> None:
         """Let others run if a slice of time has passed; call it once for each item."""
-        if time.perf_counter_ns() > self._ends_ns:
+        if self.is_over:
             await asyncio.sleep(0)
-            self._ends_ns = time.perf_counter_ns() + SLICE_NS
+            self._ends_ns = perf_counter_ns() + SLICE_NS
 
 
 async def selected(test: Callable[[T], bool], items: Iterable[T]) -> list[T]:
@@ -100,10 +163,10 @@ class Work(Generic[R]):
 
     def _takes_slice(self) -> bool:
         """Take the steps of one slice of time; return whether they are done."""
-        ends_ns = time.perf_counter_ns() + SLICE_NS
+        ends_ns = perf_counter_ns() + SLICE_NS
         while not self._result.done():
             self._take_step()
-            if time.perf_counter_ns() > ends_ns:
+            if perf_counter_ns() > ends_ns:
                 break
         return self._result.done()
 

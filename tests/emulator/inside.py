@@ -38,6 +38,19 @@ def is_deciding(emulator: Emulator, group_id: str) -> bool:
     return False
 
 
+def waits_for_records(emulator: Emulator) -> bool:
+    """Return, in the emulator's loop, whether a ShareFetch waits at the first node."""
+    (waiting,) = next(iter(emulator.cluster.nodes.values())).share_leader._waiting or (None,)
+    return waiting is not None and not waiting.woken.is_set()
+
+
+def is_completing(emulator: Emulator, transactional_id: str) -> bool:
+    """Return, in the emulator's loop, whether markers of a transaction are being written."""
+    partition = emulator.cluster.transaction_partition(transactional_id)
+    transactions = emulator.cluster.nodes[partition.leader_id].transactions
+    return transactional_id in transactions._partitions[partition.index].marker_runs
+
+
 def cluster_of(emulator: Emulator) -> Cluster:
     """Return the cluster that the emulator runs."""
     return emulator.cluster

@@ -15,6 +15,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
 )
 from dualwrite.broker_emulator.log.visible_records import uncompressed
+from dualwrite.broker_emulator.slices import at_once
 from tests.support.topics import read_topic
 
 
@@ -82,7 +83,7 @@ def test_deleted_records_are_not_shown(emulator: Emulator) -> None:
     for number in range(3):
         producer.produce("t", f"{number}")
     assert producer.flush(30) == 0
-    emulator.call_in_loop(lambda: emulator.operations.partition("t", 0).log.delete_records(2))
+    emulator.call_in_loop(lambda: at_once(emulator.operations.partition("t", 0).log.delete_records(2)))
     assert [record.value for record in emulator.records("t")] == [b"2"]  # of the same batch
 
 

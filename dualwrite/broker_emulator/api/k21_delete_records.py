@@ -21,17 +21,23 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, led_partition
 from dualwrite.broker_emulator.security.acl import AclOperation
-from dualwrite.broker_emulator.slices import mapped_rows
+from dualwrite.broker_emulator.slices import Pace, in_slices
 
 _NO_OFFSET = -1
 
 
 async def handle(call: NodeCall) -> Any:
-    named = [(topic, requested) for topic in call.request.topics for requested in topic.partitions]
-    return await call.made(_response, call, await mapped_rows(lambda pair: _delete(call, *pair), named))
+    rows = []
+    pace = Pace()
+    for topic in call.request.topics:
+        for requested in topic.partitions:
+            await pace.keep()
+            rows.append(await _delete(call, topic, requested))
+    made = iter(rows)
+    return await call.made(_response, call, lambda *_: next(made))
 
 
-def _delete(call: NodeCall, requested_in: Any, requested: Any) -> Any:
+async def _delete(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     index = requested.partition_index
     topic, error = allowed_topic(call, requested_in, AclOperation.DELETE)
     if topic is None:
@@ -41,7 +47,7 @@ def _delete(call: NodeCall, requested_in: Any, requested: Any) -> Any:
     partition, error = led_partition(call, topic, index)
     if partition is None:
         return _row(call, index, error)
-    error = partition.log.delete_records(requested.offset)
+    error = await in_slices(partition.log.delete_records(requested.offset))
     return _row(call, index, error, partition.log.log_start_offset if error is ErrorCode.none else _NO_OFFSET)
 
 

@@ -14,7 +14,6 @@ Makes partitions part of a transaction.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
@@ -27,8 +26,7 @@ from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.error_codes import NO_ERROR, producer_fenced_below
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
-from dualwrite.broker_emulator.slices import Pace, mapped
-from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin, finish
+from dualwrite.broker_emulator.slices import Pace, all_done, mapped
 
 _MANY_TRANSACTIONS_VERSION = 4
 
@@ -69,14 +67,7 @@ async def handle(call: NodeCall) -> Any:
 
 async def _transactions(call: NodeCall, transactions: Iterable[Any]) -> list[ErrorCode | _Errors]:
     """Process all of them. One that waits for the replication of its record must not delay the others."""
-    pace = Pace()
-    begun = []
-    for transaction in transactions:
-        await pace.keep()
-        begun.append(begin(_transaction(call, transaction)))
-    waiting = [each for each in begun if isinstance(each, SuspendedCoroutine)]
-    finished = iter(await asyncio.gather(*map(finish, waiting)))
-    return [next(finished) if isinstance(each, SuspendedCoroutine) else each for each in begun]
+    return await all_done(_transaction(call, transaction) for transaction in transactions)
 
 
 async def _transaction(call: NodeCall, transaction: Any) -> ErrorCode | _Errors:

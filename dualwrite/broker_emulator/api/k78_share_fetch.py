@@ -40,7 +40,6 @@ from dualwrite.broker_emulator.api.share_groups import (
 )
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.partition_log import PartitionLog
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.led_partition import Fetched, LeaderError, LedPartition
 from dualwrite.broker_emulator.share.sessions import (
@@ -78,7 +77,6 @@ class _Targets:
     """The partitions of a session that can be fetched from, and the errors of the others."""
 
     led: dict[SessionPartition, LedPartition] = field(default_factory=dict)
-    logs: list[PartitionLog] = field(default_factory=list)
     errors: dict[SessionPartition, ErrorCode] = field(default_factory=dict)
 
 
@@ -147,14 +145,18 @@ async def _fetch(call: NodeCall, session: ShareSession, rows: _Rows) -> None:
     """Add what the member acquires, when there is enough or the time is up."""
     request, loop = call.request, asyncio.get_running_loop()
     deadline_s = loop.time() + request.max_wait / timedelta(seconds=1)
-    while True:
-        targets = await _targets(call, session)
-        is_late = loop.time() >= deadline_s
-        is_over = is_late or bool(targets.errors) or _has_enough(call, targets)
-        acquired = await _acquire(call, targets) if is_over else {}
-        if acquired or is_late or targets.errors or not targets.led:
-            break
-        await call.node.share_leader.wait_for_records(targets.logs, deadline_s)
+    with call.node.share_leader.waiting(session) as woken:
+        while True:
+            woken.clear()
+            targets = await _targets(call, session)
+            is_late = loop.time() >= deadline_s
+            is_over = is_late or bool(targets.errors) or await _has_enough(call, targets)
+            acquired = await _acquire(call, targets) if is_over else {}
+            if acquired or is_late or targets.errors or not targets.led:
+                break
+            timer = loop.call_at(deadline_s, woken.set)
+            await woken.wait()
+            timer.cancel()
     for name, error in targets.errors.items():
         rows.setdefault(name, _Row()).error = error
     for name, fetched in acquired.items():
@@ -176,13 +178,14 @@ async def _targets(call: NodeCall, session: ShareSession) -> _Targets:
             targets.errors[name] = failed.error
             continue
         targets.led[name] = led
-        targets.logs.append(partition.log)
     return targets
 
 
-def _has_enough(call: NodeCall, targets: _Targets) -> bool:
+async def _has_enough(call: NodeCall, targets: _Targets) -> bool:
     size, least = 0, max(call.request.min_bytes, 1)
+    pace = Pace()
     for led in targets.led.values():
+        await pace.keep()
         size += led.readable_bytes(least)
         if size >= least:
             return True
@@ -194,7 +197,9 @@ async def _acquire(call: NodeCall, targets: _Targets) -> dict[SessionPartition, 
     found: dict[SessionPartition, Fetched] = {}
     left = request.max_records
     most = max(request.max_bytes // max(len(targets.led), 1), 1)
+    pace = Pace()
     for name, led in targets.led.items():
+        await pace.keep()
         if left <= 0:
             break
         is_strict = getattr(request, "share_acquire_mode", _BATCH_OPTIMIZED) == _RECORD_LIMIT

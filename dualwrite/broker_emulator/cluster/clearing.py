@@ -8,6 +8,7 @@ from typing import Final
 
 from dualwrite.broker_emulator.cluster.cluster import Cluster, ClusterNode
 from dualwrite.broker_emulator.log.partition_log import HIGH_WATERMARK
+from dualwrite.broker_emulator.slices import in_slices
 from dualwrite.broker_emulator.transactions.states import PREPARE_STATES, TransactionState
 
 _OPEN: Final = PREPARE_STATES | {TransactionState.ONGOING}
@@ -31,7 +32,7 @@ async def clear(cluster: Cluster, start_node: Callable[[int], Awaitable[None]]) 
     for topic in cluster.topics.values():
         if not topic.is_internal:
             for partition in topic.partitions:
-                partition.log.delete_records(HIGH_WATERMARK)
+                await in_slices(partition.log.delete_records(HIGH_WATERMARK))
     await _delete_idle_groups(cluster)
 
 

@@ -452,7 +452,7 @@ class Cluster:
         for partition in topic.partitions:
             partition.log.begin_leader_epoch(partition.log.leader_epoch + 1)  # ends waits for replication
             wake(partition.log.on_advance)
-            partition.log.destroy()
+            yield from partition.log.destroy()
             yield
         yield from self.storage.topic_destroyed(name)
         topic.partitions = []  # they refer to the topic: without the cycle, all of it is freed now

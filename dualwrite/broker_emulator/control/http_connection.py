@@ -22,6 +22,7 @@ from typing import Final
 import h11
 
 from dualwrite.broker_emulator.control.errors import ControlError
+from dualwrite.broker_emulator.slices import Pace
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +107,8 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.work: asyncio.Task[None] | None = None
         """Serves the present request."""
+        self._rest: asyncio.Handle | None = None
+        """Reads on in the next turn of the loop."""
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._buffered = 0
@@ -136,6 +139,8 @@ class HttpConnection(asyncio.Protocol):
         self._connections.discard(self)
         self._transport = None
         self._stop_timer()
+        if self._rest is not None:
+            self._rest.cancel()
         if self.work is not None and self._request is not None and self._request.method in (b"GET", b"HEAD"):
             self.work.cancel()
 
@@ -154,7 +159,7 @@ class HttpConnection(asyncio.Protocol):
         elif self._is_idle:
             self._close_after(REQUEST_TIMEOUT_S)  # from the first byte of a request
         self._guarded(lambda: self._http.receive_data(data))
-        if self.work is None:
+        if self.work is None and self._rest is None:
             self._guarded(self._read)
 
     def eof_received(self) -> None:
@@ -185,7 +190,13 @@ class HttpConnection(asyncio.Protocol):
             self._fail(error)
 
     def _read(self) -> None:
+        """Read what was received, slice by slice: a request may come in very many chunks."""
+        pace = Pace()
         while self._transport is not None and not self._transport.is_closing():
+            if pace.is_over:
+                self._transport.pause_reading()
+                self._rest = self._loop.call_soon(self._read_on)
+                return
             event = self._http.next_event()
             match event:
                 case h11.Request():
@@ -198,6 +209,12 @@ class HttpConnection(asyncio.Protocol):
                     return
                 case _:  # NEED_DATA, PAUSED, ConnectionClosed
                     return
+
+    def _read_on(self) -> None:
+        self._rest = None
+        if self._transport is not None:
+            self._transport.resume_reading()
+        self._guarded(self._read)
 
     def _begin(self, request: h11.Request) -> None:
         self._request = request

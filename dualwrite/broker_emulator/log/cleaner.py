@@ -35,7 +35,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     records_of,
 )
 from dualwrite.broker_emulator.log.segments import LogStorage, Segment, Segments, StorageError
-from dualwrite.broker_emulator.slices import Steps
+from dualwrite.broker_emulator.slices import Steps, at_once
 
 _WITHOUT_PRODUCER = {"attributes": 0, "producer_id": NO_PRODUCER_ID, "producer_epoch": -1, "base_sequence": NO_SEQUENCE}
 _MAX_KEYS = 1_000_000
@@ -127,7 +127,7 @@ class Cleaner:
             cleaned = self._storage.new_cleaned_segment(group[0].base_offset, group[0].stable_offset)
             yield from run.clean(group, cleaned)
             if not self._segments.holds(group):  # deleted meanwhile, as above
-                self._storage.discard([cleaned])
+                at_once(self._storage.discard([cleaned]))
                 return
             self._segments.replace(group, cleaned)
         self._clean_until = end

@@ -34,6 +34,7 @@ from dualwrite.broker_emulator.log.disk_loading import (
 from dualwrite.broker_emulator.log.disk_segment import DiskSegment, segment_path
 from dualwrite.broker_emulator.log.files import OpenFiles, sync_data, sync_folder, write_atomically
 from dualwrite.broker_emulator.log.segments import LoadedLog, LogState, Segment, StorageError
+from dualwrite.broker_emulator.slices import Steps
 from dualwrite.broker_emulator.storage.flusher import Flusher, FlushJob
 from dualwrite.broker_emulator.storage.log_ends import LogEnd
 
@@ -49,6 +50,7 @@ _KEPT_SNAPSHOTS = 2
 DELETED_SUFFIX = "-delete"
 """Suffix of the folders of deleted topics; a partition's folder never has it, as its name ends with a number."""
 _SUFFIXES = (".log", ".index")
+_MAX_NAME_LENGTH = 255
 
 
 class DiskLog:
@@ -205,18 +207,18 @@ class DiskLog:
 
     # deletion
 
-    def destroy(self, segments: Sequence[Segment]) -> None:
+    def destroy(self, segments: Sequence[Segment]) -> Steps[None]:
         """Rename the folder, so that its name is free at once, and delete its contents."""
         self._stop_indexing(segments)
         self._flusher.forget(self)
         if not self._folder.exists():
             return
-        for path in segment_paths(self._folder):
-            self._files.close(path)
-        doomed = self._folder.with_name(f"{self._folder.name}.{uuid.uuid4().hex[:8]}{DELETED_SUFFIX}")
+        self._files.close_folder(self._folder)
+        doomed = self._folder.with_name(doomed_stem(self._folder.name) + _doomed_suffix())
         try:
             self._folder.replace(doomed)
-            remove_folder(doomed)
+            yield
+            yield from folder_removal(doomed)
         except OSError as error:
             logger.error("%s, of a deleted topic, cannot be removed: %s", self._folder, error)
 
@@ -244,16 +246,18 @@ class DiskLog:
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
-    def discard(self, segments: Sequence[Segment]) -> None:
+    def discard(self, segments: Sequence[Segment]) -> Steps[None]:
         self._stop_indexing(segments)
         for segment in segments:
             assert isinstance(segment, DiskSegment)
             self._unlink(segment.path)
+            yield
 
     def _stop_indexing(self, segments: Sequence[Segment]) -> None:
         """Make sure that no thread writes, or will write, an index of these segments."""
-        self._complete = [segment for segment in self._complete if segment not in segments]
-        if not self._writing.isdisjoint(segments):
+        doomed = set(segments)
+        self._complete = [segment for segment in self._complete if segment not in doomed]
+        if not self._writing.isdisjoint(doomed):
             self._flusher.settle()
 
     def _unlink(self, path: Path) -> None:
@@ -315,13 +319,23 @@ def _index_file(segment: DiskSegment) -> dict[Path, bytes]:
     return {segment.path.with_name(segment.path.name.replace(".log", ".index")): segment.index().encode()}
 
 
-def remove_folder(folder: Path) -> None:
+def doomed_stem(folder: str) -> str:
+    """Return how the new name of the folder of a deleted partition begins: cut, because a name has 255 bytes."""
+    return folder[: _MAX_NAME_LENGTH - len(_doomed_suffix())]
+
+
+def _doomed_suffix() -> str:
+    return f".{uuid.uuid4().hex[:8]}{DELETED_SUFFIX}"
+
+
+def folder_removal(folder: Path) -> Steps[None]:
     """Delete what brokers wrote into a folder of a deleted partition, and the folder if that was all. Raises OSError.
 
     Anything else in it belongs to somebody else, and stays.
     """
     for path in own_files(folder):
         path.unlink()
+        yield
     others = sorted(path.name for path in folder.iterdir())
     if others:
         logger.warning("%s stays: its topic is deleted, but no broker wrote %s", folder, ", ".join(others))

@@ -115,6 +115,11 @@ class OpenFiles:
         if descriptor is not None:
             os.close(descriptor)
 
+    def close_folder(self, folder: Path) -> None:
+        """Close every open file in a folder."""
+        for path in [path for path in self._descriptors if path.parent == folder]:
+            self.close(path)
+
     def close_all(self) -> None:
         """Close every file."""
         for path in list(self._descriptors):

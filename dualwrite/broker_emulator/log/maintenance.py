@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 from dualwrite.broker_emulator.clock import Clock
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 1000
 """Logs that a round visits before it returns; the others are visited while clients are served."""
+_DONE: Final = object()
+_Visit: TypeAlias = Callable[[PartitionLog], Steps[None] | None]
 
 
 class LogMaintenance:
@@ -66,21 +68,25 @@ class _Rounds:
         self._work: Work[None] | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, logs: list[PartitionLog], visit: Callable[[PartitionLog], None]) -> None:
-        """Visit the first logs now, and begin to visit the others."""
+    def begin(self, logs: list[PartitionLog], visit: _Visit) -> None:
+        """Take the first step at the first logs now, and begin to visit the others."""
         if self._work is not None:
             self._work.finish()
-        for log in logs[:_AT_ONCE]:
-            visit(log)
-        if len(logs) > _AT_ONCE:
-            self._work = Work(_visited(logs[_AT_ONCE:], visit))
+        begun = [_visited(log, visit) for log in logs]
+        unfinished = [steps for steps in begun[:_AT_ONCE] if next(steps, _DONE) is not _DONE]
+        if unfinished or len(logs) > _AT_ONCE:
+            self._work = Work(_each((*unfinished, *begun[_AT_ONCE:])))
             self._task = asyncio.get_running_loop().create_task(self._work.done_in_slices())
 
 
-def _visited(logs: list[PartitionLog], visit: Callable[[PartitionLog], None]) -> Steps[None]:
-    for log in logs:
-        try:
-            visit(log)
-        except Exception:
-            logger.exception("%s-%d is left as it is", log.topic, log.partition)
+def _each(works: Iterable[Steps[None]]) -> Steps[None]:
+    for steps in works:
+        yield from steps
         yield
+
+
+def _visited(log: PartitionLog, visit: _Visit) -> Steps[None]:
+    try:
+        yield from visit(log) or ()
+    except Exception:
+        logger.exception("%s-%d is left as it is", log.topic, log.partition)

@@ -16,6 +16,7 @@ from dualwrite.broker_emulator.log.segments import (
     StorageError,
     StoredBatch,
 )
+from dualwrite.broker_emulator.slices import Steps, at_once
 
 logger = logging.getLogger(__name__)
 
@@ -151,12 +152,13 @@ class MemoryStorage:
     new_cleaned_segment = new_segment
 
     def replace(self, originals: Sequence[Segment], cleaned: Segment) -> None:
-        self.discard(originals)
+        at_once(self.discard(originals))
 
-    def discard(self, segments: Sequence[Segment]) -> None:
+    def discard(self, segments: Sequence[Segment]) -> Steps[None]:
         for segment in segments:
             assert isinstance(segment, MemorySegment)
             segment.forget()
+            yield
 
     def truncating(self, offset: int) -> None:
         pass

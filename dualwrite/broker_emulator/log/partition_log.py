@@ -536,8 +536,10 @@ class PartitionLog:
         self._segments.segment_bytes = config.segment_bytes
         self._segments.segment_ms = config.longest_segment_ms
 
-    def delete_records(self, before_offset: int) -> ErrorCode:
+    def delete_records(self, before_offset: int) -> Steps[ErrorCode]:
         """Delete the records below `before_offset` (HIGH_WATERMARK: all that are replicated), as DeleteRecords does.
+
+        They are gone after the first step; the following ones discard their segments.
 
         Returns error 1 beyond the high watermark, 44 if the topic is compacted only, 56 if storage fails.
         """
@@ -546,25 +548,29 @@ class PartitionLog:
         offset = self._high_watermark if before_offset == HIGH_WATERMARK else before_offset
         if not 0 <= offset <= self._high_watermark:
             return ErrorCode.offset_out_of_range
-        return self._move_start(offset) if offset > self.log_start_offset else NO_ERROR
+        return (yield from self._move_start(offset)) if offset > self.log_start_offset else NO_ERROR
 
-    def _move_start(self, offset: int) -> ErrorCode:
+    def _move_start(self, offset: int) -> Steps[ErrorCode]:
         try:
-            self._segments.move_start(offset)
+            removed = self._segments.move_start(offset)
         except (StorageError, OSError) as error:
             logger.error("%s-%d keeps its old records: %s", self.topic, self.partition, error)
             return ErrorCode.kafka_storage_error
         self._log_start_offset = offset
         self._least_stable_offset = offset if self._open_at_any_epoch else self._start_of_batch(offset)
         self._advance()
+        try:
+            yield from self._storage.discard(removed)
+        except OSError as error:
+            logger.error("%s-%d has deleted records, and keeps their files: %s", self.topic, self.partition, error)
         return NO_ERROR
 
     def _start_of_batch(self, offset: int) -> int:
         batch = next(self._segments.iterate(offset), None)
         return offset if batch is None else parse_header(batch).base_offset
 
-    def delete_old_segments(self, now_ms: int) -> None:
-        """Delete segments by age or size (`retention.ms`, `retention.bytes`).
+    def delete_old_segments(self, now_ms: int) -> Steps[None]:
+        """Delete segments by age or size (`retention.ms`, `retention.bytes`): in the first step, then their files.
 
         Only segments that every consumer could read: all of their records are replicated and decided.
         """
@@ -576,7 +582,7 @@ class PartitionLog:
         if start > self.log_start_offset:
             if start == self._log_end_offset:
                 self._segments.roll()
-            self._move_start(start)
+            yield from self._move_start(start)
 
     def compact(self, now_ms: int) -> Iterator[None]:
         """Keep only the newest record of each key (log compaction), in steps; a step takes some milliseconds.
@@ -591,10 +597,10 @@ class PartitionLog:
         """Persist everything for the next start; nothing may be appended any more. Raises StorageError."""
         self._storage.close(self._segments.active)
 
-    def destroy(self) -> None:
-        """Delete everything: the topic was deleted."""
+    def destroy(self) -> Steps[None]:
+        """Delete everything: the topic was deleted. Its name is free after the first step."""
         self.on_release = []
-        self._storage.destroy(self._segments.forget())
+        yield from self._storage.destroy(self._segments.forget())
 
     def expire_producers(self, now_ms: int) -> None:
         """Forget producers idle for producer.id.expiration.ms, but none with an open transaction (KAFKA-9144)."""

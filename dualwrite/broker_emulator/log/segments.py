@@ -13,9 +13,10 @@ from typing import NamedTuple, Protocol, TypeAlias
 from dualwrite.broker_emulator.log.last_stable_offset import AbortedIndex, AbortedIndexEntry
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.record_batch import BatchHeader, parse_header
+from dualwrite.broker_emulator.slices import Steps, at_once
 
 NO_TIMESTAMP = -1
-_base_offset = attrgetter("base_offset")
+_base_offset, _next_offset = attrgetter("base_offset"), attrgetter("next_offset")
 _NO_LIMIT = (1 << 63) - 1
 
 
@@ -115,8 +116,8 @@ class LogStorage(Protocol):
     def replace(self, originals: Sequence[Segment], cleaned: Segment) -> None:
         """Replace `originals` by `cleaned` atomically. Raises StorageError."""
 
-    def discard(self, segments: Sequence[Segment]) -> None:
-        """Delete segments that are no longer part of the log."""
+    def discard(self, segments: Sequence[Segment]) -> Steps[None]:
+        """Delete segments that are no longer part of the log. The log may be used between the steps."""
 
     def truncating(self, offset: int) -> None:
         """Note that every batch from `offset` on is about to be removed."""
@@ -130,8 +131,8 @@ class LogStorage(Protocol):
     def appended(self, active: Segment, flushed: Callable[[int], None]) -> None:
         """Note an append to `active`; `flushed` is called with the offset up to which appends may be acknowledged."""
 
-    def destroy(self, segments: Sequence[Segment]) -> None:
-        """Delete the log; `segments` are all of its segments."""
+    def destroy(self, segments: Sequence[Segment]) -> Steps[None]:
+        """Delete the log; `segments` are all of its segments. Its name is free after the first step."""
 
     def close(self, active: Segment) -> None:
         """Persist everything for the next start."""
@@ -278,17 +279,17 @@ class Segments:
         self.active = self._segments[-1]
         self._began_ms = None
         self.active.truncate(offset)
-        self._storage.discard(removed)
+        at_once(self._storage.discard(removed))
         self._storage.truncated(self.active)
 
-    def move_start(self, offset: int) -> None:
-        """Delete the records below `offset`, and every segment without others. Raises StorageError."""
+    def move_start(self, offset: int) -> Sequence[Segment]:
+        """Forget the records below `offset`; return the segments without others, to discard. Raises StorageError."""
         self._storage.start_moved(offset)
         self.log_start_offset = offset
-        keep = next((i for i, segment in enumerate(self._segments) if segment.next_offset > offset), -1)
-        removed = self._segments[: len(self._segments) - 1 if keep < 0 else keep]
-        del self._segments[: len(removed)]
-        self._storage.discard(removed)
+        keep = min(bisect_right(self._segments, offset, key=_next_offset), len(self._segments) - 1)
+        removed = self._segments[:keep]
+        del self._segments[:keep]
+        return removed
 
     def replace(self, originals: Sequence[Segment], cleaned: Segment) -> None:
         """Replace neighbouring complete segments by `cleaned`. Raises StorageError."""

@@ -39,6 +39,7 @@ from dualwrite.broker_emulator.net.requests import (
 )
 from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
+from dualwrite.broker_emulator.slices import Pace
 from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin
 
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._work: asyncio.Task[None] | None = None
         self._work_api: Api | None = None
+        self._rest: asyncio.Handle | None = None
+        """Serves in the next turn of the loop what a client has sent at once."""
         self._silent = False
         self._unread = False
         self._muted: Timer | None = None
@@ -182,6 +185,8 @@ class Connection(asyncio.Protocol):
             self._idle_timer.cancel()
         if self._muted is not None:
             self._muted.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
         if self._work is not None and self._work_api is not None and self._work_api.is_abandonable:
             self._work.cancel()
         self.node.disconnected(self)
@@ -196,7 +201,7 @@ class Connection(asyncio.Protocol):
                 self._buffer += data[served:]
             return
         self._buffer += data
-        if self._work is None and not self._is_paused:
+        if self._work is None and not self._is_paused and self._rest is None:
             self._serve_buffered()
         elif self._transport is not None and len(self._buffer) > _MAX_BUFFERED_WHILE_BUSY:
             self._transport.pause_reading()
@@ -257,7 +262,7 @@ class Connection(asyncio.Protocol):
 
     def _serve_frames(self, buffer: bytes | bytearray) -> int:
         """Serve complete frames until none is left or a request has to wait; return the number of bytes served."""
-        start, length = 0, len(buffer)
+        start, length, pace = 0, len(buffer), None
         try:
             while length - start >= SIZE_BYTES:
                 (size,) = unpack_size(buffer, start)
@@ -272,9 +277,19 @@ class Connection(asyncio.Protocol):
                 self._serve(frame if isinstance(frame, bytes) else memoryview(frame).toreadonly())
                 if start == length or not self._may_serve_another:
                     break
+                if pace is None:
+                    pace = Pace()
+                elif pace.is_over:
+                    self._rest = self._loop.call_soon(self._serve_rest)
+                    break
         except Exception as error:
             self._close(error)
         return start
+
+    def _serve_rest(self) -> None:
+        self._rest = None
+        if self._work is None:
+            self._resume_serving()
 
     @property
     def _may_serve_another(self) -> bool:

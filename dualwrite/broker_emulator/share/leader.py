@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dualwrite.broker_emulator.share.led_partition import LeaderError, LedPartition
-from dualwrite.broker_emulator.share.sessions import ShareSession, ShareSessions
+from dualwrite.broker_emulator.share.sessions import SessionPartition, ShareSession, ShareSessions
 from dualwrite.broker_emulator.share.state import StateKey
+from dualwrite.broker_emulator.slices import Pace
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Partition
-    from dualwrite.broker_emulator.log.partition_log import PartitionLog
 
 
 class ShareLeader:
@@ -22,13 +25,16 @@ class ShareLeader:
         self.sessions = ShareSessions()
         self._cluster = cluster
         self._led: dict[StateKey, LedPartition] = {}
-        self._waiting: list[Callable[[], None]] = []
+        self._groups_of: dict[SessionPartition, set[str]] = {}
+        """The groups that have a share-partition of a partition here."""
+        self._waiting: list[_Waiting] = []
 
     def share_partition(self, key: StateKey, partition: Partition) -> LedPartition:
         """Return a share-partition; its state is read at the first use. Raises LeaderError."""
         led = self._led.get(key)
         if led is None:
-            led = self._led[key] = LedPartition(self._cluster, key, partition, self._available)
+            led = self._led[key] = LedPartition(self._cluster, key, partition, partial(self._available, key))
+            self._groups_of.setdefault(_name(key), set()).add(key.group_id)
         return led
 
     def forget(self, key: StateKey) -> None:
@@ -36,13 +42,18 @@ class ShareLeader:
         led = self._led.pop(key, None)
         if led is not None:
             led.close()
+            groups = self._groups_of[_name(key)]
+            groups.discard(key.group_id)
+            if not groups:
+                del self._groups_of[_name(key)]
 
     def resign(self, partition: Partition) -> None:
         """Forget the share-partitions of a partition that the node does not lead any more."""
-        topic_id = partition.topic.topic_id
-        for key in [key for key in self._led if (key.topic_id, key.partition) == (topic_id, partition.index)]:
+        name = SessionPartition(partition.topic.topic_id, partition.index)
+        for group_id in list(self._groups_of.get(name, ())):
+            key = StateKey(group_id, *name)
             self.forget(key)
-        self._available()
+            self._available(key)
 
     def halt(self) -> None:
         """Cancel all timers, as a node that dies."""
@@ -52,7 +63,9 @@ class ShareLeader:
     async def release(self, session: ShareSession) -> None:
         """Take all records from the member whose session ends."""
         group_id, member_id = session.key
-        for name in session.partitions:
+        pace = Pace()
+        for name in list(session.partitions):
+            await pace.keep()
             led = self._led.get(StateKey(group_id, *name))
             if led is not None:
                 try:
@@ -74,32 +87,40 @@ class ShareLeader:
             self.sessions.close(session.key)
             await self.release(session)
         if not self.sessions.has_group(group_id):
+            pace = Pace()
             for key in [key for key in self._led if key.group_id == group_id]:
+                await pace.keep()
+                if self.sessions.has_group(group_id):
+                    break
                 self.forget(key)
 
     # waiting for records
 
-    def _available(self) -> None:
-        for wake in list(self._waiting):
-            wake()
+    def _available(self, key: StateKey) -> None:
+        name = _name(key)
+        for waiting in self._waiting:
+            if waiting.group_id == key.group_id and name in waiting.names:
+                waiting.woken.set()
 
-    async def wait_for_records(self, logs: list[PartitionLog], deadline_s: float) -> None:
-        """Wait until a log advances or records are released, until the event loop's time `deadline_s` at most."""
-        loop = asyncio.get_running_loop()
-        woken: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not woken.done():
-                woken.set_result(None)
-
-        timer = loop.call_at(deadline_s, wake)
-        self._waiting.append(wake)
-        for log in logs:
-            log.on_advance.append(wake)
+    @contextmanager
+    def waiting(self, session: ShareSession) -> Iterator[asyncio.Event]:
+        """Return an event that is set when a log of the session advances, or records of it are released."""
+        waiting = _Waiting(session.key.group_id, session.partitions, asyncio.Event())
+        self._waiting.append(waiting)
         try:
-            await woken
+            yield waiting.woken
         finally:
-            timer.cancel()
-            self._waiting.remove(wake)
-            for log in logs:
-                log.on_advance.remove(wake)
+            self._waiting.remove(waiting)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A request that waits for records of a group."""
+
+    group_id: str
+    names: Container[SessionPartition]
+    woken: asyncio.Event
+
+
+def _name(key: StateKey) -> SessionPartition:
+    return SessionPartition(key.topic_id, key.partition)

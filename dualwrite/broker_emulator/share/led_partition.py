@@ -80,6 +80,7 @@ class LedPartition:
         except StateError as error:
             raise _member_error(error) from error
         self._share = SharePartition(state, self._first_offset(state))
+        partition.log.on_advance.append(on_available)
 
     @property
     def settings(self) -> ShareSettings:
@@ -105,6 +106,8 @@ class LedPartition:
 
     def close(self) -> None:
         """Forget who has which records."""
+        if self.is_open:
+            self._partition.log.on_advance.remove(self._on_available)
         self.is_open = False
         if self._timer is not None:
             self._timer[1].cancel()
@@ -114,7 +117,15 @@ class LedPartition:
 
     def readable_bytes(self, most: int) -> int:
         """Return how many bytes could be read now, up to about `most`."""
-        return len(self._read(most).records) if self._share.has_room(self.settings) else 0
+        if self._has_nothing_new or not self._share.has_room(self.settings):
+            return 0
+        return len(self._read(most).records)
+
+    @property
+    def _has_nothing_new(self) -> bool:
+        """Whether there is neither anything to read nor anything gone: quick to say, where many partitions are idle."""
+        log, share = self._partition.log, self._share
+        return share.start_offset >= log.log_start_offset and share.next_fetch_offset >= log.high_watermark
 
     def _read(self, most: int) -> ReadResult:
         log = self._partition.log
@@ -128,6 +139,8 @@ class LedPartition:
 
     async def fetch(self, wish: Wish, most: int) -> Fetched:
         """Acquire records for a member. Raises LeaderError."""
+        if self._has_nothing_new:
+            return Fetched(b"", [])
         settings = self.settings
         if not self._share.has_room(settings):
             return Fetched(b"", [])

@@ -32,6 +32,7 @@ from dualwrite.broker_emulator.share.state import (
     Summary,
     inconsistency,
 )
+from dualwrite.broker_emulator.slices import at_once
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 
 if TYPE_CHECKING:
@@ -314,7 +315,7 @@ class StateShard:
             logger.warning("%s not pruned: %s", self._partition.name, error)
             return
         oldest = min(self._snapshot_offsets.values(), default=log.log_end_offset)
-        log.delete_records(min(oldest, log.high_watermark))
+        at_once(log.delete_records(min(oldest, log.high_watermark)))
 
 
 def _check_epochs(*, leader_epoch: int = 0, state_epoch: int = 0) -> None:

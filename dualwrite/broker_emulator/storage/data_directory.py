@@ -26,10 +26,10 @@ from typing import Any
 
 from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_loading import segment_paths
-from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog, remove_folder
+from dualwrite.broker_emulator.log.disk_log import DELETED_SUFFIX, DiskLog, doomed_stem, folder_removal
 from dualwrite.broker_emulator.log.files import OpenFiles, write_atomically
 from dualwrite.broker_emulator.log.segments import StorageError
-from dualwrite.broker_emulator.slices import Steps
+from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.storage import journal
 from dualwrite.broker_emulator.storage.flusher import Flusher
 from dualwrite.broker_emulator.storage.log_ends import LogEnds
@@ -98,7 +98,7 @@ class DataDirectory:
         for topic in list(self._journal.doomed.values()):
             for folder in _folders_of(self.path, topic):
                 logger.info("removing %s: it belongs to a deleted topic", folder)
-                remove_folder(folder)
+                at_once(folder_removal(folder))
             del self._journal.doomed[topic.name]
 
     @property
@@ -288,8 +288,9 @@ def _unknown_folders(path: Path, metadata: journal.MetadataJournal) -> Iterator[
 
 def _folders_of(path: Path, topic: StoredTopic) -> Iterator[Path]:
     """Return the folders of a deleted topic that are still there, renamed or not."""
-    name = re.compile(rf"{re.escape(topic.name)}-(\d+)((\.[0-9a-f]{{8}})?{DELETED_SUFFIX})?")
+    names = {f"{topic.name}-{partition}" for partition in range(len(topic.leader_epochs))}
+    stems = {doomed_stem(name) for name in names}
     for folder in _folders(path):
-        found = name.fullmatch(folder.name)
-        if found is not None and int(found[1]) < len(topic.leader_epochs):
+        renamed = re.fullmatch(rf"(.+)\.[0-9a-f]{{8}}{DELETED_SUFFIX}", folder.name)
+        if folder.name.removesuffix(DELETED_SUFFIX) in names or (renamed is not None and renamed[1] in stems):
             yield folder

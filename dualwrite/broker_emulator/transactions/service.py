@@ -18,7 +18,7 @@ from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.pause_points import PausePoint, PausePoints
-from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.slices import Retries, all_done
 from dualwrite.broker_emulator.suspended_coroutine import Soon, begin, finish
 from dualwrite.broker_emulator.transactions import coordinator as decisions
 from dualwrite.broker_emulator.transactions import inspection, transitions
@@ -90,6 +90,7 @@ class TransactionCoordinator:
         self._pause_points = pause_points
         self._partitions: dict[int, OwnedPartition] = {}
         self._loading: set[int] = set()
+        self._retries = Retries(RETRY_BACKOFF_S)
         self.background_tasks: set[asyncio.Task[None]] = set()
         """Markers being written, and aborts and removals that the scans started."""
         self._is_active = True
@@ -479,13 +480,8 @@ class TransactionCoordinator:
         if len(partitions) == 1:
             await self._write_marker(run, *partitions)
         else:  # a leader that does not respond must not delay the others
-            begun = []
-            pace = Pace()
-            for number, topic_partition in enumerate(sorted(partitions)):
-                if number >= _MARKERS_AT_ONCE:
-                    await pace.keep()
-                begun.append(begin(self._write_marker(run, topic_partition)))
-            await asyncio.gather(*(finish(rest) for rest in begun if rest is not None))
+            works = (self._write_marker(run, topic_partition) for topic_partition in sorted(partitions))
+            await all_done(works, at_once=_MARKERS_AT_ONCE)
         if not run.is_cancelled:
             await self._complete(run)
 
@@ -513,7 +509,7 @@ class TransactionCoordinator:
             if reaction is CANCEL:
                 run.is_cancelled = True
             elif reaction is RETRY:
-                await asyncio.sleep(RETRY_BACKOFF_S)
+                await self._retries.turn()
             else:
                 run.acknowledged.add(topic_partition)
                 return
@@ -532,7 +528,7 @@ class TransactionCoordinator:
                 if self._pause_points.active:
                     await self._reach(_AFTER_APPEND, transition.after)
                 return
-            await asyncio.sleep(RETRY_BACKOFF_S)
+            await self._retries.turn()
 
     async def _reach(
         self,

@@ -86,7 +86,7 @@ KEYS = {
     "delete_share_group_offsets": 92,
 }
 ALL_VERSIONS = [(api, version) for api in KEYS for version in versions_of(api)]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 def milliseconds(value: int) -> Any:

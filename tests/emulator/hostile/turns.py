@@ -1,100 +1,72 @@
-"""How long the event loop of an emulator is busy in one piece, in CPU time, so that waiting for a core does not count.
+"""How much the event loop of an emulator does in one turn, counted in steps, so that no machine is too slow for it.
 
-What shares the caches and the pipelines of a core slows it down by half all the same, and machines differ: a fixed
-piece of work is timed in the same thread, and what was measured is told in seconds of the machine that the limits are
-for.
+A step is a call: of a function, of a builtin, or of a generator that goes on. The clock of `slices.py` counts them too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import statistics
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Final
+from unittest.mock import patch
 
-from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator import Emulator, slices
 from tests.emulator.inside import run_in_loop
 
-_FIXED_WORK_S: Final = 0.0085
-"""What `_fixed_work` takes on two cores of 2024 with nothing else to do."""
+SLICE: Final = 4_000
+"""Steps of one slice: some milliseconds."""
+LONGEST: Final = 16 * SLICE
+"""What one turn may take: several connections each have a slice in it, and what precedes and follows a loop adds up."""
 
 
 class Turns:
-    """Notes the longest turn of the loop that it runs in, in seconds of CPU time of the loop's thread.
+    """Counts the steps of each turn of the loop in whose thread it is begun and ended."""
 
-    Without the collections of garbage in it: a broker here shares its process with its clients and the tests, and what
-    they have would be looked through as well. How long that may take in a process of a broker alone is limited by
-    `settle_memory`.
-    """
-
-    def __init__(self) -> None:
-        self.longest_s = 0.0
+    def __init__(self, slice_steps: int = SLICE) -> None:
+        self.longest = 0
         self.count = 0
-        self._began_s = time.thread_time()
-        self._thread = threading.get_ident()
-        self._collection_began_s = 0.0
-        self._ends = False
-        gc.callbacks.append(self._note_collection)
+        self._steps = 0
+        self._began_at = 0
+        self._is_over = False
+        self._clock = patch.object(slices, "perf_counter_ns", lambda: self._steps * slices.SLICE_NS // slice_steps)
 
-    def _note_collection(self, phase: str, details: Mapping[str, int]) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        if phase == "start":
-            self._collection_began_s = time.thread_time()
-        else:
-            self._began_s += time.thread_time() - self._collection_began_s
-
-    def watch(self, loop: Any) -> None:
-        if self._ends:
-            return
-        now_s = time.thread_time()
-        self.longest_s = max(self.longest_s, now_s - self._began_s)
-        self.count += 1
-        self._began_s = now_s
-        loop.call_later(0.001, self.watch, loop)
+    def begin(self) -> None:
+        gc.disable()  # what others have left is finalized in the thread that collects it
+        self._clock.start()
+        sys.setprofile(self._note)
+        self._begin_turn(asyncio.get_running_loop())
 
     def end(self) -> None:
-        self._ends = True
-        gc.callbacks.remove(self._note_collection)
-        self.longest_s /= max(1.0, statistics.median(_fixed_work() for _ in range(5)) / _FIXED_WORK_S)
+        self._is_over = True
+        sys.setprofile(None)
+        self._clock.stop()
+        gc.enable()
 
+    def _begin_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.longest = max(self.longest, self._steps - self._began_at)
+        if not self._is_over:
+            self.count += 1
+            self._began_at = self._steps
+            loop.call_soon(self._begin_turn, loop)
 
-def _fixed_work() -> float:
-    """Do some of what a broker's Python does; return how long that took, in CPU time of this thread."""
-    began_s = time.thread_time()
-    names = {f"n{number}": (number, str(number)) for number in range(20_000)}
-    sorted(names, key=lambda name: names[name][1])
-    return time.thread_time() - began_s
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" or event == "c_call":
+            self._steps += 1
 
 
 @contextmanager
-def without_the_garbage_of_tests() -> Iterator[None]:
-    """Keep what other tests have left from being collected in a turn that is watched."""
-    gc.collect()
-    gc.freeze()
+def watched(emulator: Emulator, slice_steps: int = SLICE) -> Iterator[Turns]:
+    """Watch the turns of the emulator's loop. Shorter slices show a loop without slices where it is not as long."""
+    turns = Turns(slice_steps)
+    run_in_loop(emulator, turns.begin)
     try:
-        yield
+        yield turns
     finally:
-        gc.unfreeze()
-
-
-@contextmanager
-def watched(emulator: Emulator) -> Iterator[Turns]:
-    """Watch the turns of the emulator's loop."""
-    turns: list[Turns] = []
-
-    def begin() -> None:
-        turns.append(Turns())
-        turns[0].watch(asyncio.get_running_loop())
-
-    with without_the_garbage_of_tests():
-        run_in_loop(emulator, begin)
-        yield turns[0]
-        run_in_loop(emulator, turns[0].end)
+        run_in_loop(emulator, turns.end)
 
 
 async def until_some_turn(condition: Callable[[], bool]) -> None:

@@ -286,7 +286,7 @@ def test_a_log_that_was_deleted_from_meanwhile_is_left_alone(make_log: MakeLog) 
         put(log, ("a", str(number)))
     steps = log.compact(NOW_MS)
     next(steps)
-    assert log.delete_records(3) is ErrorCode.none
+    assert at_once(log.delete_records(3)) is ErrorCode.none
     for _ in steps:
         pass
     assert data(log) == [(3, "a", "3"), (4, "a", "4")]
@@ -436,11 +436,11 @@ def test_old_segments_go_by_the_newest_of_their_timestamps(make_log: MakeLog) ->
     put(log, ("a", "1"), now_ms=NOW_MS)
     put(log, ("b", "1"), now_ms=NOW_MS + 10)
     put(log, ("c", "1"), now_ms=NOW_MS + 20)
-    log.delete_old_segments(NOW_MS + DAY_MS)
+    at_once(log.delete_old_segments(NOW_MS + DAY_MS))
     assert log.log_start_offset == 0
-    log.delete_old_segments(NOW_MS + DAY_MS + 1)
+    at_once(log.delete_old_segments(NOW_MS + DAY_MS + 1))
     assert (log.log_start_offset, [offset for offset, _, _ in data(log)]) == (1, [1, 2])
-    log.delete_old_segments(NOW_MS + 2 * DAY_MS)
+    at_once(log.delete_old_segments(NOW_MS + 2 * DAY_MS))
     assert (log.log_start_offset, log.log_end_offset, data(log)) == (3, 3, [])
     put(log, ("d", "1"))
     assert data(log) == [(3, "d", "1")]
@@ -451,7 +451,7 @@ def test_segments_go_while_the_others_alone_are_enough(make_log: MakeLog) -> Non
     for number in range(6):
         put(log, ("a", str(number)))
     size = log.size_bytes // 6
-    log.delete_old_segments(NOW_MS)
+    at_once(log.delete_old_segments(NOW_MS))
     assert log.size_bytes - size < 200 <= log.size_bytes
     assert log.log_start_offset == data(log)[0][0] > 0
 
@@ -461,12 +461,12 @@ def test_nothing_undecided_and_nothing_unreplicated_goes(make_log: MakeLog) -> N
     put(log, ("a", "1"))
     put(log, ("a", "open"), producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
     put(log, ("a", "2"))
-    log.delete_old_segments(NOW_MS + DAY_MS)
+    at_once(log.delete_old_segments(NOW_MS + DAY_MS))
     assert log.log_start_offset == 1
     end(log, commit=True)
     log.hold_high_watermark()
     put(log, ("a", "3"))
-    log.delete_old_segments(NOW_MS + DAY_MS)
+    at_once(log.delete_old_segments(NOW_MS + DAY_MS))
     assert log.log_start_offset == 4
 
 
@@ -474,7 +474,7 @@ def test_compacted_topics_keep_old_records(make_log: MakeLog) -> None:
     log = make_log("compact", retention_ms=1)
     put(log, ("a", "1"))
     put(log, ("b", "1"))
-    log.delete_old_segments(NOW_MS + DAY_MS)
+    at_once(log.delete_old_segments(NOW_MS + DAY_MS))
     assert log.log_start_offset == 0
 
 
@@ -482,7 +482,7 @@ def test_readers_below_the_start_are_out_of_range(make_log: MakeLog) -> None:
     log = make_log("delete")
     for number in range(4):
         put(log, ("a", str(number)))
-    assert log.delete_records(2) is ErrorCode.none
+    assert at_once(log.delete_records(2)) is ErrorCode.none
     below = log.read(1, max_bytes=100, read_committed=False, at_least_one=True)
     assert below.error is ErrorCode.offset_out_of_range
     assert at_once(log.offset_for_timestamp(-2, read_committed=False)) == (2, -1)
@@ -493,7 +493,7 @@ def test_times_are_looked_for_among_the_records_that_are_left(make_log: MakeLog)
     log = make_log("delete", segment_bytes=1 << 20)
     for timestamps in ((100, 400), (300,), (200, 400), (350,)):
         log.append(timed(*timestamps), now_ms=NOW_MS)
-    assert log.delete_records(3) is ErrorCode.none
+    assert at_once(log.delete_records(3)) is ErrorCode.none
     found = [at_once(log.offset_for_timestamp(wanted, read_committed=False)) for wanted in (0, 100, 250, 350, 400, 401)]
     assert found == [(3, 200), (3, 200), (4, 400), (4, 400), (4, 400), (-1, -1)]
     # Kafka looks for the newest in the whole segment, whatever was deleted of it
@@ -504,14 +504,14 @@ def test_delete_records_within_a_segment_and_up_to_the_high_watermark(make_log: 
     log = make_log("delete", segment_bytes=1 << 20)
     for number in range(4):
         put(log, ("a", str(number)))
-    assert log.delete_records(5) is ErrorCode.offset_out_of_range
-    assert log.delete_records(2) is ErrorCode.none
-    assert log.delete_records(1) is ErrorCode.none  # that is done already
+    assert at_once(log.delete_records(5)) is ErrorCode.offset_out_of_range
+    assert at_once(log.delete_records(2)) is ErrorCode.none
+    assert at_once(log.delete_records(1)) is ErrorCode.none  # that is done already
     logs = [log, open_log(tmp_path / "orders-0")] if (tmp_path / "orders-0").exists() else [log]
     assert [each.log_start_offset for each in logs] == [2] * len(logs)
-    assert log.delete_records(HIGH_WATERMARK) is ErrorCode.none
+    assert at_once(log.delete_records(HIGH_WATERMARK)) is ErrorCode.none
     assert (log.log_start_offset, log.log_end_offset) == (4, 4)
-    assert make_log("compact").delete_records(0) is ErrorCode.policy_violation
+    assert at_once(make_log("compact").delete_records(0)) is ErrorCode.policy_violation
 
 
 # memory
@@ -532,10 +532,10 @@ def test_at_the_limit_clients_are_refused_and_coordinators_are_not(caplog: pytes
         producer_id=1, producer_epoch=0, coordinator_epoch=0, commit=False, transaction_version=2, now_ms=NOW_MS
     ) is (ErrorCode.none)
     log.configure(LogConfig(segment_bytes=500, retention_ms=0))
-    log.delete_old_segments(NOW_MS + 1)
+    at_once(log.delete_old_segments(NOW_MS + 1))
     assert budget.used_bytes == 0
     assert log.append(value, now_ms=NOW_MS).error is ErrorCode.none
-    log.destroy()
+    at_once(log.destroy())
     assert budget.used_bytes == 0
 
 

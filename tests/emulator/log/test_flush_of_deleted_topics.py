@@ -11,6 +11,7 @@ from dualwrite.broker_emulator.config import Fsync
 from dualwrite.broker_emulator.log.disk_log import DiskLog
 from dualwrite.broker_emulator.log.files import OpenFiles
 from dualwrite.broker_emulator.log.partition_log import PartitionLog
+from dualwrite.broker_emulator.slices import at_once
 from dualwrite.broker_emulator.storage.flusher import Flusher
 from tests.emulator.log.writers import NOW_MS, batch
 
@@ -22,7 +23,7 @@ def test_what_is_deleted_needs_no_flush(tmp_path: Path, fsync: Fsync) -> None:
     log = PartitionLog("t", 0, storage=storage, now_ms=NOW_MS)
     assert log.append(batch(b"v"), now_ms=NOW_MS).error is ErrorCode.none
     job = storage.begin_flush()
-    log.destroy()
+    at_once(log.destroy())
     job.run()
     job.finished()
     assert not list(tmp_path.iterdir())

@@ -51,7 +51,7 @@ def test_a_segment_is_complete_when_its_first_record_is_old(make_log: MakeLog) -
     put(log, "a")
     put(log, "b", now_ms=NOW_MS + 1000)
     put(log, "c", now_ms=NOW_MS + 1001)
-    log.delete_old_segments(NOW_MS + 6001)
+    at_once(log.delete_old_segments(NOW_MS + 6001))
     assert log.log_start_offset == 2
 
 
@@ -62,7 +62,7 @@ def test_the_age_of_a_segment_is_known_after_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path / "orders-0")
     log.configure(LogConfig().with_overrides({"segment.ms": "1000", "retention.ms": "5000"}))
     put(log, "b", now_ms=NOW_MS + 1001)
-    log.delete_old_segments(NOW_MS + 6001)
+    at_once(log.delete_old_segments(NOW_MS + 6001))
     assert log.log_start_offset == 1
 
 
