@@ -19,7 +19,7 @@ from typing import Any
 
 import faststream.confluent
 import faststream.kafka
-from faststream import AckPolicy, FastStream
+from faststream import FastStream
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -88,17 +88,12 @@ def create_app(
         broker = faststream.confluent.KafkaBroker(bootstrap_servers)
     else:
         broker = faststream.kafka.KafkaBroker(bootstrap_servers)
-    subscriber = broker.subscriber(
+    subscriber = billing.subscriber(
+        broker,
         ORDERS,
-        group_id=GROUP,
-        ack_policy=AckPolicy.MANUAL,  # FastStream commits no offsets
-        auto_offset_reset="earliest",  # there is none at the first start
-        isolation_level="read_committed",
         group_instance_id=instance,
         batch=True,  # what is there at once is one dual write,
         max_records=100,  # up to so many
-        parser=billing.parser,  # which sees what FastStream drops
-        decoder=billing.decoder,
     )
 
     async def on_orders(message: Any) -> None:

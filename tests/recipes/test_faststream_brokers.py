@@ -15,6 +15,7 @@ import faststream.confluent
 import faststream.kafka
 import pytest
 import sqlalchemy as sa
+from confluent_kafka import Consumer, TopicPartition
 from faststream import AckPolicy, BaseMiddleware
 from sqlalchemy.ext.asyncio import create_async_engine
 
@@ -22,7 +23,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume_async import AsyncHandler
-from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
+from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase, kafka_consumed_offset
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.faststream import ExactlyOnce
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
@@ -83,9 +84,12 @@ class Site:
         handle: AsyncHandler = write,
         before: Callable[[Any], Awaitable[None]] | None = None,
         middlewares: Callable[[ExactlyOnce], Sequence[Any]] = lambda _: (),
-        ack_policy: AckPolicy = AckPolicy.MANUAL,
+        foreign: AckPolicy | None = None,
     ) -> AsyncIterator[Any]:
-        """Consume with a FastStream broker of its own; `before` is called by the subscriber before `take`."""
+        """Consume with a FastStream broker of its own; `before` is called by the subscriber before `take`.
+
+        `foreign`: the policy of a subscriber that the application has made by itself.
+        """
         of_library: Any = LIBRARIES[self.library]
         is_sqlite = self.database.url.drivername.startswith("sqlite")
         engine = create_async_engine(
@@ -108,16 +112,14 @@ class Site:
                     raise
 
             on_message.__annotations__["message"] = of_library.KafkaMessage
-            broker.subscriber(
-                self.topic,
-                group_id="billing",
-                ack_policy=ack_policy,
-                auto_offset_reset="earliest",
-                isolation_level="read_committed",
-                batch=self.batch,
-                parser=billing.parser,
-                decoder=billing.decoder,
-            )(on_message)
+            if foreign is None:
+                billing.subscriber(broker, self.topic, batch=self.batch)(on_message)
+            else:
+                own: Any = {"parser": billing.parser, "decoder": billing.decoder, "ack_policy": foreign}
+                made = broker.subscriber(
+                    self.topic, group_id="billing", auto_offset_reset="earliest", batch=self.batch, **own
+                )
+                made(on_message)
             async with broker:
                 await broker.start()
                 yield broker
@@ -232,11 +234,8 @@ def test_a_middleware_that_may_drop_a_message_unnoticed_is_refused(
     assert site.bodies() == []
 
 
-_OTHERS = [policy for policy in AckPolicy if policy is not AckPolicy.MANUAL]
-
-
 @pytest.mark.parametrize("batch", [True, False])
-@pytest.mark.parametrize("policy", _OTHERS)
+@pytest.mark.parametrize("policy", list(AckPolicy))
 @pytest.mark.parametrize("library", list(LIBRARIES))
 def test_a_subscriber_whose_offsets_faststream_commits_is_refused_and_loses_nothing(
     postgres: PostgresDatabase, emulator: Emulator, library: str, policy: AckPolicy, batch: bool
@@ -246,18 +245,83 @@ def test_a_subscriber_whose_offsets_faststream_commits_is_refused_and_loses_noth
     values = send_five(site)
 
     async def run() -> None:
-        async with site.member(write_and_send, ack_policy=policy), asyncio.timeout(60):
+        async with site.member(write_and_send, foreign=policy), asyncio.timeout(60):
             await asyncio.to_thread(until, lambda: len(site.raised) > 1)
-        refused = f"has ack_policy={policy}, with which FastStream commits offsets of its own"
+        refused = "the subscriber was not made by this ExactlyOnce"
         assert all(isinstance(error, ConfigError) and refused in str(error) for error in site.raised)
         assert site.bodies() == []
-        with site.producer() as producer:  # FastStream may have committed the end of the log, so something must come
-            producer.send(site.topic, "5")
         async with site.member(write_and_send), asyncio.timeout(60):
-            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == ["5"])
+            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
 
     asyncio.run(run())
-    assert_written_once(site, [*values, "5"])
+    assert_written_once(site, values)
+
+
+def commit_offset(site: Site, offset: int) -> None:
+    """Move the group's offset in Kafka, as another program of the group does, or `--reset-offsets`."""
+    consumer = Consumer({"bootstrap.servers": site.emulator.bootstrap_servers, "group.id": "billing"})
+    consumer.commit(offsets=[TopicPartition(site.topic, 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_a_quiet_partition_is_put_to_its_row_when_it_is_assigned(
+    sqlite: SqliteDatabase, emulator: Emulator, library: str
+) -> None:
+    """The group's offset in Kafka is ahead of the row, and no message comes that would show it."""
+    site = Site(sqlite, emulator, library)
+    values = send_five(site)
+    site.consume(lambda: site.bodies() == values)
+    with site.producer() as producer:
+        for value in ("5", "6", "7"):
+            producer.send(site.topic, value)
+    commit_offset(site, 8)
+    site.consume(lambda: len(site.bodies()) == 8)
+    assert site.bodies() == [*values, "5", "6", "7"]
+
+
+@pytest.mark.parametrize("records", [2, 8], ids=["shorter", "longer"])
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(
+    sqlite: SqliteDatabase, emulator: Emulator, library: str, records: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(sqlite, emulator, library)
+    values = send_five(site)
+    site.consume(lambda: site.bodies() == values)
+    emulator.call_in_loop(lambda: emulator.cluster.delete_topic(site.topic))
+    emulator.create_topic(site.topic)
+    with site.producer() as producer:
+        for number in range(records):
+            producer.send(site.topic, f"new {number}")
+    site.consume(lambda: f"topic '{site.topic}' was deleted and created again" in caplog.text)
+    assert site.bodies() == values
+
+
+@pytest.mark.parametrize("library", list(LIBRARIES))
+def test_a_log_that_lost_its_end_is_told_of(
+    sqlite: SqliteDatabase, emulator: Emulator, library: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Site(sqlite, emulator, library)
+    values = send_five(site)
+    site.consume(lambda: site.bodies() == values)
+    with sqlite.engine.begin() as connection:
+        connection.execute(sa.update(kafka_consumed_offset).values(next_offset=50))
+    site.consume(lambda: "ends at offset 5, but was consumed up to 50" in caplog.text)
+    assert site.bodies() == values
+
+
+def test_settings_on_which_the_promises_depend_are_refused(sqlite: SqliteDatabase) -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    pool = AsyncDualWriterPool(engine, bootstrap_servers="127.0.0.1:1", prefix="refused")
+    for of_library, setting in ((faststream.kafka, "listener"), (faststream.confluent, "on_assign")):
+        billing = ExactlyOnce(pool, write, group_id="billing", offsets=OffsetsInDatabase(engine))
+        broker: Any = of_library.KafkaBroker("127.0.0.1:1")
+        for name in (setting, "group_id", "ack_policy", "parser", "decoder"):
+            with pytest.raises(ConfigError, match=name):
+                billing.subscriber(broker, "in", **{name: None})
+        billing.subscriber(broker, "in")
+        with pytest.raises(ConfigError, match="already"):
+            billing.subscriber(broker, "in")
 
 
 class Held:

@@ -2,8 +2,7 @@
 
     billing = ExactlyOnce(pool, bill, group_id="billing", offsets=OffsetsInDatabase(engine))
 
-    @broker.subscriber("orders", group_id="billing", ack_policy=AckPolicy.MANUAL, auto_offset_reset="earliest",
-                       isolation_level="read_committed", parser=billing.parser, decoder=billing.decoder)
+    @billing.subscriber(broker, "orders")
     async def on_orders(message: KafkaMessage) -> None:
         await billing.take(message)
 
@@ -12,10 +11,11 @@
 FastStream owns the consumer: it assigns partitions, delivers, and goes on behind a message whose subscriber failed. So
 nothing that it says about progress is believed. The row of a partition in `kafka_consumed_offset` is moved in the dual
 write by compare-and-set, as in `steps.py`: of two consumers that have the same record, one writes. And the consumer is
-put back to the row wherever the two may differ: after a failure, and when the generation of the group is a new one.
+put to the row wherever the two may differ: when it is assigned partitions (`faststream_placing.py`), after a failure,
+and when the generation of the group is a new one.
 
 FastStream itself must commit no offsets: of a partition without a row, what has failed before them would be left out.
-So a subscriber with another policy than MANUAL is refused with its first message, which is the first that FastStream
+So a subscriber that `subscriber` has not made is refused with its first message, which is the first that FastStream
 lets anything of ours see. Nothing of it is written but the missing rows, and no message is ever one to be
 acknowledged.
 
@@ -41,9 +41,10 @@ from dualwrite.client.transactions.group_metadata import group_of
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consume_async import AsyncHandler, AsyncPoisonHandler, AsyncWriter
-from dualwrite.recipes.consume.consumed_logs import first_offsets
+from dualwrite.recipes.consume.consumed_logs import WriterTopicIds, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord, of_confluent, of_kafka_python
+from dualwrite.recipes.consume.faststream_placing import Placing, is_of_confluent
 from dualwrite.recipes.consume.steps import RefusedError, blames_records, divided
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.telemetry import count_consumed
@@ -64,7 +65,7 @@ class Message(Protocol):
 
 
 class ExactlyOnce:
-    """Takes the messages of one FastStream subscriber, which has `ack_policy=AckPolicy.MANUAL` and these functions.
+    """Takes the messages of one FastStream subscriber, which `subscriber` makes.
 
     `handle(tx, record)` is called for each record in order, in a dual write of all records of a message (several with
     `batch=True`). If one of them is at fault, the message is divided until that record is alone: those before it are
@@ -98,13 +99,31 @@ class ExactlyOnce:
         self._sees_deliveries = False
         self._sees_receipts = True
         """Whether no middleware can drop a message before it is known here."""
-        self._wrong_policy: str | None = None
-        """The policy of the subscriber, if it is not the one that leaves the offsets to this class."""
+        self._is_foreign = False
+        """Whether the subscriber was not made here, so that FastStream may commit offsets."""
+        self._placing = Placing(group_id, offsets, WriterTopicIds.asynchronous(writer), _seek_one)
         self._busy: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
         """Those of them of which a later message was refused."""
         self._generation = -1
         self._failures = 0
+
+    def subscriber(self, broker: Any, *topics: str, **settings: Any) -> Any:
+        """Return a subscriber of a FastStream broker or router, which decorates the function that calls `take`.
+
+        `settings` are those of `broker.subscriber()`, for example `batch=True`, except for those on which the promises
+        depend. Without others, `auto_offset_reset` is "earliest" and `isolation_level` "read_committed". Raises
+        ConfigError for such a setting, and if there is a subscriber already.
+        """
+        from faststream import AckPolicy
+
+        own = {
+            "group_id": self.group_id,
+            "ack_policy": AckPolicy.MANUAL,
+            "parser": self.parser,
+            "decoder": self.decoder,
+        }
+        return self._placing.subscribe(broker, topics, own, settings)
 
     def middleware(self, raw: Any, /, *, context: Any) -> Any:
         """Note that a message is delivered, before the middlewares behind this one can drop it.
@@ -120,18 +139,18 @@ class ExactlyOnce:
     async def parser(self, raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Message:
         """Note that a message is delivered, and parse it as FastStream does, without headers if it cannot read them.
 
-        The subscriber's `parser`. Handlers get the headers as they are.
+        Handlers get the headers as they are.
         """
         self._sees_deliveries = True
         subscriber = _subscriber_of(parse)
         self._sees_receipts = subscriber is None or self._is_first(subscriber._broker_middlewares)  # noqa: SLF001
-        self._wrong_policy = _wrong_policy(subscriber)
+        self._is_foreign = subscriber is not None and subscriber is not self._placing.subscriber
         first = first_offsets(_records_of(raw))
         for partition, offset in first.items():
             self._delivered(partition, offset)
         message = await _parsed(raw, parse)
         _leave_unacknowledged(message)
-        if self._wrong_policy is not None:
+        if self._is_foreign:
             await self._seek(message, first)  # at once: ACK_FIRST commits where the consumer stands
             await self._note_start(first)
         return message
@@ -147,7 +166,7 @@ class ExactlyOnce:
 
     @staticmethod
     async def decoder(message: Message) -> Any:
-        """Leave the body as it is: handlers get bytes. The subscriber's `decoder`; FastStream's own one may fail."""
+        """Leave the body as it is: handlers get bytes. FastStream's own decoder may fail."""
         return message.body
 
     def _is_first(self, middlewares: Sequence[Any]) -> bool:
@@ -209,16 +228,10 @@ class ExactlyOnce:
     async def _take(
         self, message: Message, records: Sequence[ConsumedRecord], first: Mapping[TopicPartition, int]
     ) -> None:
-        if not self._sees_deliveries:
-            raise IllegalStateError(_NO_PARSER)
+        if self._is_foreign or not self._sees_deliveries:
+            raise ConfigError(_FOREIGN)
         if not self._sees_receipts:
             raise IllegalStateError(_NO_MIDDLEWARE)
-        if self._wrong_policy is not None:
-            raise ConfigError(
-                f"the subscriber has ack_policy={self._wrong_policy}, with which FastStream commits offsets of its own "
-                "and may leave out a record that failed or write one twice; nothing was written, and the messages are "
-                "read again: give the subscriber ack_policy=AckPolicy.MANUAL"
-            )
         generation = _membership(message).generation_id
         if generation != self._generation or generation < 0:  # others may have had the partitions meanwhile
             self._generation = generation
@@ -227,6 +240,7 @@ class ExactlyOnce:
         if unknown:
             rows = await self._offsets.resume_positions(self, unknown)  # type: ignore[arg-type]  # needs group_id only
             self._next.update(rows)
+        await self._placing.check(first, self._next)
         skipped = self._skipped(unknown, first)
         if skipped:
             await self._read_again(message, first, skipped)
@@ -326,7 +340,8 @@ class ExactlyOnce:
 
     async def _move(self, tx: Any, records: Sequence[ConsumedRecord]) -> None:
         """Move the rows, before any other statement: a consumer that has lost the partition fails here."""
-        await self._offsets.move(tx, ConsumerGroupMetadata(self.group_id), _next_offsets(records))
+        membership = ConsumerGroupMetadata(self.group_id)
+        await self._offsets.move(tx, membership, _next_offsets(records), self._placing.topic_ids)
 
     def _moved(self, records: Sequence[ConsumedRecord]) -> None:
         moved = _next_offsets(records)
@@ -350,7 +365,7 @@ class ExactlyOnce:
         """Put the consumer to these offsets. A partition that it does not have any more is somebody else's."""
         for partition, offset in positions.items():
             try:
-                await _seek_one(message, partition, offset)
+                await _seek_one(message.consumer, partition, offset)
             except Exception as error:  # of the library: what is delivered next is compared with the row
                 _log.info("%s is not read again from %d: %s", _name(partition), offset, error)
             else:
@@ -371,12 +386,6 @@ def _subscriber_of(parse: Callable[[Any], Awaitable[Message]]) -> Any:
         if variable.name == "handler_" and own_parser is not None and getattr(subscriber, "parser", None) is own_parser:
             return subscriber
     return None
-
-
-def _wrong_policy(subscriber: Any) -> str | None:
-    """Return the policy of a subscriber, unless it is MANUAL."""
-    policy = None if subscriber is None else subscriber.ack_policy
-    return None if policy is None or policy.value == "manual" else str(policy)
 
 
 class _Receipt:
@@ -424,21 +433,17 @@ class _Headerless:
         return getattr(self._record, name)
 
 
-def _of_confluent(message: Message) -> bool:
-    return hasattr(message.consumer, "consumer")  # FastStream's wrapper around confluent-kafka's consumer
-
-
-async def _seek_one(message: Message, partition: TopicPartition, offset: int) -> None:
-    if _of_confluent(message):
-        await message.consumer.seek(topic=partition.topic, partition=partition.partition, offset=offset)
+async def _seek_one(consumer: Any, partition: TopicPartition, offset: int) -> None:
+    if is_of_confluent(consumer):
+        await consumer.seek(topic=partition.topic, partition=partition.partition, offset=offset)
         return
     from aiokafka import TopicPartition as Partition
 
-    message.consumer.seek(Partition(*partition), offset)
+    consumer.seek(Partition(*partition), offset)
 
 
 def _membership(message: Message) -> ConsumerGroupMetadata:
-    if _of_confluent(message):
+    if is_of_confluent(message.consumer):
         return group_of(message.consumer.consumer.consumer_group_metadata())
     return group_of(message.consumer)
 
@@ -456,9 +461,10 @@ def _name(partition: TopicPartition) -> str:
     return f"{partition.topic}-{partition.partition}"
 
 
-_NO_PARSER: Final = (
-    "the subscriber has no parser=, without which messages that FastStream drops are not noticed; nothing was written: "
-    "pass parser and decoder of this ExactlyOnce to the subscriber"
+_FOREIGN: Final = (
+    "the subscriber was not made by this ExactlyOnce, so FastStream may commit offsets of its own, leave out a record "
+    "that failed, or write one twice; nothing was written, and the messages are read again: make it with "
+    "ExactlyOnce.subscriber(broker, topic)"
 )
 
 _NO_MIDDLEWARE: Final = (
