@@ -345,12 +345,11 @@ class StoredBlocksError(RecipeError):
     """
 
 
-class StoredBlockRefusedError(RecipeError):
-    """Kafka refuses a record of a stored block, so that nothing stored under its id is published; nothing was changed.
+class RecordsRefusedError(RecipeError):
+    """Kafka refuses for good a record that the database has decided: it is not published, and nothing was changed.
 
-    Correct what `why` names, or take the block out with `dualwrite recover --take-out`. `transactional_id`, `seq` (the
-    number of the block) and `topic` say which record it is; the cause is the error of the producer. A block that cannot
-    be read is refused too; `topic` is empty then.
+    Correct what `why` names, or take the records out with `dualwrite recover --take-out`. `transactional_id`, `seq` and
+    `topic` say which records they are; the cause is the error of the producer.
     """
 
     def __init__(self, message: str, *, transactional_id: str, seq: int, topic: str, why: str) -> None:
@@ -359,6 +358,20 @@ class StoredBlockRefusedError(RecipeError):
         self.seq = seq
         self.topic = topic
         self.why = why
+
+
+class StoredBlockRefusedError(RecordsRefusedError):
+    """Kafka refuses a record of a stored block, so that nothing stored under its id is published; nothing was changed.
+
+    `seq` is the number of the block. A block that cannot be read is refused too; `topic` is empty then.
+    """
+
+
+class OwedRecordsRefusedError(RecordsRefusedError):
+    """Kafka has aborted a decided dual write, and refuses its records now that they are to be published again.
+
+    Nothing was changed, and nothing can be written under the id before they are published or taken out. `seq` is 0.
+    """
 
 
 class StoreFullError(RecipeError):

@@ -144,7 +144,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}stored_blocks.py",
-        "if len(waiting.blocks) > 1 or self._owned.owed:",
+        "if len(waiting.blocks) > 1 or (self._owned.owed and waiting.blocks):",
         "if len(waiting.blocks) > 1:",
         "recipes/test_refused_blocks.py",
         proof=True,

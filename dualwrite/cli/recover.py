@@ -19,10 +19,10 @@ from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Command
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
-from dualwrite.cli.taken_out import block_names, document_of, print_each, take_out_each
-from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR
+from dualwrite.cli.taken_out import block_names, document_of, keeping_in, print_each, take_out_each
+from dualwrite.recipes.core.refused import OWED
+from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR, TakenOut
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
-from dualwrite.recipes.recovery.taking_out import TakenOut
 
 _EXPLAINED: Final = {
     Action.YOUNG: "open for less than --min-age, so its owner may be about to end it; a later round checks again",
@@ -39,9 +39,10 @@ _EXPLAINED: Final = {
         "says why): send them again, then stop this report with --acknowledge-lost ID --apply"
     ),
     Action.REFUSED: (
-        "Kafka refuses a record that the database stores (the column Error says which and why), and all that is stored "
-        "behind it waits: correct the cause, or take the block out with --take-out ID:SEQ --apply"
+        "Kafka refuses a record that the database stores, or that is owed (the column Error says which and why), and "
+        "all behind it waits: correct the cause, or take it out with --take-out ID:SEQ --apply"
     ),
+    Action.TAKE_OUT: "what was owed under this id is not published again: it is taken out",
     Action.OVERDUE: (
         "a living process has the lease of this outbox, and does not publish what waits there: its log says what keeps "
         "it from that, and pool.status which block Kafka refuses"
@@ -105,7 +106,8 @@ _HEADERS: Final = (
     multiple=True,
     metavar="ID:SEQ",
     callback=block_names,
-    help="Do not publish this stored block, which Kafka refuses: print its records instead. May be repeated.",
+    help="Do not publish this stored block, which Kafka refuses, or what is owed (ID:0): print its records instead. "
+    "May be repeated.",
 )
 @click.option(
     "--take-out-to",
@@ -154,15 +156,18 @@ def command(
         access.reach()
     with ExitStack() as opened:
         engine = opened.enter_context(database(database_url))
+        stored = [(name, seq) for name, seq in taken if seq != OWED]
         blocks = take_out_each(
-            engine, taken, apply=apply, to=take_out_to, schema=schema, lock_timeout_ms=lock_timeout_ms
+            engine, stored, apply=apply, to=take_out_to, schema=schema, lock_timeout_ms=lock_timeout_ms
         )
         if not as_json:
             print_each(blocks, to=take_out_to)
         service = RecoveryService(
             engine,
             prefix="" if everything else prefix,
-            transactional_ids=(*transactional_ids, *(name for name, _ in taken)),
+            transactional_ids=(*transactional_ids, *(name for name, _ in stored)),
+            take_out_owed=[name for name, seq in taken if seq == OWED],
+            keep=keeping_in(take_out_to),
             min_age_ms=int(min_age * 1000),
             lock_timeout_ms=lock_timeout_ms,
             acknowledge_lost=acknowledge_lost,
@@ -173,7 +178,7 @@ def command(
         )
         opened.enter_context(service)
         if interval is None:
-            ctx.exit(_once(service, blocks, apply=apply, as_json=as_json))
+            ctx.exit(_once(service, blocks, apply=apply, as_json=as_json, to=take_out_to))
         ctx.exit(_rounds(service, interval, apply=apply, as_json=as_json))
 
 
@@ -192,12 +197,13 @@ def _check_usage(
         )
 
 
-def _once(service: RecoveryService, blocks: Sequence[TakenOut], *, apply: bool, as_json: bool) -> int:
+def _once(service: RecoveryService, blocks: Sequence[TakenOut], *, apply: bool, as_json: bool, to: Path | None) -> int:
     with _progress() as watched:
         report = service.recover(watched) if apply else service.plan(watched)
     if as_json:
         print_json(as_document(report, blocks))
     else:
+        print_each(report.taken_out, to=to)
         _print(report)
     return 0 if report.is_clean else LEFT
 
@@ -264,5 +270,5 @@ def as_document(report: RecoveryReport, blocks: Sequence[TakenOut] = ()) -> dict
         "settled": report.settled,
         "unseen": list(report.unseen),
         "found": [{**asdict(found), "left": found.is_left} for found in report.found],
-        "taken_out": [document_of(block) for block in blocks],
+        "taken_out": [document_of(block) for block in (*blocks, *report.taken_out)],
     }

@@ -13,7 +13,9 @@ import click
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.recovery.taking_out import TakenOut, take_out
+from dualwrite.recipes.core.refused import OWED
+from dualwrite.recipes.recovery.plan import TakenOut
+from dualwrite.recipes.recovery.taking_out import take_out
 
 
 def block_names(ctx: click.Context, param: click.Parameter, given: Sequence[str]) -> list[tuple[str, int]]:
@@ -31,8 +33,12 @@ def take_out_each(
     engine: sa.Engine, names: Sequence[tuple[str, int]], *, apply: bool, to: Path | None, **settings: Any
 ) -> list[TakenOut]:
     """Take blocks out, or only read them; write what is taken out to `to` before the database commits."""
-    keep: Callable[[TakenOut], object] | None = None if to is None else lambda taken: _append(to, taken)
-    return [take_out(engine, name, seq, apply=apply, keep=keep, **settings) for name, seq in names]
+    return [take_out(engine, name, seq, apply=apply, keep=keeping_in(to), **settings) for name, seq in names]
+
+
+def keeping_in(to: Path | None) -> Callable[[TakenOut], object] | None:
+    """Return the function that writes what is taken out to a file; None without one."""
+    return None if to is None else lambda taken: _append(to, taken)
 
 
 def _append(to: Path, taken: TakenOut) -> None:
@@ -49,7 +55,8 @@ def print_each(taken: Sequence[TakenOut], *, to: Path | None) -> None:
         what = "is taken out" if block.changed else "would be taken out with --apply"
         where = f"; its records are in {to}" if block.changed and to is not None else ":"
         has = f"{len(block.records)} records" if block.unreadable is None else "which cannot be read"
-        click.echo(f"block {block.seq} of {block.transactional_id} ({has}) {what}{where}")
+        name = "what is owed under" if block.seq == OWED else f"block {block.seq} of"
+        click.echo(f"{name} {block.transactional_id} ({has}) {what}{where}")
         if not (block.changed and to is not None):
             for line in lines_of(block):
                 click.echo(line)

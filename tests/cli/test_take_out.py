@@ -8,12 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Emulator
+from dualwrite.recipes.core.pause_points import PausePoint
 from tests.cli.conftest import Call, assert_one_line
 from tests.cli.test_recover import options
-from tests.crash.scenario import Scenario, event_texts
+from tests.crash.scenario import AtPoint, Scenario, event_texts
 from tests.recipes.test_stored_blocks import AWAY, kafka_away, stored_rows
-from tests.support.databases import Database
+from tests.support.databases import Database, event_bodies
+from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
 
 
@@ -89,3 +92,47 @@ def test_wrong_usage(scenario: Scenario, call: Call) -> None:
     )
     assert_one_line(call(*select(scenario, "--take-out", "a:1", "--interval", 1)), 2, "without --interval")
     assert [seq for seq, _ in stored_rows(scenario)] == [1, 2]
+
+
+class Died(BaseException):
+    """The process is gone."""
+
+
+def die() -> None:
+    raise Died
+
+
+def test_what_is_owed_is_named_and_taken_out(
+    database: Database, emulator: Emulator, call: Call, tmp_path: Path
+) -> None:
+    made = Scenario(database, emulator)
+    with made.writer() as writer:
+        made.write(writer, 1)
+    dying = made.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, die))
+    with pytest.raises(Died):
+        made.write(dying, 2)
+    dying.close()
+    with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
+        admin.force_terminate_transaction(kafka_id_of(database.engine, made.transactional_id))
+    emulator.set_config({"max.message.bytes": "10"}, topic=made.topic)
+
+    (found,) = call(*select(made, "--apply", "--json")).document["found"]
+    assert (found["action"], found["changed"], found["left"]) == ("refused", False, True)
+    assert f"--take-out {made.transactional_id}:0 --apply" in found["error"]
+
+    file = tmp_path / "taken.jsonl"
+    owed = ("--take-out", f"{made.transactional_id}:0", "--take-out-to", file)
+    dry = call(*select(made, *owed))
+    assert (dry.code, f"what is owed under {made.transactional_id}" in dry.out, file.exists()) == (1, True, False)
+    done = call(*select(made, *owed, "--apply"))
+    assert (done.code, f"its records are in {file}" in done.out) == (0, True)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [(line["seq"], line["value_text"]) for line in lines] == [(0, text) for text in event_texts("2")]
+
+    emulator.set_config({"max.message.bytes": None}, topic=made.topic)
+    with made.writer() as writer:
+        made.write(writer, 3)
+    assert (values(made), event_bodies(database)) == (
+        event_texts("1") + event_texts("3"),
+        [text for number in "123" for text in event_texts(number)],
+    )

@@ -39,10 +39,14 @@ Use = Callable[[DualWriter], object]
 
 
 @contextmanager
-def site_of(tier: Tier, store: Database, *, nodes: int = 1, **settings: Any) -> Iterator[Site]:
+def site_of(
+    tier: Tier, store: Database, *, nodes: int = 1, clock: VirtualClock | None = None, **settings: Any
+) -> Iterator[Site]:
     """One dual-writing application on a broker of one tier, whose clock stands still."""
     topics = {"orders": 2, "others": 2}
-    with Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock(), nodes=nodes, **settings) as emulator:
+    with Emulator(
+        topics=topics, config=TIERS[tier], clock=clock or VirtualClock(), nodes=nodes, **settings
+    ) as emulator:
         world = World(emulator, tier)
         site = Site(world, store)
         yield site

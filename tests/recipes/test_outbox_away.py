@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.errors import StoredBlockRefusedError, StoreFullError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool.outbox_settings import Outbox
@@ -150,6 +152,26 @@ def test_the_outbox_waits_behind_a_record_that_kafka_refuses(scenario: PsycopgSc
         assert pool.status.refused == ()
         assert_published(scenario, 1, 2, 3, 4)
         assert in_order(scenario) == ["1", "2", "3", "4"]
+
+
+def test_records_that_are_too_old_for_their_topic_get_a_new_timestamp(
+    scenario: PsycopgScenario, emulator: Emulator
+) -> None:
+    two_hours_ago_ms = int(time.time() * 1000) - 2 * 3_600_000
+    emulator.create_topic(REFUSING, 1)
+    with outbox_pool(scenario, Outbox(publishes=False)) as pool:
+        write(pool, scenario, 1)
+        with pool.transaction() as tx:
+            tx.send(REFUSING, "old", timestamp_ms=two_hours_ago_ms)
+        write(pool, scenario, 2)
+    emulator.set_config({"message.timestamp.before.max.ms": "3600000"}, topic=REFUSING)
+    with outbox_pool(scenario) as pool:
+        pool.recover()
+        assert pool.status.refused == ()
+    assert_published(scenario, 1, 2)
+    assert [len(record.headers) for record in emulator.records(scenario.topic)] == [0, 0]
+    (record,) = emulator.records(REFUSING)
+    assert [tuple(header) for header in record.headers] == [(ORIGINAL_TIMESTAMP, b"%d" % two_hours_ago_ms)]
 
 
 @pytest.fixture(params=[b"\x00", None], ids=["damaged", "gone"])

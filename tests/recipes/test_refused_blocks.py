@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,10 +13,11 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, ResourceType
+from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.errors import (
-    AbortableError,
     InvalidRecordError,
     KafkaTimeoutError,
+    OwedRecordsRefusedError,
     RowLockTimeoutError,
     StateRowError,
     StoredBlockRefusedError,
@@ -289,6 +291,19 @@ def test_the_producer_refuses_it(scenario: Scenario, emulator: Emulator) -> None
     scenario.assert_both_sides_agree()
 
 
+def test_one_that_is_too_old_for_its_topic_gets_a_new_timestamp(scenario: Scenario, emulator: Emulator) -> None:
+    two_hours_ago_ms = int(time.time() * 1000) - 2 * 3_600_000
+    with scenario.writer(**SETTINGS) as writer:
+        with kafka_away(emulator), writer.transaction() as tx:
+            tx.send(REFUSING, "old", timestamp_ms=two_hours_ago_ms)
+        emulator.set_config({"message.timestamp.before.max.ms": "3600000"}, topic=REFUSING)
+        wait_for_kafka(scenario, writer)
+        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert writer.coordinator.refused is None
+    (record,) = emulator.records(REFUSING)
+    assert [tuple(header) for header in record.headers] == [(ORIGINAL_TIMESTAMP, b"%d" % two_hours_ago_ms)]
+
+
 # ---- a person and processes at the same time ------------------------------------------------------------------------
 
 
@@ -461,9 +476,9 @@ def test_no_block_is_blamed_for_what_is_owed(tier: Tier, tmp_path: Path) -> None
     with owing(tier, tmp_path) as (site, writer):
         site.emulator.set_config({"max.message.bytes": "70"}, topic="orders")
         for _ in range(2):
-            with pytest.raises(AbortableError, match="for orders-0 were refused"):
+            with pytest.raises(OwedRecordsRefusedError, match="for orders-0 were refused"):
                 writer.recover()
-            assert writer.coordinator.refused is None
+            assert writer.coordinator.refused[:3] == ("tid", 0, "orders")
         site.emulator.set_config({"max.message.bytes": None}, topic="orders")
         assert writer.recover().outcome is Outcome.REPAIRED
         assert (site.committed(), site.committed("others")) == (["x" * 20], ["y" * 200])

@@ -162,23 +162,6 @@ def test_a_block_whose_own_record_is_refused(site: Site) -> None:
     site.assert_agreed("decided", "later")
 
 
-def test_what_is_owed_is_refused(site: Site) -> None:
-    """No block can go on under the id before it is published; when it can be, it comes first."""
-    site.decided("x" * 20)
-    let_end(site, Way.OPERATOR)
-    site.emulator.set_config({"max.message.bytes": "70"}, topic="orders")
-    with site.writer() as writer:
-        for _ in range(2):
-            with pytest.raises(AbortableError):
-                write(writer, "refused")
-            assert writer.state is SlotState.IN_DOUBT
-            with pytest.raises(AbortableError):
-                writer.recover()
-        site.emulator.set_config({"max.message.bytes": None}, topic="orders")
-        write(writer, "later")
-    site.assert_agreed("x" * 20, "later")
-
-
 def test_a_block_without_records_repairs_nothing_and_hinders_nothing(site: Site) -> None:
     leave_owed(site)
     with site.writer() as writer:

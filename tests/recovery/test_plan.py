@@ -115,7 +115,9 @@ def test_every_combination_of_facts() -> None:
     for facts, acknowledged in itertools.product(EVERYTHING, (False, True)):
         action = decide(facts, min_age_ms=MIN_AGE_MS, lost_is_acknowledged=acknowledged)
         assert action is expected(facts, acknowledged), facts
-        seen.add(action)
+        taken = decide(facts, min_age_ms=MIN_AGE_MS, lost_is_acknowledged=acknowledged, owed_is_taken_out=True)
+        assert taken is (Action.TAKE_OUT if action is Action.REPAIR else action)
+        seen |= {action, taken}
     assert seen == set(Action) - {Action.FAILED, Action.REFUSED}
 
 

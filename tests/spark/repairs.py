@@ -131,11 +131,13 @@ class RepairSite:
 
 
 @contextmanager
-def repair_site(tier: Tier, directory: Path, **settings: Any) -> Iterator[RepairSite]:
+def repair_site(
+    tier: Tier, directory: Path, *, clock: VirtualClock | None = None, **settings: Any
+) -> Iterator[RepairSite]:
     """Yield a sink on a broker of that tier, whose clock stands still, with a store on SQLite."""
     with (
         sqlite_engine(directory) as engine,
-        Emulator(topics={"orders": 2}, config=TIERS[tier], clock=VirtualClock(), **settings) as emulator,
+        Emulator(topics={"orders": 2}, config=TIERS[tier], clock=clock or VirtualClock(), **settings) as emulator,
     ):
         emulator.set_config({"retention.ms": "-1"}, topic="orders")  # an id expires before the records do
         world = KafkaWorld(emulator)

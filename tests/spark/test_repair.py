@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,10 +20,13 @@ from sqlalchemy.exc import OperationalError
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, ResourceType
+from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import DropReply, Error, Fault
+from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
+from dualwrite.recipes.core import republish
 from spark_sink.attempt.states import AttemptStatus, Prepared
 from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import Action, SinkRecovery
@@ -320,6 +325,23 @@ def _after_decision(happens: Callable[[], object]) -> Callable[[PausePoint], Non
             happens()
 
     return pause
+
+
+@every_tier
+def test_rows_that_are_too_old_for_the_topic_get_a_new_timestamp(
+    tmp_path: Path, tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = VirtualClock(int(time.time() * 1000))
+    monkeypatch.setattr(republish, "time", SimpleNamespace(time=lambda: clock.now_ms() / 1000))
+    with repair_site(tier, tmp_path, clock=clock) as site:
+        site.decided("a", "b")
+        let_end(site, Way.OPERATOR)
+        site.world.emulator.advance_clock(2 * 3_600_000)
+        site.world.emulator.set_config({"message.timestamp.before.max.ms": "3600000"}, topic="orders")
+        site.finish()
+        site.assert_agreed("a", "b")
+        headers = [record.headers for record in site.world.emulator.records("orders")]
+        assert [[header.key for header in each] for each in headers] == [[ORIGINAL_TIMESTAMP]] * 2
 
 
 def test_many_records_in_many_batches(site: RepairSite) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from dualwrite.client.log.batches import Marker, StoredBatch, StoredRecord, marker_of, records_of
 from dualwrite.client.log.codec import Fetched
 from dualwrite.client.log.transaction_end import Next, Search
+from dualwrite.client.records.late import original
 from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -94,8 +95,9 @@ class RepairSearch(Search[PreparedTxnState | None]):
 class _Likeness:
     """How far a transaction is like the aborted one.
 
-    Of another producer id, which may be another application's, the times have to be the same too. They are not if the
-    repair was made from a copy, or if the topic takes the broker's time.
+    Of another producer id, which may be another application's, the times have to be the same too: those that the
+    records had when they were written (`late.py`). They are not if the repair was made from a copy, or if the topic
+    takes the broker's time.
     """
 
     def __init__(
@@ -135,5 +137,6 @@ class _Likeness:
         return len(self._records) - self._matched
 
     def _is_like(self, aborted: StoredRecord, record: StoredRecord) -> bool:
-        is_same = (aborted.key, aborted.value, aborted.headers) == (record.key, record.value, record.headers)
-        return is_same and (self._timeless or aborted.timestamp_ms == record.timestamp_ms)
+        ours, theirs = original(aborted.headers, aborted.timestamp_ms), original(record.headers, record.timestamp_ms)
+        is_same = (aborted.key, aborted.value, ours.headers) == (record.key, record.value, theirs.headers)
+        return is_same and (self._timeless or ours.timestamp_ms == theirs.timestamp_ms)

@@ -38,6 +38,7 @@ from dualwrite.errors import (
     IllegalStateError,
     KafkaTimeoutError,
     KafkaUnreachableError,
+    OwedRecordsRefusedError,
     PreparedTransactionLost,
     RetriableError,
     StoredBlocksError,
@@ -59,7 +60,7 @@ from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.publishing import Publishing
-from dualwrite.recipes.core.refused import RefusedBlock, is_refusal
+from dualwrite.recipes.core.refused import RefusedBlock, is_only_of, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import GIVEN_UP, SlotState
@@ -71,6 +72,15 @@ from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _FORGOTTEN: Final = 49
 """INVALID_PRODUCER_ID_MAPPING: an id that nobody has used for `transactional.id.expiration.ms`, seven days."""
+
+_OF_ID: Final = (
+    AbortableError,
+    FencedError,
+    OwedRecordsRefusedError,
+    PreparedTransactionLost,
+    TransactionHangsError,
+)
+"""The errors after which a block may go on under another id, if its own records are not the cause."""
 
 _log = logging.getLogger(__name__)
 
@@ -161,7 +171,7 @@ class DualWriteCoordinator:
 
     @property
     def refused(self) -> RefusedBlock | None:
-        """The oldest stored block of the id, if Kafka has refused it for good, as far as this process knows."""
+        """What is owed, or the oldest stored block, if Kafka has refused it for good, as far as this process knows."""
         return self._blocks.refused
 
     @property
@@ -262,6 +272,8 @@ class DualWriteCoordinator:
         if self.owned.has_stored:
             await self._publishing.publish_if_kafka_is_back()
             self.owned.assert_usable()
+        else:
+            await self._publishing.retry_owed()
 
     def _assert_present(self) -> None:
         if self.owned.availability.away is not None:
@@ -287,9 +299,12 @@ class DualWriteCoordinator:
             carries_records = await flush_block(write)
             why_stored = await self._prepare_or_store(write) if carries_records else None
         except BaseException as error:
+            may_be_of_owed = self._may_be_of_owed(write, error)
             await self.roll_back(write)
             if isinstance(error, AbortableError) and self._slot.state is SlotState.FENCED:
                 raise self.owned.fenced() from error  # brokers first refuse a zombie's records with an abortable code
+            if may_be_of_owed and isinstance(error, DualWriteError):
+                raise await self._publishing.why_refused(error) from error
             raise
         if why_stored is not None:
             await self._storing.decide(write, why_stored)
@@ -301,6 +316,11 @@ class DualWriteCoordinator:
         else:
             await commit_database_alone(write)
 
+    def _may_be_of_owed(self, write: DualWriteProgress, error: BaseException) -> bool:
+        """Return whether what is owed, and went with the block, may be what Kafka has refused for good."""
+        owed = self.owned.owed
+        return bool(owed) and is_refusal(error) and not is_only_of(write.records.records, owed, error)
+
     async def commit_or_let_go(self, write: DualWriteProgress) -> DualWriteError | None:
         """Commit a settled dual write with records, for a caller that can retry under another id.
 
@@ -311,8 +331,9 @@ class DualWriteCoordinator:
         try:
             try:
                 why_stored = await self._prepare_or_store(write)
-            except (AbortableError, FencedError, PreparedTransactionLost, TransactionHangsError) as error:
-                if not await self.owned.uninterrupted(self._let_go(write, error)):
+            except DualWriteError as error:
+                is_of_id = isinstance(error, _OF_ID) or self._may_be_of_owed(write, error)
+                if not is_of_id or not await self.owned.uninterrupted(self._let_go(write, error)):
                     raise
                 return self._why_let_go(error)
         except BaseException:
@@ -364,6 +385,8 @@ class DualWriteCoordinator:
         owned = self.owned
         if owned.availability.away is not None:
             self._assert_present()
+        if not owned.has_stored:
+            self._publishing.assert_owed_not_refused()
         try:
             if self._slot.state is SlotState.CONFIRMING:
                 with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
@@ -403,6 +426,7 @@ class DualWriteCoordinator:
             await self._steps.decide(write)
         except PreparedTransactionLost:
             await self._publishing.repair_at_once()
+        self._blocks.note_nothing_owed()
 
     async def roll_back(self, write: DualWriteProgress) -> None:
         """Roll both sides back, even if the caller is interrupted."""

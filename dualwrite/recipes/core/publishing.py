@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from copy import copy
 from typing import Final
 
 from dualwrite.errors import (
     DatabaseWentBackError,
     DualWriteError,
     KafkaUnreachableError,
+    OwedRecordsRefusedError,
     PreparedTransactionLost,
+    RecordsRefusedError,
     RetriableError,
-    StoredBlockRefusedError,
     TransactionHangsError,
 )
 from dualwrite.prepared_state import PreparedTxnState
@@ -85,7 +87,7 @@ class Publishing:
             await self.recover()
         except (PreparedTransactionLost, DatabaseWentBackError):
             raise
-        except StoredBlockRefusedError:  # which is logged once
+        except RecordsRefusedError:  # which is logged once
             self._wait(_SECONDS_AFTER_REFUSAL)
         except expected as error:
             if not availability.is_away:
@@ -95,6 +97,40 @@ class Publishing:
                 owned.transactional_id,
                 first_line(error),
             )
+
+    def assert_owed_not_refused(self) -> None:
+        """Raise OwedRecordsRefusedError if it was raised a short time ago.
+
+        Each attempt takes the id over, and so raises its producer epoch.
+        """
+        refused = self._blocks.owed_refusal
+        if refused is not None and self._clock_s() < self._not_before_s:
+            raise copy(refused) from refused.__cause__
+
+    async def retry_owed(self) -> None:
+        """Publish what Kafka has refused of what is owed. Raises OwedRecordsRefusedError, also if it is too early."""
+        if self._blocks.owed_refusal is not None:
+            self.assert_owed_not_refused()
+            with suppress(KafkaUnreachableError):  # the block that follows meets it, and may be stored
+                await self.recover()
+
+    async def why_refused(self, error: DualWriteError) -> DualWriteError:
+        """Return what to raise after Kafka has refused a block's records, or what was owed and went with them.
+
+        What is owed is published by itself, which shows whether that is refused. Nothing of the block is left.
+        """
+        expected: tuple[type[Exception], ...] = (DualWriteError, *self._owned.database.errors)
+        try:
+            await self.recover()
+        except OwedRecordsRefusedError as refused:
+            return refused
+        except expected:
+            return error
+        return RetriableError(
+            f"transactional id {self._owned.transactional_id!r} had to publish again what Kafka had aborted, which was "
+            f"refused together with this block ({first_line(error)}). It is published now by itself, and this block "
+            "has changed neither side: repeat the block"
+        )
 
     async def publish_stored(self) -> Resolution:
         """Publish the oldest of what is stored, under an id that this process has taken over.
@@ -295,11 +331,13 @@ class Publishing:
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
         """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
 
-        Raises RetriableError if Kafka aborts that too, StoredBlockRefusedError if Kafka refuses a block for good, and
-        RefusedTogetherError if it refuses one of several.
+        Raises RetriableError if Kafka aborts that too, RecordsRefusedError if Kafka refuses a block or what is owed for
+        good, and RefusedTogetherError if it refuses one of several, or a timestamp.
         """
         owned = self._owned
         is_repair = bool(owned.owed)
+        owned.slot.note(owed=self._blocks.timestamps.of(owned.owed))
+        waiting = waiting._replace(records=self._blocks.timestamps.of(waiting.records))
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
         write.transactional_id = owned.transactional_id
         write.locked_row = row
@@ -308,11 +346,15 @@ class Publishing:
             await self._blocks.delete(database, waiting)
             await self._steps.send_and_write(write, waiting.records)
         except BaseException as error:
-            topic = refused_topic(waiting.records)
+            refused = None
+            if isinstance(error, DualWriteError) and is_refusal(error):
+                refused = self._blocks.note_refused(waiting, refused_topic((*owned.owed, *waiting.records)), error)
             await self._steps.roll_back(write)
-            if waiting.blocks and isinstance(error, DualWriteError) and is_refusal(error):
-                raise self._blocks.note_refused(waiting, topic, error) from error
-            raise
+            if refused is None:
+                raise
+            if isinstance(refused, OwedRecordsRefusedError):
+                self._wait(_SECONDS_AFTER_REFUSAL)
+            raise refused from error
         try:
             await self._steps.decide(write)
         except PreparedTransactionLost as error:

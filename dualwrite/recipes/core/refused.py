@@ -1,14 +1,17 @@
-"""Stored blocks that Kafka refuses for good: which errors say so, and of which record.
+"""Records that the database has decided and Kafka refuses for good: which errors say so, and of which record.
 
-An outage ends by itself; a missing right, a missing topic or a record that is too large does not. All that is stored
-behind such a block waits for a person, so it has to be told from an outage.
+An outage ends by itself; a missing right, a missing topic or a record that is too large does not. All that is stored or
+owed behind such a record waits for a person, so it has to be told from an outage. Only a timestamp that the topic does
+not take any more needs no person: the record gets a new one.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from dualwrite.client.records.late import INVALID_TIMESTAMP, renewed
 from dualwrite.errors import AbortableError, AuthorizationError, InvalidRecordError, KafkaError, KafkaTimeoutError
 from dualwrite.recipes.core.buffer import BufferedRecord
 
@@ -20,7 +23,7 @@ _REFUSALS: Final = frozenset(
         17,  # INVALID_TOPIC_EXCEPTION
         18,  # RECORD_LIST_TOO_LARGE
         29,  # TOPIC_AUTHORIZATION_FAILED
-        32,  # INVALID_TIMESTAMP
+        INVALID_TIMESTAMP,
         43,  # UNSUPPORTED_FOR_MESSAGE_FORMAT
         44,  # POLICY_VIOLATION
         87,  # INVALID_RECORD
@@ -28,9 +31,25 @@ _REFUSALS: Final = frozenset(
 )
 """The error codes with which brokers refuse a record, or its topic, in each further attempt."""
 
+_REMEDIES: Final = {
+    UNKNOWN_TOPIC: "create the topic",
+    10: "raise max.message.bytes of the topic",
+    18: "raise segment.bytes of the topic",
+    29: "grant this client WRITE on the topic",
+    INVALID_TIMESTAMP: (
+        "correct the clock of this machine or of the brokers, or raise message.timestamp.before.max.ms and "
+        "message.timestamp.after.max.ms of the topic"
+    ),
+    44: "change the policy of the brokers",
+    87: "take 'compact' out of cleanup.policy of the topic, which then takes records without a key",
+}
+
+OWED: Final = 0
+"""The number that stands for the records that are owed, beside the numbers of stored blocks, which begin at 1."""
+
 
 class RefusedBlock(NamedTuple):
-    """A stored block that Kafka refuses, the topic of the record, and the reason."""
+    """A stored block that Kafka refuses, the topic of the record, and the reason. `seq` is OWED for what is owed."""
 
     transactional_id: str
     seq: int
@@ -48,6 +67,58 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(error, KafkaTimeoutError):
         return error.error_code == UNKNOWN_TOPIC
     return isinstance(error, InvalidRecordError)
+
+
+def remedy_of(error: BaseException) -> str:
+    """Return what a person can change so that the records are taken."""
+    if isinstance(error, InvalidRecordError):
+        return "raise max_request_size of this writer"
+    return _REMEDIES.get(error.error_code or 0, _CORRECT) if isinstance(error, KafkaError) else _CORRECT
+
+
+_CORRECT: Final = "correct the cause"
+
+
+def is_only_of(block: Sequence[BufferedRecord], owed: Sequence[BufferedRecord], error: BaseException) -> bool:
+    """Return whether it is certain that a record of the block was refused, and none of those that are owed.
+
+    What is owed is sent first, in the same transaction.
+    """
+    if any(record.fate is None or _is_refused(record) for record in owed):
+        return False
+    return not isinstance(error, AbortableError) or any(map(_is_refused, block))
+
+
+class NewTimestamps:
+    """The topics for which records that are published late get a new timestamp, because they refuse the old one."""
+
+    def __init__(self) -> None:
+        self._topics: set[str] = set()
+
+    def help_with(self, error: BaseException, records: Sequence[BufferedRecord]) -> bool:
+        """Return whether new timestamps are to be tried in the next attempt, which they were not in this one."""
+        if not isinstance(error, KafkaError) or error.error_code != INVALID_TIMESTAMP:
+            return False
+        refused = {record.topic for record in records if _is_refused(record)}
+        known = len(self._topics)
+        self._topics |= refused or {record.topic for record in records}
+        return len(self._topics) > known
+
+    def of(self, records: Sequence[BufferedRecord]) -> Sequence[BufferedRecord]:
+        """Return the records as they are to be sent now."""
+        if not self._topics:
+            return records
+        now_ms = int(time.time() * 1000)
+        return [_renewed(record, now_ms) if record.topic in self._topics else record for record in records]
+
+    def forget(self) -> None:
+        """Send later records as they are."""
+        self._topics.clear()
+
+
+def _renewed(record: BufferedRecord, now_ms: int) -> BufferedRecord:
+    headers, timestamp_ms = renewed(record.headers, record.timestamp_ms, now_ms)
+    return BufferedRecord(record.topic, record.value, record.key, headers, record.partition, timestamp_ms)
 
 
 def refused_topic(records: Sequence[BufferedRecord]) -> str:

@@ -314,9 +314,7 @@ async def _owed(
 
 
 async def _in_log(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
-    return [
-        _to_send(record) for record in await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)
-    ]
+    return [to_send(record) for record in await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)]
 
 
 async def _copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Sequence[BufferedRecord]:
@@ -333,7 +331,8 @@ async def _copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTx
     return decode(content)
 
 
-def _to_send(record: StoredRecord) -> BufferedRecord:
+def to_send(record: StoredRecord) -> BufferedRecord:
+    """Return the record of the log as it is to be sent again."""
     return BufferedRecord(
         record.topic, record.value, record.key, list(record.headers), record.partition, record.timestamp_ms
     )

@@ -8,13 +8,15 @@ then does to its row decides whether that transaction is committed.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from dualwrite.async_producer import AsyncProducer
+from dualwrite.client.records.late import INVALID_TIMESTAMP, Stamp, renewed
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
-from dualwrite.errors import AuthorizationError, KafkaTimeoutError, OutcomeUnknown
+from dualwrite.errors import AuthorizationError, KafkaError, KafkaTimeoutError, OutcomeUnknown
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.repair import manifest_of
 
@@ -116,19 +118,37 @@ async def judge_by_log(producer: AsyncProducer, row: PreparedTxnState, text: str
 async def publish_again(producer: AsyncProducer, judgement: Judgement, timeout_ms: int) -> Republished:
     """Send what is owed in a new transaction, byte for byte, and prepare it. The producer must own its id.
 
+    Where a topic does not take the timestamps any more, the records get new ones, with the old ones in a header.
+
     One partition is read at a time, so not more than that is in memory, besides the producer's own buffer. If this
     raises, the transaction may be open: abort it. Raises PreparedTransactionLost if some records are gone,
     KafkaTimeoutError if a broker cannot tell where it stored them, and the errors of a producer.
     """
+    try:
+        return await _publish_again(producer, judgement, timeout_ms)
+    except KafkaError as error:
+        if error.error_code != INVALID_TIMESTAMP:
+            raise
+        _log.warning("%s is published again with new timestamps: %s", judgement.row, error)
+    await producer.abort_transaction()
+    return await _publish_again(producer, judgement, timeout_ms, renews_timestamps=True)
+
+
+async def _publish_again(
+    producer: AsyncProducer, judgement: Judgement, timeout_ms: int, *, renews_timestamps: bool = False
+) -> Republished:
     manifest = judgement.manifest
     assert manifest is not None, "what is owed was found by its manifest"
     await producer.begin_transaction()
     count = 0
     for part in judgement.owed:
-        for record in await producer.records_of(manifest, [part], timeout_ms):
-            await producer.send_checked(
-                record.topic, record.value, record.key, list(record.headers), record.partition, record.timestamp_ms
-            )
+        for topic, partition, key, value, headers, timestamp_ms, _ in await producer.records_of(
+            manifest, [part], timeout_ms
+        ):
+            stamp = Stamp(list(headers), timestamp_ms)
+            if renews_timestamps:
+                stamp = renewed(*stamp, int(time.time() * 1000))
+            await producer.send_checked(topic, value, key, stamp.headers, partition, stamp.timestamp_ms)
             count += 1
     state = await producer.prepare_transaction()
     stored = producer.manifest

@@ -21,6 +21,8 @@ from dualwrite.errors import (
     DualWriteError,
     InvalidRecordError,
     KafkaUnreachableError,
+    OwedRecordsRefusedError,
+    RecordsRefusedError,
     StoredBlockRefusedError,
     StoredBlocksError,
     StoreFullError,
@@ -31,7 +33,7 @@ from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import decode, encode
-from dualwrite.recipes.core.refused import UNKNOWN_TOPIC, RefusedBlock
+from dualwrite.recipes.core.refused import OWED, UNKNOWN_TOPIC, NewTimestamps, RefusedBlock, remedy_of
 from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, Stored, StoredBlock
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -87,6 +89,9 @@ class BlockStore:
     def __init__(self, owned: OwnedId) -> None:
         self._owned = owned
         self._refusal: _Refusal | None = None
+        self.owed_refusal: OwedRecordsRefusedError | None = None
+        """Why Kafka refuses what is owed, which comes before all blocks; None if it does not, as far as is known."""
+        self.timestamps: Final = NewTimestamps()
         self._most_blocks: int | None = None
         """How many blocks one transaction publishes, to find the one that Kafka refuses; None: any number."""
 
@@ -95,10 +100,12 @@ class BlockStore:
 
     @property
     def refused(self) -> RefusedBlock | None:
-        """The oldest stored block, if Kafka has refused it for good, as far as this process knows."""
-        if self._refusal is None:
+        """What is owed, or the oldest stored block, if Kafka has refused it for good, as far as this process knows."""
+        error: RecordsRefusedError | None = self.owed_refusal
+        if error is None and self._refusal is not None:
+            error = self._refusal.error
+        if error is None:
             return None
-        error = self._refusal.error
         return RefusedBlock(error.transactional_id, error.seq, error.topic, error.why)
 
     def takes(self, write: DualWriteProgress) -> bool:
@@ -170,6 +177,7 @@ class BlockStore:
         Raises StoredBlockRefusedError if the oldest block cannot be read.
         """
         owned = self._owned
+        self.note_nothing_owed()
         waiting = database.stored_blocks.waiting
         stored, blocks = await waiting(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
         owned.has_stored = stored.newest_seq > 0
@@ -209,19 +217,51 @@ class BlockStore:
         topic = refusal.error.topic
         why = (await self._owned.kafka.describe_topics([topic]))[topic].why_not_known
         if why is not None and why.error_code == UNKNOWN_TOPIC:
-            raise self._refused(refusal.block, waiting.stored, topic, refusal.error.why)
+            raise self._refused(refusal.block, waiting.stored, topic, refusal.error.why, remedy_of(why))
 
     def note_refused(self, waiting: Waiting, topic: str, error: DualWriteError) -> Exception:
         """Return what to raise after Kafka has refused what waits; several blocks are tried again in smaller numbers.
 
-        What is owed went with them, and may be what was refused: it is tried without a block then.
+        What is owed went with them, and may be what was refused: it is tried without a block then. Call it before the
+        transaction is aborted.
         """
-        if len(waiting.blocks) > 1 or self._owned.owed:
+        if self.timestamps.help_with(error, (*self._owned.owed, *waiting.records)):
+            return RefusedTogetherError()
+        if len(waiting.blocks) > 1 or (self._owned.owed and waiting.blocks):
             self._most_blocks = len(waiting.blocks) // 2
             return RefusedTogetherError()
-        block = waiting.blocks[0]
         why = first_line(error).partition("; ")[0]  # what follows is for who calls a producer
-        return self._note_refusal(block, self._refused(block, waiting.stored, topic, why), error)
+        if not waiting.blocks:
+            return self._note_owed_refusal(topic, why, error)
+        block = waiting.blocks[0]
+        return self._note_refusal(block, self._refused(block, waiting.stored, topic, why, remedy_of(error)), error)
+
+    def _note_owed_refusal(self, topic: str, why: str, cause: DualWriteError) -> OwedRecordsRefusedError:
+        """Remember why what is owed is not published, and log it once. Return the error."""
+        transactional_id = self._owned.transactional_id
+        refused = OwedRecordsRefusedError(
+            f"Kafka has aborted {self._owned.row} of transactional id {transactional_id!r}, which the database has "
+            f"decided, and refuses a record for {topic!r} of it, now that its {len(self._owned.owed)} records are to "
+            f"be published again: {why}. Neither side was changed, and nothing can be written under this id before: "
+            f"{remedy_of(cause)}, and they are published; or take them out with "
+            f"`dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
+            transactional_id=transactional_id,
+            seq=OWED,
+            topic=topic,
+            why=why,
+        )
+        refused.__cause__ = cause
+        is_new, self.owed_refusal = self.owed_refusal is None, refused
+        self._owned.telemetry.refused(is_refused=True)
+        if is_new:
+            _log.error("%s", refused)
+        return refused
+
+    def note_nothing_owed(self) -> None:
+        """Forget why what was owed was refused, unless it is still owed."""
+        if self.owed_refusal is not None and not self._owned.owed:
+            self.owed_refusal = None
+            self._owned.telemetry.refused(is_refused=self._refusal is not None)
 
     def _note_refusal(
         self, block: StoredBlock, refused: StoredBlockRefusedError, cause: Exception
@@ -235,13 +275,15 @@ class BlockStore:
             _log.error("%s", refused)
         return refused
 
-    def _refused(self, block: StoredBlock, stored: Stored, topic: str, why: str) -> StoredBlockRefusedError:
+    def _refused(
+        self, block: StoredBlock, stored: Stored, topic: str, why: str, remedy: str
+    ) -> StoredBlockRefusedError:
         return self._refusal_of(
             block,
             stored,
             f"Kafka refuses a record for {topic!r} of block {block.seq} that the database stores for transactional id "
             f"{self._owned.transactional_id!r}: {why}",
-            "correct the cause, and they are published",
+            f"{remedy}, and they are published",
             topic=topic,
             why=why,
         )
@@ -274,7 +316,7 @@ class BlockStore:
     def _forget_refusal(self) -> None:
         if self._refusal is not None:
             self._refusal = None
-            self._owned.telemetry.refused(is_refused=False)
+            self._owned.telemetry.refused(is_refused=self.owed_refusal is not None)
 
     # ---- reports --------------------------------------------------------------------------------------------
 
@@ -283,6 +325,9 @@ class BlockStore:
         owned = self._owned
         if self._most_blocks is not None:
             self._most_blocks = 2 * self._most_blocks or 1
+        self.note_nothing_owed()
+        if not waiting.is_part:
+            self.timestamps.forget()
         if not waiting.blocks:
             return
         self.published_blocks += len(waiting.blocks)

@@ -121,7 +121,7 @@ class Instruments:
             "dualwrite.stored.refused",
             [self._refusals],
             "{block}",
-            "1 while Kafka refuses a stored block for good, by transactional id",
+            "1 while Kafka refuses a stored block or what is owed for good, by transactional id",
         )
         self.retries: Final = meter.create_counter(
             "dualwrite.database.retries", "{retry}", "repeated queries for the outcome of a lost database commit"

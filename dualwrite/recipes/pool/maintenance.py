@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
-from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, StoredBlockRefusedError
+from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transactional_id_of
@@ -398,7 +398,7 @@ class PoolMaintenance:
         except LeaseLostError:
             self.note_lost(slot)  # whoever has the lease resolves it
         except BaseException as error:
-            is_refused = isinstance(error, StoredBlockRefusedError)
+            is_refused = isinstance(error, RecordsRefusedError)
             if slot.coordinator.takes_more and isinstance(error, Exception) and not is_refused:
                 self._publish_failures += 1
                 self._publishes_at_s = time.monotonic() + _backoff_s(self._publish_failures)
@@ -529,7 +529,7 @@ class PoolMaintenance:
         except LeaseLostError as error:  # whoever has claimed it after this process recovers it
             _log.warning("pool %s: %s", self._prefix, error)
             return []
-        except StoredBlockRefusedError:
+        except RecordsRefusedError:
             if (refused := coordinator.refused) is not None:
                 self._dead_refused[lease.slot] = (refused, time.monotonic() + _SECONDS_AFTER_REFUSAL)
             raise

@@ -17,6 +17,7 @@ from typing import Final
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord
 
 
 class Row(Enum):
@@ -36,7 +37,7 @@ class Age(Enum):
 
 
 class Action(StrEnum):
-    """What recovery does about an id; all but the first six leave the id as it is."""
+    """What recovery does about an id; all but the first seven leave the id as it is."""
 
     COMMIT = "commit"
     """The open transaction is the one that the row names: the database has decided it."""
@@ -48,6 +49,8 @@ class Action(StrEnum):
     """The database committed and Kafka has aborted: the records, which are still in the log, are published again."""
     PUBLISH = "publish"
     """The database stores blocks of the id that wait for Kafka, or an outbox does: they are published."""
+    TAKE_OUT = "take-out"
+    """Like REPAIR, but the caller takes the records out: they are handed over, and not published."""
     ACKNOWLEDGE = "acknowledge-lost"
     """The caller acknowledged the loss: the id may be used again."""
     NOTHING = "nothing"
@@ -63,7 +66,7 @@ class Action(StrEnum):
     LOST = "lost"
     """The database committed, Kafka has aborted, and the records cannot be published again: the two disagree."""
     REFUSED = "refused"
-    """Kafka refuses a record of a stored block for good, so that nothing behind it is published."""
+    """Kafka refuses a record of a stored block, or of what is owed, for good: nothing behind it is published."""
     OVERDUE = "overdue"
     """Blocks wait in an outbox for longer than the minimum age, although a living process has its lease."""
     FORGOTTEN = "forgotten"
@@ -73,7 +76,15 @@ class Action(StrEnum):
 
 
 CHANGES: Final = frozenset(
-    {Action.COMMIT, Action.ABORT, Action.TERMINATE, Action.REPAIR, Action.PUBLISH, Action.ACKNOWLEDGE}
+    {
+        Action.COMMIT,
+        Action.ABORT,
+        Action.TERMINATE,
+        Action.REPAIR,
+        Action.PUBLISH,
+        Action.TAKE_OUT,
+        Action.ACKNOWLEDGE,
+    }
 )
 """The actions that change something."""
 
@@ -150,14 +161,16 @@ def finding_of(facts: Facts) -> Finding:
     return Finding.COMMITTED if facts.end.committed else finding
 
 
-def decide(facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False) -> Action:
+def decide(
+    facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False, owed_is_taken_out: bool = False
+) -> Action:
     """Return what recovery does about an id with these facts."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
     action = ACTIONS[facts.row, age, finding_of(facts)]
     if lost_is_acknowledged and (action is Action.LOST or _is_behind(facts)):
         return Action.ACKNOWLEDGE
     if action is Action.LOST and facts.is_repairable and _can_be_repaired(facts):
-        return Action.REPAIR
+        return Action.TAKE_OUT if owed_is_taken_out else Action.REPAIR
     if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
         return Action.ENDING
     if action is Action.NOTHING and facts.stored_age_ms is not None:
@@ -233,16 +246,34 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenOut:
+    """A stored block with its records; `changed` is whether it was taken out, or only read.
+
+    `seq` is 0 for what is owed: the records of a decided transaction that Kafka aborted, and since when it is owed is
+    not known. `unreadable` has the bytes of a block that cannot be read, which has no records then.
+    """
+
+    transactional_id: str
+    seq: int
+    stored_at_ms: int
+    records: tuple[BufferedRecord, ...]
+    changed: bool = False
+    unreadable: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """The result of one round.
 
     `settled` counts the ids that had nothing open and nothing missing. `unseen` says what could not be queried.
+    `taken_out` has what is owed and was taken out, or would be.
     """
 
     found: tuple[Found, ...]
     settled: int
     unseen: tuple[str, ...]
     applied: bool
+    taken_out: tuple[TakenOut, ...] = ()
 
     @property
     def left(self) -> tuple[Found, ...]:

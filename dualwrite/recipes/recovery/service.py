@@ -33,20 +33,24 @@ from dualwrite.errors import (
     NoMarkerError,
     OutcomeUnknown,
     PreparedTransactionLost,
+    RecordsRefusedError,
     RetriableError,
     RowLockTimeoutError,
-    StoredBlockRefusedError,
 )
 from dualwrite.exact import exact
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.completion import end as end_of_database
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.leases import is_outbox
-from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, manifest_of
+from dualwrite.recipes.core.record_block import decode
+from dualwrite.recipes.core.refused import OWED
+from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, manifest_of, to_send
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
@@ -59,6 +63,7 @@ from dualwrite.recipes.recovery.plan import (
     Found,
     RecoveryReport,
     Row,
+    TakenOut,
     age_ms_of,
     decide,
 )
@@ -109,8 +114,10 @@ class RecoveryService:
     `prefix` (empty: all ids) and `transactional_ids` select the ids. A transaction is left to its owner until it has
     been open for `min_age_ms`, by this machine's clock. A row whose lock is not free within `lock_timeout_ms` is in
     use. `acknowledge_lost` names ids whose loss an operator has dealt with: they can be used again. `force_terminate`
-    names ids without a row whose open transaction is to be aborted without a decision of any database. Ids may be given
-    with or without the suffix that Kafka sees. `schema` is the schema of the state table; by default the unqualified
+    names ids without a row whose open transaction is to be aborted without a decision of any database. `take_out_owed`
+    names ids whose owed records are not to be published: they are in `RecoveryReport.taken_out`, and `keep` gets them
+    before anything is changed; if it raises, nothing is. Ids may be given with or without the suffix that Kafka sees.
+    `schema` is the schema of the state table; by default the unqualified
     name is looked up. `timeout_ms` limits each request to Kafka. The other settings are those of the connections to
     Kafka.
 
@@ -128,6 +135,8 @@ class RecoveryService:
         lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
         acknowledge_lost: Iterable[str] = (),
         force_terminate: Iterable[str] = (),
+        take_out_owed: Iterable[str] = (),
+        keep: Callable[[TakenOut], object] | None = None,
         schema: str | None = None,
         timeout_ms: int = 60_000,
         clock: Callable[[], float] = time.time,
@@ -136,7 +145,10 @@ class RecoveryService:
         self._prefix = prefix
         self._lost_as_given = frozenset(_several("acknowledge_lost", acknowledge_lost))
         self._vouched_as_given = frozenset(_several("force_terminate", force_terminate))
-        self._ids_as_given = frozenset(_several("transactional_ids", transactional_ids))
+        self._taken_as_given = frozenset(_several("take_out_owed", take_out_owed))
+        self._ids_as_given = frozenset(_several("transactional_ids", transactional_ids)) | self._taken_as_given
+        self._keep = keep
+        self._taken_out: list[TakenOut] = []
         if prefix is None and not (self._ids_as_given | self._lost_as_given | self._vouched_as_given):
             raise ConfigError("which ids? give a prefix (an empty one means all of them) or transactional_ids")
         if min_age_ms < 0:
@@ -215,6 +227,8 @@ class RecoveryService:
         database = DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
+        self._to_take = database.names(self._taken_as_given)
+        self._taken_out.clear()
         self._pinned = database.pinned
         vouched_names = database.names(self._vouched_as_given)
         rows = self._stored(database, names | vouched_names)
@@ -236,7 +250,7 @@ class RecoveryService:
                 found.append(result)
             if progress is not None:
                 progress(number, len(descriptions))
-        return RecoveryReport(tuple(found), settled, tuple(unseen), apply)
+        return RecoveryReport(tuple(found), settled, tuple(unseen), apply, tuple(self._taken_out))
 
     def _stored(self, database: DatabaseInRound, names: Collection[str]) -> dict[str, StoredRow]:
         return stored_rows(self._engine, database.pinned, prefix=self._prefix, transactional_ids=names)
@@ -264,6 +278,8 @@ class RecoveryService:
             # Look first without the lock whether there can be anything to do.
             seen = self._with_end(seen)
             action = self._decide(seen, Row.MISSING if seen.text is None else Row.FREE)
+            if action is Action.NOTHING and seen.transactional_id in self._to_take:
+                return self._found(seen, Action.FAILED, error=_NOTHING_OWED)
             if action is Action.NOTHING and not (apply and (seen.end is not None or seen.is_to_settle)):
                 return None
             if action is Action.OVERDUE:
@@ -275,7 +291,7 @@ class RecoveryService:
             return self._found(seen, self._decide(seen, Row.HELD))
         except PreparedTransactionLost as lost:
             return self._found(seen, Action.LOST, error=first_line(lost))
-        except StoredBlockRefusedError as refused:
+        except RecordsRefusedError as refused:
             return self._found(seen, Action.REFUSED, error=first_line(refused))
         except (DualWriteError, SQLAlchemyError, ValueError) as error:
             return self._found(seen, Action.FAILED, error=first_line(error))
@@ -356,22 +372,53 @@ class RecoveryService:
             if action in (Action.LOST, Action.ACKNOWLEDGE) and _is_newly_aborted(seen, now):
                 raise _not_read_yet(now)
             is_proven = action is Action.NOTHING and now.end is not None
+            if action is Action.TAKE_OUT:
+                self._take_out(now, apply=apply)
             if not apply or (action not in CHANGES and not is_proven):
                 raise _LeftAlone(self._found(now, action))
-            if action is Action.ACKNOWLEDGE:
+            if action in _WITHOUT_REPAIR:
                 self._acknowledge(now)
             elif is_proven and now.end is not None and not (now.end.committed or now.is_committed):
                 log_evidence_gone(now.transactional_id, row, now.end)
-            return action is not Action.ACKNOWLEDGE and not is_proven
+            return action not in _WITHOUT_REPAIR and not is_proven
 
         try:
             with writes.exclusively():
                 outcome = blocking.run(writes.recover(examine)).outcome
         finally:
             blocking.run(writes.close())
-        if action is Action.ACKNOWLEDGE:
+        if action in _WITHOUT_REPAIR:
+            self._taken_out = [
+                replace(each, changed=True) if each.transactional_id == now.transactional_id else each
+                for each in self._taken_out
+            ]
             return self._found(now, action, changed=True)
         return self._found(now, _DONE[unnamed, outcome], changed=outcome is not Outcome.NOTHING)
+
+    def _take_out(self, now: Seen, *, apply: bool) -> None:
+        """Read what is owed, and hand it over if it is to be taken out."""
+        taken = TakenOut(now.transactional_id, OWED, 0, tuple(self._owed_records(now)))
+        if apply and self._keep is not None:
+            self._keep(taken)
+        self._taken_out.append(taken)
+
+    def _owed_records(self, now: Seen) -> Iterable[BufferedRecord]:
+        """Return the records of the aborted partitions, from the log if it has them all, else from their copy."""
+        manifest, end = manifest_of(now.stored, now.manifest), now.end
+        if manifest is None or end is None or end.gone or not end.aborted:
+            return decode(blocking.run(self._copy(now)))
+        assert self._log_reader is not None, "it has read how the transaction ended"
+        found = self._log_reader.records_of(manifest, end.aborted, min(self._timeout_ms, _DURABLE_MS))
+        return map(to_send, found)
+
+    async def _copy(self, now: Seen) -> bytes:
+        database = await SqlAlchemyDatabase(
+            self._engine, create_table=False, schema=self._schema, only_recovers=True
+        ).begin()
+        try:
+            return await database.stored_blocks.copy_of(now.transactional_id, now.stored)
+        finally:
+            await end_of_database(database)
 
     def _look_again(self, seen: Seen, row: PreparedTxnState) -> Seen:
         """Return the facts as they are under the lock."""
@@ -383,12 +430,15 @@ class RecoveryService:
         return replace(again, manifest="", end=None, is_given_up=False, waiting=NOTHING_WAITS)
 
     def _acknowledge(self, seen: Seen) -> None:
-        """Acknowledge a loss: overwrite its trace at the coordinator. The row keeps the decision, as dealt with."""
+        """Acknowledge a loss, or what is taken out: overwrite its trace at the coordinator.
+
+        The row keeps the decision, as dealt with.
+        """
         refuses = seen.finding is Finding.ABORTED or commits_later(seen.stored, seen.described)
         if seen.description is not None and refuses:
             self._admin.overwrite_end(seen.description)
         _log.warning(
-            "transactional id %s: the loss of %s was acknowledged; the coordinator's state was %s at %s",
+            "transactional id %s: %s counts as dealt with, and is not published; the coordinator's state was %s at %s",
             *(seen.transactional_id, seen.text, seen.state, seen.pair),
         )
 
@@ -427,6 +477,7 @@ class RecoveryService:
             ),
             min_age_ms=self._min_age_ms,
             lost_is_acknowledged=seen.transactional_id in self._lost,
+            owed_is_taken_out=seen.transactional_id in self._to_take,
         )
 
     def _stored_age_ms(self, seen: Seen) -> int | None:
@@ -501,6 +552,10 @@ class _WithoutSuffix:
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._database.make_durable(transactional_id, row, timeout_ms=timeout_ms)
 
+
+_WITHOUT_REPAIR: Final = (Action.ACKNOWLEDGE, Action.TAKE_OUT)
+
+_NOTHING_OWED: Final = "nothing of this id is owed, so nothing was taken out"
 
 _DONE: Final = {
     (Row.FREE, Outcome.COMMITTED): Action.COMMIT,

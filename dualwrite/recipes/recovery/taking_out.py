@@ -5,22 +5,24 @@ taken = take_out(engine, "orders-1", 3, apply=True)
 
 The block keeps its row, under a negative number, so that its records are not lost, and so that a process whose commit
 got no response still finds that it was stored. What is stored behind it is published as before.
+
+What is owed is not in the database: `RecoveryService(take_out_owed=...)` takes that out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import sqlalchemy as sa
 
 from dualwrite.errors import StateRowError
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import end
 from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.store import DatabaseTransaction, Stored, StoredBlock
+from dualwrite.recipes.recovery.plan import TakenOut
 from dualwrite.recipes.recovery.service import DEFAULT_LOCK_TIMEOUT_MS
 from dualwrite.recipes.recovery.stored_rows import known_database
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
@@ -29,21 +31,6 @@ from dualwrite.recipes.sqlalchemy.transaction import watch
 __all__ = ["TakenOut", "take_out"]
 
 _ONE_BLOCK: Final = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TakenOut:
-    """A stored block with its records; `changed` is whether it was taken out, or only read.
-
-    `unreadable` has the bytes of a block that cannot be read, which has no records then.
-    """
-
-    transactional_id: str
-    seq: int
-    stored_at_ms: int
-    records: tuple[BufferedRecord, ...]
-    changed: bool = False
-    unreadable: bytes | None = None
 
 
 def take_out(
