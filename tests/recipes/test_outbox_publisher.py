@@ -405,6 +405,30 @@ def test_blocks_after_a_refusal(scenario: PsycopgScenario) -> None:
         assert_published(scenario, *range(1, 50))
 
 
+def test_a_process_that_may_not_publish_a_record_leaves_it_to_one_that_may(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, max_request_size=500) as small:
+        write(small, scenario, 1)
+        assert_published(scenario, 1)
+        with outbox_pool(scenario) as large:
+            with large.transaction() as tx:
+                tx.send(scenario.topic, key="k", value="x" * 1_000)
+                put(tx, scenario, 2)
+            until(lambda: waiting(scenario) == 0)
+            assert (small.status.publishes_outbox, large.status.publishes_outbox) == (False, True)
+            write(small, scenario, 3)
+            until(lambda: waiting(scenario) == 0)
+
+
+def test_a_process_that_left_it_tries_again_if_there_is_no_other(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario) as pool:
+        with fault(scenario.emulator, REFUSAL):
+            write(pool, scenario, 1)
+            until(lambda: bool(pool.status.refused) and not pool.status.publishes_outbox)
+        publisher_of(pool)._refused_until_s = 0.0  # a minute later
+        assert_published(scenario, 1)
+        assert pool.status.refused == ()
+
+
 # ---- more than a batch ----------------------------------------------------------------------------------------------
 
 BATCHES: Final = 4

@@ -16,13 +16,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, StoredBlockRefusedError
+from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, RecordsRefusedError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import HeldLease, Leases
 from dualwrite.recipes.core.refused import RefusedBlock
+from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
@@ -82,6 +83,8 @@ class OutboxPublisher:
         """Whether the coordinator knows that it has completed what was open, and has had no error since."""
         self._refused_until_s = 0.0
         """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
+        self._refused: RefusedBlock | None = None
+        """That block, until it is published, or another process is found to publish."""
         self._has_added = False
         """Whether something is likely to wait: this process has added it, or the last batch was not empty."""
         self._was_not_empty = False
@@ -124,8 +127,7 @@ class OutboxPublisher:
     @property
     def refused(self) -> RefusedBlock | None:
         """The oldest block, if Kafka has refused it for good, as far as this process knows."""
-        coordinator = self._coordinator
-        return None if coordinator is None else coordinator.refused
+        return self._refused
 
     def wake(self) -> None:
         """Look for something to do, because Kafka has come back, or has gone."""
@@ -201,8 +203,10 @@ class OutboxPublisher:
             self._failed(unresolved)
         try:
             pause_s = await self._publish_if_leading()
-        except StoredBlockRefusedError as error:  # which is logged once
+        except RecordsRefusedError as error:  # which is logged once
             self._refused_until_s = time.monotonic() + _SECONDS_AFTER_REFUSAL
+            if self._coordinator is not None:
+                self._refused = self._coordinator.refused
             self.last_error = error
             pause_s = self._idle_s
         except Exception as error:
@@ -224,18 +228,22 @@ class OutboxPublisher:
 
     @property
     def _waits_after_refusal(self) -> bool:
+        """Whether to leave the outbox to processes with other rights, settings or features.
+
+        The lease is left to expire then, and not given back: each attempt raises the producer epoch, so all processes
+        together are to make not more than one in each lease.
+        """
         return time.monotonic() < self._refused_until_s
 
     async def _publish_if_leading(self) -> float:
-        if self._lease_lost:
+        if self._lease_lost or (self._waits_after_refusal and not self._callers):
             await self._part_with_slot(holds_lease=False)
         if self._coordinator is None and not await self._lead():
             await self._look_at_backlog()
             return self._idle_s
-        if (self._availability.is_away or self._waits_after_refusal) and not self._callers:
+        if self._availability.is_away and not self._callers:
             self._availability.keep_watching()
-            if self._availability.is_away:
-                await self._leave_to_others_in_time()
+            await self._leave_to_others_in_time()
             await self._look_at_backlog()
             return self._idle_s
         began_s = time.monotonic()
@@ -288,8 +296,11 @@ class OutboxPublisher:
 
     async def _lead(self) -> bool:
         """Become the process that publishes, if there is none. Return whether this is it now."""
-        stands_back = time.monotonic() < self._leads_not_before_s and not self._callers
-        if not self._settings.publishes or stands_back or not await self._has_lease():
+        stands_back = time.monotonic() < max(self._leads_not_before_s, self._refused_until_s) and not self._callers
+        if not self._settings.publishes or stands_back:
+            return False
+        if not await self._has_lease():
+            self._forget_refused()
             return False
         self._coordinator = self._new_coordinator(HeldLease(self._leases, _SLOT))
         self._has_recovered = self._lease_lost = False
@@ -318,6 +329,11 @@ class OutboxPublisher:
             await self._part_with_slot(holds_lease=True)
         except Exception as error:
             self._failed(error)
+
+    def _forget_refused(self) -> None:
+        if self._refused is not None:
+            self._refused = None
+            telemetry_of(self.writes.transactional_id).refused(is_refused=False)
 
     async def _part_with_slot(self, *, holds_lease: bool) -> None:
         """Let another process publish. What is left open is completed by it."""
@@ -367,6 +383,7 @@ class OutboxPublisher:
             resolution = await coordinator.publish_stored()
         self._has_recovered = True
         self._refused_until_s = 0.0
+        self._forget_refused()
         self._was_not_empty = resolution.outcome is Outcome.PUBLISHED
         if self._was_not_empty:
             self._has_added = True  # others may have added something meanwhile
