@@ -13,7 +13,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg import pq, sql
+from psycopg.adapt import Loader
 from psycopg.rows import dict_row
+from psycopg.types.string import StrDumper
 from psycopg_pool import ConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
@@ -33,10 +35,11 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
@@ -123,6 +126,52 @@ def test_connections_of_every_origin(
             tx.send(scenario.topic, value="9")
             raise OrdinaryError
         assert writer.recover().outcome is Outcome.NOTHING
+    scenario.assert_both_sides_agree()
+
+
+class _Loader(Loader):
+    def load(self, data: Any) -> str:
+        return f"loaded {bytes(data)!r}"
+
+
+class _Dumper(StrDumper):
+    def dump(self, obj: str) -> bytes:
+        return b"dumped"
+
+
+def with_other_adapters(conninfo: str) -> psycopg.Connection[Any]:
+    connection = psycopg.connect(conninfo, row_factory=dict_row)
+    for name in ("text", "varchar", "name", "int4", "int8", "bool", "bytea"):
+        connection.adapters.register_loader(name, _Loader)
+    connection.adapters.register_dumper(str, _Dumper)
+    return connection
+
+
+def in_sql_ascii(conninfo: str) -> psycopg.Connection[Any]:
+    return psycopg.connect(conninfo, client_encoding="SQL_ASCII")
+
+
+@pytest.mark.parametrize("connect", [with_other_adapters, in_sql_ascii])
+def test_our_own_statements_use_nothing_of_the_caller(
+    scenario: PsycopgScenario, connect: Callable[[str], psycopg.Connection[Any]]
+) -> None:
+    def made() -> psycopg.Connection[Any]:
+        return connect(conninfo_of(scenario.database.url))
+
+    kafka = scenario.emulator.bootstrap_servers
+    writers: list[PsycopgDualWriter | PsycopgDualWriterPool] = [
+        writer_on(made, scenario),
+        PsycopgDualWriterPool(made, prefix=unique("é"), bootstrap_servers=kafka),
+        PsycopgDualWriterPool(made, prefix=unique("é"), outbox=Outbox(linger_ms=1), bootstrap_servers=kafka),
+    ]
+    for at, writer in enumerate(writers):
+        with writer:
+            for number in (2 * at, 2 * at + 1):
+                with writer.transaction() as tx:
+                    tx.connection.execute(sql.SQL(INSERT.replace("%s", "{}")).format(number, sql.Literal(number)))
+                    tx.send(scenario.topic, key="k", value=str(number))
+                scenario.expected.append(str(number))
+            writer.recover()
     scenario.assert_both_sides_agree()
 
 

@@ -32,11 +32,11 @@ from psycopg import generators, pq, waiting
 from psycopg._preparing import Prepare
 from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
-from psycopg.rows import tuple_row
 from psycopg.waiting import READY_R, WAIT_R, wait_async
 
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.postgres.commit_message import Refusals, assert_committed, refusal_in
+from dualwrite.recipes.psycopg.own_adapters import encoding_of
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
@@ -98,7 +98,7 @@ def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
     None: they have been sent.
     """
     if sql is not None:
-        connection.pgconn.send_query(sql.encode())
+        connection.pgconn.send_query(sql.encode(encoding_of(connection)))
     answers: list[PGresult] = yield from generators.execute(connection.pgconn)
     return _succeeded(connection, answers)
 
@@ -118,7 +118,7 @@ class _Numbered(NamedTuple):
 
 def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGresult]:
     """Execute one statement, prepared if the connection prepares statements; return its response, in text format."""
-    query, names = _with_numbers(sql)
+    query, names = _with_numbers(sql, encoding_of(connection))
     parameters = [_sent(connection, values[name]) for name in names]
     are_bytes = [type(values[name]) is bytes for name in names]
     types = tuple([_BYTEA if is_bytes else _UNKNOWN_TYPE for is_bytes in are_bytes])
@@ -143,17 +143,15 @@ def executed(connection: AnyConnection, sql: str, values: Values) -> PQGen[PGres
 
 
 @lru_cache(maxsize=1024)
-def _with_numbers(sql: str) -> tuple[bytes, tuple[str, ...]]:
+def _with_numbers(sql: str, encoding: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a statement whose parameters are written `:name` with `$1`, `$2` and so on, and their names in order."""
     names: dict[str, int] = {}
     numbered = _PARAMETER.sub(lambda found: f"${names.setdefault(found[1], len(names) + 1)}", sql)
-    return numbered.encode(), tuple(names)
+    return numbered.encode(encoding), tuple(names)
 
 
 def _sent(connection: AnyConnection, value: str | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    return value.encode() if value.isascii() else value.encode(connection.info.encoding)
+    return value if isinstance(value, bytes) else value.encode(encoding_of(connection))
 
 
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
@@ -165,12 +163,6 @@ def pyformat(sql: str) -> str:
     return _PARAMETER.sub(r"%(\1)s", sql)
 
 
-def cursor_of(connection: AnyConnection) -> Any:
-    """Return a plain cursor, whatever factories the connection has."""
-    cursor_class: Any = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
-    return cursor_class(connection, row_factory=tuple_row)
-
-
 def one_text(connection: AnyConnection, sql: str, values: Values | None = None) -> Any:
     """Return the first value of a statement, as a text, or an awaitable of it; None if it is NULL or there is no row.
 
@@ -180,18 +172,18 @@ def one_text(connection: AnyConnection, sql: str, values: Values | None = None) 
     if isinstance(connection, psycopg.AsyncConnection):
         return _one_text_in_loop(connection, steps)
     with connection.lock:
-        return first_text(connection.wait(steps))
+        return first_text(connection, connection.wait(steps))
 
 
 async def _one_text_in_loop(connection: psycopg.AsyncConnection[Any], steps: PQGen[PGresult]) -> str | None:
     async with connection.lock:
-        return first_text(await connection.wait(steps))
+        return first_text(connection, await connection.wait(steps))
 
 
-def first_text(answer: PGresult) -> str | None:
+def first_text(connection: AnyConnection, answer: PGresult) -> str | None:
     """Return the first value of a response; None if it is NULL or there is no row."""
     value = answer.get_value(0, 0) if answer.ntuples else None
-    return None if value is None else value.decode(errors="replace")
+    return None if value is None else value.decode(encoding_of(connection), errors="replace")
 
 
 # ---- a statement sent ahead ----------------------------------------------------------------------------------------
@@ -219,7 +211,7 @@ class PipelinedStatement:
     def __init__(self, connection: AnyConnection, sql: str) -> None:
         """Send the statement. Raises psycopg.OperationalError if the connection is known to be lost."""
         assert_not_lost(connection)
-        connection.pgconn.send_query(sql.encode())
+        connection.pgconn.send_query(sql.encode(encoding_of(connection)))
         self._connection = connection
         self._failure: psycopg.Error | None = None
         self.is_pending = True

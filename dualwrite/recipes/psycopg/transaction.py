@@ -23,11 +23,11 @@ from dualwrite.recipes.psycopg.driver import (
     assert_not_lost,
     begin_statement,
     closed,
-    cursor_of,
     executed,
     first_text,
     pyformat,
 )
+from dualwrite.recipes.psycopg.own_adapters import cursor_of, encoding_of
 from dualwrite.recipes.sql.postgres import LOCATION
 
 
@@ -57,7 +57,7 @@ class PsycopgTransaction(PostgresTransaction):
         location = response.get_value(0, 0)
         assert location is not None, "concat_ws never returns NULL"
         self._watch.start()
-        return location.decode()
+        return location.decode(encoding_of(self.connection))
 
     @property
     def is_idle(self) -> bool:
@@ -110,15 +110,15 @@ class PsycopgTransaction(PostgresTransaction):
         answer = await self._command(sql)
         if not answer.ntuples:
             return None
-        columns = range(answer.nfields)
-        return [None if (value := answer.get_value(0, column)) is None else value.decode() for column in columns]
+        values = [answer.get_value(0, column) for column in range(answer.nfields)]
+        return [None if value is None else value.decode(encoding_of(self.connection)) for value in values]
 
     async def _scalar(self, sql: str, parameters: Values | None = None) -> str | None:
         steps = executed(self.connection, sql, parameters or {})
-        return first_text(await self._answer(steps))
+        return first_text(self.connection, await self._answer(steps))
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
-        """Execute a statement with a plain cursor, whatever factories the connection has."""
+        """Execute a statement with a cursor that has nothing of the application's."""
         self._assert_ours()
         if self._cursor is None:
             self._cursor = cursor_of(self.connection)
