@@ -53,6 +53,7 @@ class BrokerConfig:
     fetch_max_bytes: int = 57671680
     auto_create_topics_enable: bool = True
     message_max_bytes: int = 1048588
+    max_decompressed_message_bytes: int = 2147483639
     socket_request_max_bytes: int = 104857600
     max_connections: int = 2147483647
     max_connections_per_ip: int = 2147483647

@@ -270,6 +270,7 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "max.compaction.lag.ms": "Records older than this are compacted, whatever share of the log is new.",
     "max.connections": "How many connections a broker accepts at a time.",
     "max.connections.per.ip": "How many connections a broker accepts from one address at a time.",
+    "max.decompressed.message.bytes": "The largest record of a compressed batch.",
     "max.message.bytes": "The largest record batch.",
     "message.max.bytes": "max.message.bytes of topics without their own.",
     "message.timestamp.after.max.ms": "How far a record's timestamp may be ahead of the broker's clock.",

@@ -102,6 +102,7 @@ def broker_log_config(config: BrokerConfig) -> LogConfig:
         min_compaction_lag_ms=config.log_cleaner_min_compaction_lag_ms,
         max_compaction_lag_ms=config.log_cleaner_max_compaction_lag_ms,
         max_message_bytes=config.message_max_bytes,
+        max_decompressed_message_bytes=config.max_decompressed_message_bytes,
         min_insync_replicas=config.min_insync_replicas,
         message_timestamp_type=config.log_message_timestamp_type,
         message_timestamp_before_max_ms=config.log_message_timestamp_before_max_ms,

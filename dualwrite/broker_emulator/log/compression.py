@@ -17,6 +17,8 @@ MAX_BYTES: Final = 16 << 20
 """What a batch may expand to, unless topics allow batches so large that this would be little."""
 TIMES: Final = 16
 """How many times the largest batch of a topic that may be, if that is more."""
+MOST_BYTES: Final = 128 << 20
+"""What it may be at most, however large a batch the owner of a topic allows: the memory is the broker's."""
 
 _FIRST_GUESS: Final = 4
 _GZIP_WINDOW: Final = 31
@@ -54,7 +56,7 @@ class ExpansionError(ValueError):
 
 def limit_for(max_message_bytes: int) -> int:
     """Return how many bytes a batch of a topic may expand to."""
-    return max(MAX_BYTES, TIMES * max_message_bytes)
+    return min(max(MAX_BYTES, TIMES * max_message_bytes), MOST_BYTES)
 
 
 def decompressed(codec: int, body: bytes | memoryview, limit: int) -> bytes:

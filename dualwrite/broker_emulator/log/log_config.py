@@ -48,6 +48,8 @@ class LogConfig:
     """Age of a record at which it is compacted, whatever share of the log is dirty (KIP-354)."""
     max_message_bytes: int = 1048588
     """Size of the largest batch that is accepted."""
+    max_decompressed_message_bytes: int = 2147483639
+    """Size of the largest record that is accepted in a compressed batch."""
     min_insync_replicas: int = 1
     """How many replicas must be in sync for `acks=all`."""
     message_timestamp_type: str = CREATE_TIME

@@ -16,12 +16,11 @@ from crc32c import crc32c
 
 from dualwrite.broker_emulator.log.compression import (
     GZIP,
-    MAX_BYTES,
-    TIMES,
     DecompressionError,
     ExpansionError,
     decompressed,
     decompressed_gzip,
+    limit_for,
 )
 from dualwrite.broker_emulator.slices import Steps
 
@@ -382,7 +381,7 @@ def _uncompressed(header: BatchHeader, body: bytes) -> bytes:
 
 
 def _limit_of(header: BatchHeader) -> int:
-    return max(MAX_BYTES, TIMES * header.size_bytes)
+    return limit_for(header.size_bytes)
 
 
 @contextmanager

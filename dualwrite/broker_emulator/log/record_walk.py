@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.log.record_numbers import (
     skip_varint,
 )
 
-__all__ = ["EndlessLengthError", "OffsetOrderError", "RecordFormatError", "check_records"]
+__all__ = ["EndlessLengthError", "OffsetOrderError", "RecordFormatError", "check_records", "check_sizes"]
 
 _KEY_AND_VALUE: Final = (0, 1)
 _REST: Final = 64
@@ -55,6 +55,16 @@ def check_records(body: bytes | memoryview, count: int, *, start: int = 0, in_or
         raise RecordFormatError(f"the batch ends within record {checked} of {count}") from None
     if position != len(data):
         raise RecordFormatError(f"{len(data) - position} bytes follow the {count} records of the batch")
+
+
+def check_sizes(body: bytes, count: int, most: int) -> None:
+    """Check that none of the records, which are in their form, has more than `most` bytes. Raises RecordFormatError."""
+    position = 0
+    for number in range(count if len(body) > most else 0):
+        size, position = read_varint(body, position)
+        if size > most:
+            raise RecordFormatError(f"record {number} has {size} bytes, max.decompressed.message.bytes={most}")
+        position += size
 
 
 def _skip_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> tuple[int, int]:

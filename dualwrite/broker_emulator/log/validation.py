@@ -34,6 +34,7 @@ from dualwrite.broker_emulator.log.record_walk import (
     OffsetOrderError,
     RecordFormatError,
     check_records,
+    check_sizes,
 )
 
 _LEAST_RECORD_BYTES = 7
@@ -129,6 +130,7 @@ def _check_compressed(
         except OffsetOrderError as error:  # whatever else is wrong comes first
             check_records(body, header.record_count)
             offsets = error
+        check_sizes(body, header.record_count, config.max_decompressed_message_bytes)
     except RecordFormatError as error:
         return Rejection(ErrorCode.invalid_record, str(error))
     rejection = _check_each(header, body, config, now_ms, partition)

@@ -7,6 +7,7 @@ coroutine is stepped once in place, and a task is created only for the rest of a
 Whatever a client sends or fails to send, the worst result is that its own connection is closed, with the reason in the
 log. The memory that one connection can occupy is bounded: one frame of at most `socket.request.max.bytes`, allocated as
 it arrives and not by the size that it claims; what the client sends while a request waits; and one unread response.
+The unread responses of all connections together are bounded, too (`MAX_UNREAD_OF_ALL`).
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ _MAX_BUFFERED_WHILE_BUSY = 1 << 20
 """Bytes to buffer from a client that keeps sending while one of its requests waits; beyond that, reading pauses."""
 _MAX_UNREAD = 1 << 20
 """Bytes of responses to buffer for a client that does not read them; beyond that, none of its requests is served."""
-
-
+MAX_UNREAD_OF_ALL = 512 << 20
+"""Bytes of such responses of all connections together; beyond that, those that have not read for longest are closed."""
 _LONG_NS = 3_000_000
 """A response that took longer to make may be large."""
 LINES_PER_INTERVAL = 50
@@ -115,6 +116,7 @@ class Connection(asyncio.Protocol):
         """Serves in the next turn of the loop what a client has sent at once."""
         self._silent = False
         self._unread = False
+        self.unread_since_s = 0.0
         self._muted: Timer | None = None
         """Runs while the client is not served because it exceeded a quota."""
         self._is_paused = False
@@ -208,6 +210,33 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._unread = self._is_paused = True
+        self.unread_since_s = self._loop.time()
+        self._limit_unread()
+
+    def _limit_unread(self) -> None:
+        """Close those that have not read for longest while all together have too much to read."""
+        unread = [
+            other
+            for node in self.node.cluster.nodes.values()
+            for other in node.connections
+            if isinstance(other, Connection) and other.unread_bytes
+        ]
+        too_much = sum(other.unread_bytes for other in unread) - MAX_UNREAD_OF_ALL
+        for other in sorted(unread, key=lambda other: other.unread_since_s) if too_much > 0 else ():
+            too_much -= other.unread_bytes
+            other.stop_waiting_for_reads()
+            if too_much <= 0:
+                return
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of responses that the client should read before it is served again."""
+        return self._transport.get_write_buffer_size() if self._unread and self._transport is not None else 0
+
+    def stop_waiting_for_reads(self) -> None:
+        """Close the connection, because its client does not read."""
+        self._log_closing(f"it does not read, and all such clients have more than {MAX_UNREAD_OF_ALL} bytes to read")
+        self.abort()
 
     def resume_writing(self) -> None:
         self._unread = False

@@ -132,6 +132,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if self._socket is not None:
             self._socket.set_write_buffer_limits(high, low)
 
+    def get_write_buffer_size(self) -> int:
+        return 0 if self._socket is None else self._socket.get_write_buffer_size()
+
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default if self._socket is None else self._socket.get_extra_info(name, default)
 

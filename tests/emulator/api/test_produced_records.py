@@ -32,14 +32,19 @@ TOO_LARGE = 10
 
 
 @pytest.fixture(scope="module")
-def client() -> Iterator[RawClient]:
-    """A client of a broker that limits timestamps as Kafka does."""
+def broker() -> Iterator[Emulator]:
+    """Limits timestamps as Kafka does."""
     config = BrokerConfig(log_message_timestamp_after_max_ms=HOUR_MS)
     with Emulator(config=config, clock=VirtualClock(NOW_MS), topics={"t": 1}) as emulator:
         emulator.create_topic("compacted", 1, {"cleanup.policy": "compact"})
         emulator.create_topic("stamped", 1, {"message.timestamp.type": "LogAppendTime"})
-        with RawClient(emulator.bootstrap_servers) as client:
-            yield client
+        yield emulator
+
+
+@pytest.fixture(scope="module")
+def client(broker: Emulator) -> Iterator[RawClient]:
+    with RawClient(broker.bootstrap_servers) as client:
+        yield client
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
@@ -90,6 +95,25 @@ def _zstd_bomb() -> bytes:
 def test_a_batch_that_expands_a_thousandfold_is_too_large(client: RawClient, codec: int, bomb: Any) -> None:
     answer = client.produce("t", batch(bomb(), attributes=codec))
     assert (answer.error_code, "once they are decompressed" in answer.error_message) == (TOO_LARGE, True)
+
+
+def test_no_setting_of_a_topic_lets_a_batch_expand_without_limit(broker: Emulator, client: RawClient) -> None:
+    broker.create_topic("generous", 1, {"max.message.bytes": "2147483647"})
+    answer = client.produce("generous", batch(_zstd_bomb(), attributes=ZSTD))
+    assert (answer.error_code, "once they are decompressed" in answer.error_message) == (TOO_LARGE, True)
+
+
+@pytest.mark.parametrize("codec", [0, GZIP])
+@pytest.mark.parametrize(("size", "error"), [(992, OK), (993, 87)])
+def test_the_largest_record_of_a_compressed_batch(
+    broker: Emulator, client: RawClient, codec: int, size: int, error: int
+) -> None:
+    """What 4.4.0 answers: a record with a key of one byte takes eight bytes more than its value."""
+    topic = f"limited-{codec}-{size}"
+    broker.create_topic(topic, 1, {"max.decompressed.message.bytes": "1000"})
+    body = record(key=sized(b"k"), value=sized(bytes(size)))
+    packed = zlib.compress(body, 9, 31) if codec else body
+    assert client.produce(topic, batch(packed, attributes=codec)).error_code == (error if codec else OK)
 
 
 def test_a_large_value_that_compresses_well_is_accepted(client: RawClient) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import struct
+from contextlib import ExitStack
 
 import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, DropRequest, Emulator, Fault
+from dualwrite.broker_emulator.net import server
 from dualwrite.broker_emulator.net.server import LINES_PER_INTERVAL, ClosingLog
 from tests.emulator.api.raw_client import RawClient, encode, fetch_fields, plain_batch, produce_fields
 from tests.support.conditions import until
@@ -85,6 +87,28 @@ def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None
         for correlation_id in range(fetches):
             client.receive("fetch", 12, correlation_id)
         assert served.hits == fetches
+
+
+def test_what_clients_that_never_read_hold_together_is_limited(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one that has not read for longest is closed."""
+    size = 20_000_000  # twice as much as sockets take
+    monkeypatch.setattr(server, "MAX_UNREAD_OF_ALL", size + size // 8)
+    config = BrokerConfig(message_max_bytes=2 * size, socket_request_max_bytes=2 * size)
+    with Emulator(config=config, topics={"t": 1}) as emulator, ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(emulator.bootstrap_servers)) for _ in range(3)]
+        assert clients[0].produce("t", plain_batch(bytes(size))).error_code == 0
+        fields = fetch_fields(12, "t", partition_max_bytes=2 * size)
+        served = emulator.faults.add(Fault(api="Fetch"))
+        for number, client in enumerate(clients):
+            client.send_bytes(encode("fetch", 12, number, "idle", **fields))
+            served.wait(number + 1)
+            until(lambda number=number: caplog.text.count("it does not read") == number)  # type: ignore[misc]
+        assert len(clients[2].receive("fetch", 12, 2).responses[0].partitions[0].records) > size
+        for client in clients[:2]:
+            with pytest.raises(ConnectionError):
+                client.receive_frame()
 
 
 def test_a_waiting_fetch_is_given_up_with_its_connection() -> None:
