@@ -36,7 +36,7 @@ from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import DualWriteError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import ProducerSettings
 
@@ -241,6 +241,17 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         """Return what `Producer.describe_topics` returns."""
         self._check_here()
         return await self._describe_topics(topics)
+
+    async def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
+        """Return what `Producer.learn_topics` returns."""
+        self._check_here()
+        deadline_s = self._deadline_s()
+        wanted = self._core.want_topics(topics, beside)
+        try:
+            await self._ends(wanted.all_ended, deadline_s - self._loop.time())
+        finally:
+            self._core.give_up_topics(wanted)
+        return self._not_learned(wanted)
 
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.

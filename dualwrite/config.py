@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, NamedTuple
@@ -120,6 +122,31 @@ class AdminConfig(SecurityConfig):
         parsed = cls(**_values(given, say, _ADMIN_PARSERS))
         parsed.check_security(given.keys(), say)
         return parsed
+
+
+PUBLISHING: Final = frozenset(
+    {
+        "transaction_timeout_ms",
+        "max_in_flight_requests_per_connection",
+        "unreachable_timeout_ms",
+        "delivery_timeout_ms",
+        "linger_ms",
+        "batch_size",
+        "max_request_size",
+        "buffer_memory",
+        "compression_type",
+        "compression_level",
+        "partitioner",
+        "metadata_max_age_ms",
+        "connections_max_per_node",
+    }
+)
+"""The settings of a producer that also apply where it sends only what was decided before, as commands do."""
+
+
+def of_connections(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings without those of `PUBLISHING`."""
+    return {name: value for name, value in settings.items() if name.replace(".", "_") not in PUBLISHING}
 
 
 _Parsers = Mapping[str, Callable[[str, Any], Any]]
@@ -253,14 +280,25 @@ def _optional_int(least: int, most: int) -> Callable[[str, Any], int | None]:
 
 
 def _partitioner(name: str, value: Any) -> str | Partitioner:
+    if isinstance(value, str) and ":" in value:
+        value = _imported(name, exact(value))
     if isinstance(value, str) and value in partitioners.NAMES:
         return exact(value)
     if callable(value):
         return value  # type: ignore[no-any-return]
     raise ConfigError(
         f"{name}: {shown(value)} is neither one of {', '.join(partitioners.NAMES)} "
-        "nor a callable (topic, key, value, partition_count) -> partition"
+        "nor a callable (topic, key, value, partition_count) -> partition, as it is or as 'module:function'"
     )
+
+
+def _imported(name: str, value: str) -> Any:
+    """Return the function that `module:function` names, as a properties file does."""
+    module, _, function = value.partition(":")
+    try:
+        return operator.attrgetter(function)(importlib.import_module(module))
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{name}: {shown(value)} cannot be imported: {error}") from error
 
 
 def _serializer(name: str, value: Any) -> Serializer | None:

@@ -101,6 +101,35 @@ def partitioning(setting: str | Partitioner) -> Partitioning:
     return Partitioning(by_record=checked)
 
 
+_FUNCTION: Final = "function "
+
+
+def name_of(setting: str | Partitioner) -> str:
+    """Return the text by which records that wait in a database name their partitioner."""
+    if isinstance(setting, str):
+        return setting
+    named = setting if hasattr(setting, "__qualname__") else type(setting)
+    return f"{_FUNCTION}{named.__module__}:{named.__qualname__}"
+
+
+def partitioning_named(name: str, setting: str | Partitioner) -> Partitioning:
+    """Return the partitioning that `name_of` has named, in a process that has `setting`.
+
+    A function cannot be stored: any function of this process stands for it. Raises ValueError if there is none, or if
+    this version does not know the name.
+    """
+    if name in _MAKERS:
+        return _MAKERS[name]()
+    if not name.startswith(_FUNCTION):
+        raise ValueError(f"its partitioner {name!r} is not known to this version of dualwrite")
+    if isinstance(setting, str):
+        raise ValueError(
+            f"the partitions of its records are chosen by the {name}, and this process has partitioner={setting!r}: "
+            f"let a process publish it that has the function, as partitioner={name.removeprefix(_FUNCTION)!r} names it"
+        )
+    return partitioning(setting)
+
+
 def _checked_partition(
     partitioner: Partitioner, topic: str, key: bytes | None, value: bytes | None, partitions: int
 ) -> int:

@@ -36,7 +36,7 @@ from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import DualWriteError, IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import ProducerSettings
 
@@ -202,6 +202,24 @@ class Producer(ProducerBase[RecordFuture]):
         `unreachable.timeout.ms`), `AuthenticationError`.
         """
         return self._read(self._describe_topics(topics))
+
+    def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
+        """Ask for the partitions of topics, as sending does. For the recipes.
+
+        Return why some are still not known after `max.block.ms`. Those `beside` are asked for by the same request, and
+        not waited for. Raises `KafkaUnreachableError`, `AuthenticationError`.
+        """
+        self._check_process()
+        deadline_s = self._deadline_s()
+        waiter = self._new_waiter()
+        wanted = self._core.want_topics(topics, beside)
+        try:
+            with self._core.lock:
+                wanted.all_ended.listen(waiter.wake)
+            waiter.wait(deadline_s - time.monotonic())
+        finally:
+            self._core.give_up_topics(wanted)
+        return self._not_learned(wanted)
 
     def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.

@@ -55,15 +55,11 @@ class ConnectionSettings(_AnyConnection, total=False):
     request_timeout_ms: int
 
 
-class _Sending(TypedDict, total=False):
-    """What everything takes that sends records."""
+class _Publishing(TypedDict, total=False):
+    """What everything takes that sends records, its own or those that were decided before."""
 
     transaction_timeout_ms: int
-    accept_bounded_guarantee: bool
-    enable_idempotence: bool
-    acks: Literal["all", "-1", "0", "1", -1, 0, 1]
     max_in_flight_requests_per_connection: int
-    max_block_ms: int
     unreachable_timeout_ms: int | None
     delivery_timeout_ms: int
     linger_ms: int
@@ -73,10 +69,19 @@ class _Sending(TypedDict, total=False):
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"]
     compression_level: int | None
     partitioner: Literal["default", "murmur2_random", "consistent_random", "random", "round_robin"] | Partitioner
-    key_serializer: Serializer | None
-    value_serializer: Serializer | None
     metadata_max_age_ms: int
     connections_max_per_node: int
+
+
+class _Sending(_Publishing, total=False):
+    """What everything takes that sends records of its own."""
+
+    accept_bounded_guarantee: bool
+    enable_idempotence: bool
+    acks: Literal["all", "-1", "0", "1", -1, 0, 1]
+    max_block_ms: int
+    key_serializer: Serializer | None
+    value_serializer: Serializer | None
     trace_records: bool
 
 
@@ -107,7 +112,7 @@ class AdminSettings(ConnectionSettings, total=False):
     default_api_timeout_ms: int
 
 
-class RecoverySettings(ConnectionSettings):
-    """The settings of the connections of `RecoveryService`, which has a `timeout_ms` of its own."""
+class RecoverySettings(ConnectionSettings, _Publishing):
+    """The settings of `RecoveryService`, which has a `timeout_ms` of its own; it publishes what is owed and stored."""
 
     bootstrap_servers: Servers

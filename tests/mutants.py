@@ -165,7 +165,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}steps.py",
-        """            await kafka.send((*owned.owed, *ahead), sent)
+        """            await kafka.send((*owned.owed, *ahead), sent, any_size=True)
         await kafka.send(write.records, sent)
 """,
         """            await kafka.send(write.records, sent)

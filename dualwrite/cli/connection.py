@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.cli.command_config import settings_of_file
-from dualwrite.config import AdminConfig
+from dualwrite.config import AdminConfig, ProducerConfig, of_connections
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.sqlalchemy.engines import prepare_nothing
 
@@ -36,6 +36,8 @@ class KafkaAccess:
     settings: dict[str, Any]
     timeout_ms: int
     reach_ms: int
+    publishing: dict[str, Any] = field(default_factory=dict)
+    """The settings of a producer, for commands that publish what others have written."""
 
     @contextmanager
     def admin(self, *, reached: bool = True) -> Iterator[TransactionAdmin]:
@@ -59,12 +61,17 @@ def kafka_options(command: Callable[..., None]) -> Callable[..., None]:
     return _with_kafka(command, required=True)
 
 
+def publishing_kafka_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the same options to a command whose producer the file may set as well."""
+    return _with_kafka(command, required=True, publishes=True)
+
+
 def store_kafka_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the same options to a command that needs Kafka only if `--database` is in a topic."""
     return _with_kafka(command, required=False)
 
 
-def _with_kafka(command: Callable[..., None], *, required: bool) -> Callable[..., None]:
+def _with_kafka(command: Callable[..., None], *, required: bool, publishes: bool = False) -> Callable[..., None]:
     @functools.wraps(command)
     def with_access(
         *arguments: Any,
@@ -73,7 +80,8 @@ def _with_kafka(command: Callable[..., None], *, required: bool) -> Callable[...
         timeout_ms: int | None,
         **options: Any,
     ) -> None:
-        command(*arguments, access=kafka_access(bootstrap_server, command_config, timeout_ms), **options)
+        access = kafka_access(bootstrap_server, command_config, timeout_ms, publishes=publishes)
+        command(*arguments, access=access, **options)
 
     for option in (
         click.option(
@@ -86,7 +94,8 @@ def _with_kafka(command: Callable[..., None], *, required: bool) -> Callable[...
         click.option(
             "--command-config",
             metavar="FILE",
-            help="Properties file with settings by Kafka's names: security.protocol, sasl.*, ssl.*, client.id...",
+            help="Properties file with settings by Kafka's names: security.protocol, sasl.*, ssl.*, client.id"
+            + (", and those of the producer: compression.type, partitioner..." if publishes else "..."),
         ),
         click.option(
             "--bootstrap-server",
@@ -129,25 +138,40 @@ def json_option(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON with stable keys, for programs.")(command)
 
 
-def kafka_access(bootstrap_server: str | None, command_config: str | None, timeout_ms: int | None) -> KafkaAccess:
-    """Return the settings, by names with underscores. Raises ConfigError."""
-    settings = {} if command_config is None else _checked(command_config, settings_of_file(command_config))
+def kafka_access(
+    bootstrap_server: str | None, command_config: str | None, timeout_ms: int | None, *, publishes: bool = False
+) -> KafkaAccess:
+    """Return the settings, by names with underscores. `publishes`: those of a producer are allowed.
+
+    Raises ConfigError.
+    """
+    settings = settings_of_file(command_config) if command_config is not None else {}
+    if command_config is not None:
+        _check(command_config, settings, publishes=publishes)
     named: dict[str, Any] = {name.replace(".", "_"): value for name, value in settings.items()}
     named.pop("default_api_timeout_ms", None)  # --timeout-ms sets it
+    connections = of_connections(named)
     return KafkaAccess(
-        named | ({} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}),
+        connections | ({} if bootstrap_server is None else {"bootstrap_servers": bootstrap_server}),
+        publishing=_without(named, connections),
         timeout_ms=DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
         reach_ms=DEFAULT_REACH_MS if timeout_ms is None else timeout_ms,
     )
 
 
-def _checked(path: str, settings: dict[str, str]) -> dict[str, str]:
+def _check(path: str, settings: dict[str, str], *, publishes: bool) -> None:
     """Validate the settings, so that errors show the names in the file. Raises ConfigError."""
+    connections = of_connections(settings) if publishes else settings
+    servers = {"bootstrap.servers": "given.by.an.option:1"}
     try:
-        AdminConfig.parse(settings | {"bootstrap.servers": "given.by.an.option:1"}, {})
+        AdminConfig.parse(connections | servers, {})
+        ProducerConfig.parse({**_without(settings, connections), **servers}, {})
     except ConfigError as error:
         raise ConfigError(f"--command-config {path}: {error}") from None
-    return settings
+
+
+def _without(settings: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in others}
 
 
 @contextmanager

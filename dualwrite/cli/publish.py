@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 import sqlalchemy as sa
 
-from dualwrite.cli.connection import KafkaAccess, database_option, kafka_options, schema_option
+from dualwrite.cli.connection import KafkaAccess, database_option, publishing_kafka_options, schema_option
 from dualwrite.cli.failures import sentence
 from dualwrite.cli.groups import Command
 from dualwrite.errors import ConfigError, DualWriteError, StateRowError, StateTableError
@@ -28,7 +28,7 @@ _LOOK_S: Final = 1.0
 
 
 @click.command("publish", cls=Command, short_help="Publish the outboxes of pools, until SIGTERM or SIGINT.")
-@kafka_options
+@publishing_kafka_options
 @database_option(required=True)
 @schema_option
 @click.option(
@@ -89,6 +89,7 @@ def command(
                     schema=schema,
                     outbox=Outbox(poll_ms=poll_ms, linger_ms=linger_ms),
                     **access.settings,
+                    **access.publishing,
                 )
             )
             for prefix in dict.fromkeys(prefixes)

@@ -14,7 +14,14 @@ from rich.console import Console
 from rich.progress import Progress
 
 from dualwrite.cli.colours import Meaning, meaning_of
-from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
+from dualwrite.cli.connection import (
+    KafkaAccess,
+    database,
+    database_option,
+    json_option,
+    publishing_kafka_options,
+    schema_option,
+)
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Command
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
@@ -68,7 +75,7 @@ _HEADERS: Final = (
 
 
 @click.command("recover", cls=Command, short_help="Complete the transactions that crashed processes left open.")
-@kafka_options
+@publishing_kafka_options
 @database_option(required=True)
 @schema_option
 @click.option("--prefix", metavar="TEXT", help="Check the ids that begin with this.")
@@ -175,6 +182,7 @@ def command(
             schema=schema,
             timeout_ms=access.timeout_ms,
             **access.settings,
+            **access.publishing,
         )
         opened.enter_context(service)
         if interval is None:

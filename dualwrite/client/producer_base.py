@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from dualwrite.client.admin.results import TopicDescription
@@ -28,9 +29,16 @@ from dualwrite.client.records.traces import SpanEnd, end_unsent
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
+from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import IllegalStateError, KafkaTimeoutError
+from dualwrite.errors import (
+    AuthenticationError,
+    DualWriteError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    KafkaUnreachableError,
+)
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 
@@ -252,6 +260,32 @@ class ProducerBase(Generic[FutureT]):
             return await reader.repair_of(manifest, part, undecided, timeout_ms)
         finally:
             await reader.close()
+
+    def partitions(self, topic: str) -> int:
+        """Return the topic's number of partitions, 0 if it is not known: `learn_topics()` asks. For the recipes."""
+        return self._core.partitions(topic)
+
+    def any_size(self) -> AbstractContextManager[None]:
+        """Return a context in which records may be larger than `max.request.size`. For the recipes.
+
+        They have passed the limit of the process that accepted them.
+        """
+        return self._core.any_size()
+
+    def _not_learned(self, wanted: WantedTopics) -> dict[str, DualWriteError]:
+        """Return why topics are not known after the wait for them.
+
+        Raises the error that is not about a topic: that no broker can be reached, or refuses the login.
+        """
+        found: dict[str, DualWriteError] = {}
+        for topic, operation in wanted.by_topic.items():
+            if operation.done and operation.error is None:
+                continue
+            error = operation.error or self._not_sent(operation, topic, "nothing was sent")
+            if isinstance(error, KafkaUnreachableError | AuthenticationError):
+                raise error
+            found[topic] = error
+        return found
 
     async def _describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
         """Do what `describe_topics()` does. In the loop of the connections."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Final
 
@@ -31,6 +32,7 @@ from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.unfinished_on_close import failed_on_close, unfinished_on_close
+from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.client.wire.cluster import Lease, monotonic_ms
 from dualwrite.client.wire.codec import ProduceEncoder
 from dualwrite.config import ProducerConfig
@@ -398,6 +400,30 @@ class ProducerCore:
         checked_topic(topic)
         self.wake()
         return self._interruptible(self._sender.want_topic(topic))
+
+    def want_topics(self, topics: Collection[str], beside: Collection[str]) -> WantedTopics:
+        """Ask for the partitions of those topics of which none are known; of the ones `beside`, too. Takes the lock."""
+        with self.lock:
+            unknown = [topic for topic in (*topics, *beside) if not self._topology.partitions(topic)]
+            return WantedTopics({topic: self._want_topic(topic) for topic in unknown}, topics)
+
+    def give_up_topics(self, wanted: WantedTopics) -> None:
+        """Stop waiting for topics. Takes the lock."""
+        with self.lock:
+            wanted.give_up()
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions, 0 if the topic is not known."""
+        return self._topology.partitions(topic)
+
+    @contextmanager
+    def any_size(self) -> Iterator[None]:
+        """Accept records that are larger than `max.request.size`: the brokers decide about them."""
+        self._accumulator.limits_size = False
+        try:
+            yield
+        finally:
+            self._accumulator.limits_size = True
 
     def _opened(self, batch: Batch, *, fills: bool) -> None:
         """Note that a batch got its first record. All its records are of one transaction, so once is enough."""

@@ -48,6 +48,23 @@ def test_options_override_what_is_in_the_file(tmp_path: Path) -> None:
     assert kafka_access("127.0.0.1:1", str(file), 100).settings == {"bootstrap_servers": "127.0.0.1:1"}
 
 
+def test_settings_of_a_producer_are_for_commands_that_publish(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(
+        "client.id=shop\nmax.request.size=8000000\npartitioner=tests.recipes.test_refused_blocks:by_number\n"
+    )
+    access = kafka_access("127.0.0.1:1", str(file), 100, publishes=True)
+    assert access.settings == {"bootstrap_servers": "127.0.0.1:1", "client_id": "shop"}
+    assert access.publishing.keys() == {"max_request_size", "partitioner"}
+    options = ("--bootstrap-server", "127.0.0.1:1", "--command-config", file)
+    assert_one_line(call("transactions", "list", *options), 2, "unknown setting 'max.request.size'")
+    file.write_text("partitioner=no.such.module:function\n")
+    recover = ("recover", "--all", "--database", "sqlite://", *options)
+    assert_one_line(call(*recover), 2, "'no.such.module:function' cannot be imported: No module named 'no'")
+    file.write_text("transactional.id=a\n")
+    assert_one_line(call(*recover), 2, "unknown setting 'transactional.id'")
+
+
 def test_ours_by_their_own_names() -> None:
     settings = {"ssl.ca.location": "ca.pem", "sasl.username": "a", "request.timeout.ms": "5"}
     assert translated(settings) == settings

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dualwrite import Outbox
 from dualwrite.broker_emulator import Emulator
+from dualwrite.partitioners import consistent_partition
 from tests.cli.conftest import Call, assert_one_line, ended, process
 from tests.crash.scenario import Scenario
 from tests.recipes.pools import make_pool, prefix_of, write
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
-from tests.support.topics import read_topic
+from tests.support.topics import read_log, read_topic
 
 
 @pytest.fixture
@@ -81,6 +84,30 @@ def test_a_kafka_that_is_away_is_waited_for(scenario: Scenario) -> None:
     finally:
         running.send_signal(signal.SIGTERM)
         assert ended(running).code == 0
+
+
+def test_it_publishes_what_a_pool_with_other_settings_has_written(scenario: Scenario, tmp_path: Path) -> None:
+    """The block names its partitioner, and a record that was accepted is not too large."""
+    keys = [f"k{number}" for number in range(20)]
+    scenario.emulator.create_topic("wide", 16)
+    scenario.emulator.set_config({"max.message.bytes": "8000000"}, topic="wide")
+    settings: dict[str, Any] = {"partitioner": "consistent_random", "max_request_size": 8_000_000}
+    with make_pool(scenario, outbox=Outbox(publishes=False), **settings) as pool:
+        with pool.transaction() as tx:
+            for key in keys:
+                tx.send("wide", key=key, value="1")
+        with pool.transaction() as tx:
+            tx.send("wide", key="k0", value="x" * 3_000_000)
+        file = tmp_path / "client.properties"
+        file.write_text("compression.type=lz4\nmax.request.size=1000\npartitioner=murmur2_random\n")
+        running = process(*options(scenario, "--command-config", file))
+        try:
+            until(lambda: len(read_topic(scenario.emulator.bootstrap_servers, "wide")) == 21)
+        finally:
+            running.send_signal(signal.SIGTERM)
+            assert ended(running).code == 0
+    found = {(each.key, each.partition) for each in read_log(scenario.emulator.bootstrap_servers, "wide")}
+    assert found == {(key, f"wide-{consistent_partition(key.encode(), 16)}") for key in keys}
 
 
 # ---- prepared statements --------------------------------------------------------------------------------------------

@@ -297,7 +297,19 @@ class CheckedKafka:
     async def begin(self) -> None:
         self._live.begin_transaction()
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
+    async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
+        raise AssertionError("all topics are known")
+
+    def partitions(self, topic: str) -> int:
+        return 1
+
+    async def send(
+        self,
+        entries: Iterable[BufferedRecord | BufferedOffsets],
+        after_each: Callable[[], object],
+        *,
+        any_size: bool = False,
+    ) -> None:
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
                 await self._send_offsets(entry)

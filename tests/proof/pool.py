@@ -157,8 +157,10 @@ class PooledKafka(CheckedKafka):
     async def is_current(self) -> bool:
         return await _on_slot(self._slot, super().is_current())
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Any) -> None:
-        await _on_slot(self._slot, super().send(entries, after_each))
+    async def send(
+        self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Any, *, any_size: bool = False
+    ) -> None:
+        await _on_slot(self._slot, super().send(entries, after_each, any_size=any_size))
 
     async def prepare(self) -> PreparedTxnState:
         return await _on_slot(self._slot, super().prepare())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, ResourceType
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.errors import (
-    InvalidRecordError,
     KafkaTimeoutError,
     OwedRecordsRefusedError,
     RowLockTimeoutError,
@@ -24,6 +23,7 @@ from dualwrite.errors import (
     StoredBlocksError,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.partitioners import consistent_partition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -44,7 +44,7 @@ from tests.recipes.test_tiers import write as write_value
 from tests.recovery.world import service
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase
-from tests.support.topics import read_topic
+from tests.support.topics import read_log, read_topic
 
 REFUSING: Final = "refusing"
 """The topic that refuses; other blocks go to the scenario's own."""
@@ -278,17 +278,83 @@ def test_a_block_for_a_missing_topic_is_not_stored(face: AnyFace, emulator: Emul
     face.assert_both_sides_agree()
 
 
-def test_the_producer_refuses_it(scenario: Scenario, emulator: Emulator) -> None:
-    """Another process has a smaller max_request_size."""
-    with scenario.writer(**SETTINGS) as writer:
-        store(scenario, writer, scenario.topic)
-    with scenario.writer(**SETTINGS, max_request_size=50) as small:
-        error = refusal(small)
-    assert isinstance(error.__cause__, InvalidRecordError)
-    assert (error.seq, error.topic) == (1, scenario.topic)
-    with scenario.writer(**SETTINGS) as writer:
-        assert writer.recover().outcome is Outcome.PUBLISHED
-    scenario.assert_both_sides_agree()
+def test_a_missing_topic_is_waited_for_once_and_without_the_lock(
+    face: AnyFace, emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    async def noting(self: Any, topics: Collection[str], beside: Collection[str]) -> Any:
+        oldest = numbers_stored(face)[0]
+        take_out(face.database.aside, face.transactional_id, oldest)  # which locks the row, and changes nothing
+        seen.append((oldest, *topics, *beside))
+        return await learn(self, topics, beside)
+
+    with face.writer(**IMPATIENT) as writer:
+        store(face, writer, face.topic, face.topic, REFUSING, "missing-too", face.topic)
+        CAUSES["missing"].begin(emulator)
+        participant = type((writer.awaited if hasattr(writer, "awaited") else writer).coordinator.owned.kafka)
+        learn = participant.learn_topics
+        monkeypatch.setattr(participant, "learn_topics", noting)
+        for _ in range(2):
+            assert refusal(writer).seq == 3
+            assert values(face, face.topic) == texts(1, 2)
+    assert seen[0] == (1, face.topic, REFUSING, "missing-too")
+    assert seen[1:] == [(3, REFUSING, "missing-too", face.topic)]
+
+
+# ---- published by a process with other settings ---------------------------------------------------------------------
+
+KEYS: Final = [f"k{number}" for number in range(20)]
+
+
+def store_keys(scenario: Scenario, partitioner: Any) -> None:
+    """Store one block with a record for each key, for a topic of 16 partitions."""
+    scenario.emulator.create_topic("wide", 16)
+    with scenario.writer(**SETTINGS, partitioner=partitioner) as writer, kafka_away(scenario.emulator):
+        with writer.transaction() as tx:
+            for key in KEYS:
+                tx.send("wide", key=key, value=key)
+        assert tx.outcome is Outcome.STORED
+
+
+def partitions_of_keys(scenario: Scenario) -> dict[str, str]:
+    return {each.key: each.partition for each in read_log(scenario.emulator.bootstrap_servers, "wide")}
+
+
+def test_another_process_publishes_as_the_one_that_stored_it_would(scenario: Scenario) -> None:
+    """It has another partitioner, and a max_request_size that is too small."""
+    store_keys(scenario, "consistent_random")
+    with service(scenario, max_request_size=50) as recovery:
+        assert recovery.recover().is_clean
+    assert partitions_of_keys(scenario) == {key: f"wide-{consistent_partition(key.encode(), 16)}" for key in KEYS}
+
+
+def by_number(_topic: str, key: bytes | None, _value: bytes | None, count: int) -> int:
+    return int((key or b"")[1:]) % count
+
+
+def test_a_function_chooses_the_partitions(scenario: Scenario) -> None:
+    store_keys(scenario, by_number)
+    with service(scenario) as without:
+        (found,) = without.recover().found
+        assert (found.action, found.changed) == (Action.REFUSED, False)
+        assert "partitioner='tests.recipes.test_refused_blocks:by_number'" in str(found.error)
+    with service(scenario, partitioner="tests.recipes.test_refused_blocks:by_number") as recovery:
+        assert recovery.recover().is_clean
+    assert partitions_of_keys(scenario) == {key: f"wide-{int(key[1:]) % 16}" for key in KEYS}
+
+
+def fails(_topic: str, _key: bytes | None, _value: bytes | None, _count: int) -> int:
+    raise RuntimeError("no such customer")
+
+
+def test_the_function_fails(scenario: Scenario) -> None:
+    store_keys(scenario, fails)
+    with service(scenario, partitioner=fails) as recovery:
+        (found,) = recovery.recover().found
+        assert (found.action, found.changed) == (Action.REFUSED, False)
+        assert "no such customer" in str(found.error)
+    assert numbers_stored(scenario) == [1]
 
 
 def test_one_that_is_too_old_for_its_topic_gets_a_new_timestamp(scenario: Scenario, emulator: Emulator) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,15 @@ from kafka.partitioner.default import murmur2 as kafka_murmur2
 
 from dualwrite.client.records.key_columns import crc32_all, murmur2_all
 from dualwrite.errors import ConfigError, InvalidRecordError
-from dualwrite.partitioners import consistent_partition, murmur2, murmur2_partition, partitioning
+from dualwrite.partitioners import (
+    NAMES,
+    consistent_partition,
+    murmur2,
+    murmur2_partition,
+    name_of,
+    partitioning,
+    partitioning_named,
+)
 from dualwrite.producer import Producer
 
 # of org.apache.kafka.common.utils.UtilsTest
@@ -73,6 +82,20 @@ def test_an_answer_that_is_no_partition_is_refused(answer: object) -> None:
     assert ask is not None
     with pytest.raises(InvalidRecordError, match="the partitions 0 to 2; the record was not sent"):
         ask("t", None, None, 3)
+
+
+@pytest.mark.parametrize("setting", [*NAMES, max, zlib.crc32, st.SearchStrategy.map, type("Chooser", (), {})()])
+def test_its_name_stands_for_it(setting: Any) -> None:
+    """In a process that has it; a function is also replaced by any other function, as where its code has moved."""
+    for has in (setting, setting if isinstance(setting, str) else lambda *_: 0):
+        named = partitioning_named(name_of(setting), has)
+        assert [each is None for each in named[:2]] == [each is None for each in partitioning(setting)[:2]]
+
+
+@pytest.mark.parametrize(("name", "says"), [("function shop:choose", "shop:choose"), ("murmur3", "not known")])
+def test_a_partitioner_that_a_process_does_not_have(name: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        partitioning_named(name, "default")
 
 
 def test_a_partitioner_that_fails_is_the_cause() -> None:

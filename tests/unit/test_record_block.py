@@ -25,21 +25,23 @@ RECORDS = (
 
 @pytest.mark.parametrize("records", [(), RECORDS[:1], RECORDS], ids=["none", "one", "all"])
 def test_records_are_read_as_they_were_written(records: tuple[BufferedRecord, ...]) -> None:
-    assert [contents(record) for record in decode(encode(records))] == [contents(record) for record in records]
+    block = decode(encode(records, "consistent_random"))
+    assert block.partitioner == "consistent_random"
+    assert [contents(record) for record in block.records] == [contents(record) for record in records]
 
 
 def test_equal_records_make_different_blocks() -> None:
-    assert encode(RECORDS) != encode(RECORDS)
+    assert encode(RECORDS, "") != encode(RECORDS, "")
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b[:20] + b"\0" + b[21:], lambda b: b"", lambda b: b"1"])
 def test_damaged_bytes_are_refused(damage: object) -> None:
     assert callable(damage)
     with pytest.raises(ValueError, match="checksum"):
-        decode(damage(encode(RECORDS)))
+        decode(damage(encode(RECORDS, "")))
 
 
 def test_a_later_version_is_refused_by_name() -> None:
-    content = b"\2" + encode(RECORDS)[1:-4]
+    content = b"\2" + encode(RECORDS, "")[1:-4]
     with pytest.raises(ValueError, match="version 2"):
         decode(content + zlib.crc32(content).to_bytes(4, "big"))

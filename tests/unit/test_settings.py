@@ -35,7 +35,7 @@ def test_the_types_have_the_settings_of_the_table() -> None:
     assert names(WriterSettings) == names(ProducerSettings) - OF_THE_WRITER
     assert names(ZooKeeperWriterSettings) == names(WriterSettings) - {"request_timeout_ms"}
     assert names(AdminSettings) == config._ADMIN_PARSERS.keys()
-    assert names(RecoverySettings) == names(AdminSettings) - {"default_api_timeout_ms"}
+    assert names(RecoverySettings) == names(AdminSettings) - {"default_api_timeout_ms"} | config.PUBLISHING
 
 
 def test_only_the_servers_have_to_be_named_where_there_is_no_mapping() -> None:

@@ -53,6 +53,8 @@ class Accumulator:
         self._idempotent = idempotent
         self._batch_size = batch_size
         self._max_request_size = max_request_size
+        self.limits_size = True
+        """Whether a record must not be larger than `max_request_size`."""
         self._buffer_memory = buffer_memory
         self._linger_ms = linger_ms
         self._delivery_timeout_ms = delivery_timeout_ms
@@ -109,7 +111,7 @@ class Accumulator:
         records = self._new_records(key, value, headers)
         records.append(0, timestamp_ms, key, value, headers)
         size = records.size()
-        if size > self._max_request_size:
+        if size > self._max_request_size and self.limits_size:
             raise InvalidRecordError(
                 f"the record takes {size} bytes, more than max.request.size={self._max_request_size}; it was not sent"
             )

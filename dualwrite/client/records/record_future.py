@@ -32,6 +32,11 @@ class BaseRecordFuture:
         """Return whether the outcome is known."""
         return self._batch.done
 
+    @property
+    def partition(self) -> int:
+        """The partition that the record was sent to, or is going to be."""
+        return self._batch.partition
+
     def outcome(self) -> RecordMetadata:
         """Return what `result()` returns, without waiting. Raises `KafkaTimeoutError` if it is not known yet."""
         if not self.done():

@@ -56,7 +56,7 @@ class BufferedRecord:
         self.value: Final = value
         self.key: Final = key
         self.headers: Final = headers
-        self.partition: Final = partition
+        self.partition = partition
         self.timestamp_ms: Final = timestamp_ms
         self.fate: BaseRecordFuture | None = None
         in_headers = sum(len(name) + len(content or b"") for name, content in headers) if headers else 0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.states import ProducerState
+from dualwrite.errors import DualWriteError
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
@@ -90,8 +92,27 @@ class KafkaParticipant(Protocol):
 
     async def begin(self) -> None: ...
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
-        """Send all entries in the open transaction, in order. Call `after_each` after each record."""
+    async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
+        """Ask for the partitions of topics. Return why some are still not known after the usual wait.
+
+        Those `beside` are asked for by the same request, and not waited for. Raises KafkaUnreachableError,
+        AuthenticationError. Needs no transaction.
+        """
+
+    def partitions(self, topic: str) -> int:
+        """Return the number of partitions of a topic, 0 if it is not known."""
+
+    async def send(
+        self,
+        entries: Iterable[BufferedRecord | BufferedOffsets],
+        after_each: Callable[[], object],
+        *,
+        any_size: bool = False,
+    ) -> None:
+        """Send all entries in the open transaction, in order. Call `after_each` after each record.
+
+        `any_size`: the setting `max.request.size` does not count, because the records were accepted before.
+        """
 
     async def prepare(self) -> PreparedTxnState:
         """Wait until everything is stored. Return the producer id and epoch by which it can be committed."""
@@ -188,7 +209,23 @@ class BlockingKafkaParticipant:
     async def begin(self) -> None:
         self._live.begin_transaction()
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
+    async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
+        return self._live.learn_topics(topics, beside)
+
+    def partitions(self, topic: str) -> int:
+        return self._live.partitions(topic)
+
+    async def send(
+        self,
+        entries: Iterable[BufferedRecord | BufferedOffsets],
+        after_each: Callable[[], object],
+        *,
+        any_size: bool = False,
+    ) -> None:
+        with self._live.any_size() if any_size else nullcontext():
+            self._send(entries, after_each)
+
+    def _send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
         producer = self._live
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
@@ -298,7 +335,25 @@ class AsyncKafkaParticipant:
     def begin(self) -> Coroutine[Any, Any, None]:
         return self._live.begin_transaction()
 
-    async def send(self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]) -> None:
+    async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
+        return await self._live.learn_topics(topics, beside)
+
+    def partitions(self, topic: str) -> int:
+        return self._live.partitions(topic)
+
+    async def send(
+        self,
+        entries: Iterable[BufferedRecord | BufferedOffsets],
+        after_each: Callable[[], object],
+        *,
+        any_size: bool = False,
+    ) -> None:
+        with self._live.any_size() if any_size else nullcontext():
+            await self._send(entries, after_each)
+
+    async def _send(
+        self, entries: Iterable[BufferedRecord | BufferedOffsets], after_each: Callable[[], object]
+    ) -> None:
         producer = self._live
         for entry in entries:
             if isinstance(entry, BufferedOffsets):

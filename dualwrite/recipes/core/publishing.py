@@ -35,7 +35,7 @@ from dualwrite.recipes.core.repair import settled_text, verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.core.stored_blocks import BlockStore, RefusedTogetherError, Waiting
+from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, Waiting
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -195,7 +195,8 @@ class Publishing:
     ) -> Resolution:
         try:
             resolution = await self._recover(examine)
-        except RefusedTogetherError:
+        except NextAttemptError as next_attempt:
+            await self._blocks.get_ready(next_attempt)
             resolution = await self._publish_next()
         if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
             while publishes_all and self._owned.has_stored:
@@ -231,8 +232,10 @@ class Publishing:
     async def _publish_next(self) -> Resolution:
         """Publish the next stored blocks, by as many attempts as it takes to find one that Kafka refuses."""
         while True:
-            with suppress(RefusedTogetherError):
+            try:
                 return await self._publish_more()
+            except NextAttemptError as next_attempt:
+                await self._blocks.get_ready(next_attempt)
 
     async def _recover(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
         owned = self._owned
@@ -332,7 +335,7 @@ class Publishing:
         """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
 
         Raises RetriableError if Kafka aborts that too, RecordsRefusedError if Kafka refuses a block or what is owed for
-        good, and RefusedTogetherError if it refuses one of several, or a timestamp.
+        good, and NextAttemptError if it refuses one of several, or a timestamp.
         """
         owned = self._owned
         is_repair = bool(owned.owed)
@@ -341,7 +344,6 @@ class Publishing:
         write = DualWriteProgress(database, RecordBuffer(), owned.uninterrupted)
         write.transactional_id = owned.transactional_id
         write.locked_row = row
-        await self._blocks.assert_not_still_refused(waiting)
         try:
             await self._blocks.delete(database, waiting)
             await self._steps.send_and_write(write, waiting.records)

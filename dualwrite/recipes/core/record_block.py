@@ -2,16 +2,21 @@
 
 The format is this library's own. It begins with a version, because blocks may be read by a later version than wrote
 them, and ends with a checksum, because nothing else would notice that a column truncated or recoded them.
+
+A block is written without Kafka, so the number of a topic's partitions is not known then. The block names its
+partitioner, and whichever process publishes it lets that one choose, by the partitions that the topic has by then: as
+if the records had been sent at that moment by the process that wrote them.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
+from dualwrite.partitioners import Partitioner, Partitioning, partitioning_named
 from dualwrite.recipes.core.buffer import BufferedRecord
 
 _VERSION: Final = 1
@@ -21,10 +26,17 @@ _HEAD: Final = bytes([_VERSION])
 _ABSENT: Final = b"\0"
 
 
-def encode(records: Iterable[BufferedRecord]) -> bytes:
+class RecordBlock(NamedTuple):
+    """The records of one block, and the partitioner of those that have no partition, by `partitioners.name_of`."""
+
+    partitioner: str
+    records: list[BufferedRecord]
+
+
+def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
     """Return the records as bytes, which differ from those of every other call: two blocks are never taken for one."""
     listed = list(records)
-    parts = [_HEAD, os.urandom(_TOKEN_BYTES), _number(len(listed))]
+    parts = [_HEAD, os.urandom(_TOKEN_BYTES), _sized(partitioner.encode()), _number(len(listed))]
     for record in listed:
         topic, key, value, headers = record.topic.encode(), record.key, record.value, record.headers
         partition = 0 if record.partition is None else record.partition + 1
@@ -38,7 +50,7 @@ def encode(records: Iterable[BufferedRecord]) -> bytes:
     return out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big")
 
 
-def decode(block: bytes) -> list[BufferedRecord]:
+def decode(block: bytes) -> RecordBlock:
     """Return the records of a block, as they were. Raises ValueError if these are not the bytes that were written."""
     content, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
     if len(content) <= _TOKEN_BYTES or zlib.crc32(content) != int.from_bytes(checksum, "big"):
@@ -46,7 +58,8 @@ def decode(block: bytes) -> list[BufferedRecord]:
     if content[0] != _VERSION:
         raise ValueError(f"the block of records has version {content[0]}, which this version of dualwrite cannot read")
     reader = _Reader(content, 1 + _TOKEN_BYTES)
-    return [reader.record() for _ in range(reader.number())]
+    partitioner = reader.text()
+    return RecordBlock(partitioner, [reader.record() for _ in range(reader.number())])
 
 
 def _sized(value: bytes) -> bytes:
@@ -72,11 +85,11 @@ class _Reader:
         self._position = position
 
     def record(self) -> BufferedRecord:
-        topic = self._text()
+        topic = self.text()
         partition = self.number()
         timestamp_ms = self.number()
         key, value = self._bytes(), self._bytes()
-        headers = [(self._text(), self._bytes()) for _ in range(self.number())]
+        headers = [(self.text(), self._bytes()) for _ in range(self.number())]
         return BufferedRecord(topic, value, key, headers, partition - 1 if partition else None, timestamp_ms)
 
     def number(self) -> int:
@@ -95,5 +108,50 @@ class _Reader:
         start, self._position = self._position, self._position + length - 1
         return self._content[start : self._position]
 
-    def _text(self) -> str:
+    def text(self) -> str:
         return (self._bytes() or b"").decode()
+
+
+# ---- partitions ------------------------------------------------------------------------------------------------------
+
+
+class Placement:
+    """Gives stored records their partitions, in a process that has the setting `partitioner`."""
+
+    def __init__(self, setting: str | Partitioner) -> None:
+        self._setting = setting
+        self._by_name: dict[str, Partitioning] = {}
+
+    def place(self, block: RecordBlock, partitions: Callable[[str], int]) -> Collection[str]:
+        """Choose the partitions of a block's records; return its topics of which `partitions` knows none.
+
+        If there are such topics, nothing was chosen. Raises ValueError if this process lacks the partitioner, and
+        InvalidRecordError if that fails.
+        """
+        counts = {record.topic: 0 for record in block.records}
+        for topic in counts:
+            counts[topic] = partitions(topic)
+        unknown = [topic for topic, count in counts.items() if not count]
+        if unknown:
+            return unknown
+        chosen_by = self._named(block.partitioner)
+        for record in block.records:
+            if record.partition is None:
+                record.partition = _chosen(chosen_by, record, counts[record.topic])
+        return ()
+
+    def _named(self, name: str) -> Partitioning:
+        found = self._by_name.get(name)
+        if found is None:
+            found = self._by_name[name] = partitioning_named(name, self._setting)
+        return found
+
+
+def _chosen(chosen_by: Partitioning, record: BufferedRecord, count: int) -> int | None:
+    """Return the partition; None for a record without a key, with which the producer fills its batches (KIP-480)."""
+    if chosen_by.by_record is not None:
+        return chosen_by.by_record(record.topic, record.key, record.value, count)
+    key = record.key
+    if key is None or chosen_by.by_key is None or (not key and chosen_by.empty_key_is_none):
+        return None
+    return chosen_by.by_key(key, count)

@@ -71,8 +71,6 @@ def is_refusal(error: BaseException) -> bool:
 
 def remedy_of(error: BaseException) -> str:
     """Return what a person can change so that the records are taken."""
-    if isinstance(error, InvalidRecordError):
-        return "raise max_request_size of this writer"
     return _REMEDIES.get(error.error_code or 0, _CORRECT) if isinstance(error, KafkaError) else _CORRECT
 
 

@@ -275,8 +275,14 @@ async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[Bu
     None are kept if consumed offsets go with them, because such a transaction is not published again.
     """
     records = (*ahead, *write.records.records)
-    content = b"" if write.records.has_offsets else encode(records)
+    content = b"" if write.records.has_offsets else encode(map(_as_sent, records), "")
     await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
+
+
+def _as_sent(record: BufferedRecord) -> BufferedRecord:
+    """Return the record with the partition that it was sent to."""
+    partition = record.partition if record.fate is None else record.fate.partition
+    return BufferedRecord(record.topic, record.value, record.key, record.headers, partition, record.timestamp_ms)
 
 
 async def _owed(
@@ -328,7 +334,7 @@ async def _copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTx
         owned.transactional_id,
         row,
     )
-    return decode(content)
+    return decode(content).records
 
 
 def to_send(record: StoredRecord) -> BufferedRecord:

@@ -11,6 +11,7 @@ from dualwrite.client.records.send_arguments import Serializers
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import ConfigError
 from dualwrite.exact import exact
+from dualwrite.partitioners import Partitioner
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.shown import shown
 
@@ -57,6 +58,8 @@ class StorePolicy:
     max_age_ms: int = DEFAULT_MAX_STORED_AGE_MS
     max_record_bytes: int | None = None
     """The size of a record that the producer would refuse, so that its id could never publish it; None: any."""
+    partitioner: str | Partitioner = "default"
+    """What chooses the partitions of stored records: the blocks name it, and a function is needed to publish them."""
     keeps_copy_if_bounded: bool = False
     """Whether they are on brokers that abort prepared transactions after a time (tiers 3 and 4), and not on others."""
 
@@ -93,6 +96,7 @@ def store_policy(
         max_bytes=max_stored_bytes,
         max_age_ms=max_stored_age_ms,
         max_record_bytes=kafka.config.max_request_size,
+        partitioner=kafka.config.partitioner,
     )
 
 

@@ -114,7 +114,7 @@ class DualWriteSteps:
         owned.telemetry.sends(write.records, owned.owed, ahead)
         sent = partial(owned.telemetry.reach, PausePoint.AFTER_SEND)
         if owned.owed or ahead:
-            await kafka.send((*owned.owed, *ahead), sent)
+            await kafka.send((*owned.owed, *ahead), sent, any_size=True)
         await kafka.send(write.records, sent)
         if unseen:
             await self._repairability.check_created(unseen, kafka)

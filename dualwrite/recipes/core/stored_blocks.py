@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from dualwrite.errors import (
     DualWriteError,
     InvalidRecordError,
+    KafkaError,
     KafkaUnreachableError,
     OwedRecordsRefusedError,
     RecordsRefusedError,
@@ -27,13 +29,14 @@ from dualwrite.errors import (
     StoredBlocksError,
     StoreFullError,
 )
+from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.owned_id import OwnedId
-from dualwrite.recipes.core.record_block import decode, encode
-from dualwrite.recipes.core.refused import OWED, UNKNOWN_TOPIC, NewTimestamps, RefusedBlock, remedy_of
+from dualwrite.recipes.core.record_block import Placement, decode, encode
+from dualwrite.recipes.core.refused import OWED, UNKNOWN_TOPIC, NewTimestamps, RefusedBlock, is_refusal, remedy_of
 from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, Stored, StoredBlock
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -55,14 +58,21 @@ class Waiting(NamedTuple):
         return bool(self.blocks) and self.blocks[-1].seq < self.stored.newest_seq
 
 
-class RefusedTogetherError(Exception):
-    """Kafka has refused a record of one of several blocks; the next attempt has fewer of them."""
+class NextAttemptError(Exception):
+    """Nothing was published, and the next attempt differs: it has fewer blocks, or more is known about their topics.
+
+    `topics` have to be known first, and are asked for without the lock of the row; `beside` are those of later blocks.
+    """
+
+    def __init__(self, topics: Collection[str] = (), beside: Collection[str] = ()) -> None:
+        super().__init__(*topics)
+        self.topics = topics
+        self.beside = beside
 
 
 class _Refusal(NamedTuple):
     block: StoredBlock
     error: StoredBlockRefusedError
-    is_of_missing_topic: bool
 
 
 NOTHING_WAITS: Final = Waiting((), NOTHING_STORED, ())
@@ -71,6 +81,11 @@ NOTHING_WAITS: Final = Waiting((), NOTHING_STORED, ())
 def _cause(why: DualWriteError) -> str:
     """Return why Kafka counts as away; the message of a refused block also says that nothing was changed."""
     return why.problem if isinstance(why, KafkaUnreachableError) else str(why)
+
+
+def _why(error: DualWriteError) -> str:
+    """Return why a record is refused, without the advice to the caller of a producer."""
+    return first_line(error).partition("; ")[0]
 
 
 def assert_publishable(records: Sequence[BufferedRecord], limit: int | None) -> None:
@@ -92,6 +107,11 @@ class BlockStore:
         self.owed_refusal: OwedRecordsRefusedError | None = None
         """Why Kafka refuses what is owed, which comes before all blocks; None if it does not, as far as is known."""
         self.timestamps: Final = NewTimestamps()
+        self._placement = Placement(owned.policy.partitioner)
+        self._unavailable: dict[str, DualWriteError] = {}
+        """Why topics are not known, by the last answer that no attempt has used yet."""
+        self._missing: dict[str, DualWriteError] = {}
+        """The topics for which an earlier attempt has waited in vain, because they do not exist."""
         self._most_blocks: int | None = None
         """How many blocks one transaction publishes, to find the one that Kafka refuses; None: any number."""
 
@@ -133,7 +153,7 @@ class BlockStore:
         records = write.records.records
         assert_publishable(records, policy.max_record_bytes)
         before = await write.database.stored_blocks.stored(owned.transactional_id)
-        content = encode(records)
+        content = encode(records, name_of(policy.partitioner))
         now_ms = int(time.time() * 1000)
         age_ms = now_ms - before.since_ms if before.newest_seq else 0
         if before.size_bytes + len(content) > policy.max_bytes:
@@ -174,7 +194,8 @@ class BlockStore:
     async def oldest(self, database: DatabaseTransaction) -> Waiting:
         """Return what is to be published next. The row must be locked, in a transaction of our own.
 
-        Raises StoredBlockRefusedError if the oldest block cannot be read.
+        Raises StoredBlockRefusedError if the oldest block cannot be published, and NextAttemptError if that is not
+        known before Kafka was asked for its topics.
         """
         owned = self._owned
         self.note_nothing_owed()
@@ -188,19 +209,75 @@ class BlockStore:
             self._forget_refusal()
         if self._most_blocks is not None:
             blocks = blocks[: self._most_blocks if owned.owed else max(self._most_blocks, 1)]
-        return self._readable(blocks, stored)
+        return self._ready(blocks, stored)
 
-    def _readable(self, blocks: Sequence[StoredBlock], stored: Stored) -> Waiting:
-        """Return the blocks before one that cannot be read. Raises StoredBlockRefusedError if there are none."""
+    def _ready(self, blocks: Sequence[StoredBlock], stored: Stored) -> Waiting:
+        """Return the blocks before the first one that cannot be sent now. Raises as `oldest` does if there are none."""
         records: list[BufferedRecord] = []
+        unavailable, self._unavailable = self._unavailable, {}
         for number, block in enumerate(blocks):
-            try:
-                records += decode(block.content)
-            except ValueError as error:
-                if number or self._owned.owed:  # they go first
-                    return Waiting(blocks[:number], stored, records)
-                raise self._note_refusal(block, self._unreadable(block, stored, str(error)), error) from error
+            found, obstacle = self._placed(block, stored)
+            if obstacle is not None and (number or self._owned.owed):  # they go first
+                return Waiting(blocks[:number], stored, records)
+            if isinstance(obstacle, StoredBlockRefusedError):
+                raise self._note_refusal(block, obstacle, obstacle.__cause__)
+            if obstacle is not None:
+                raise self._unknown({topic: unavailable.get(topic) for topic in obstacle.topics}, blocks, stored)
+            records += found
         return Waiting(blocks, stored, records)
+
+    def _placed(
+        self, block: StoredBlock, stored: Stored
+    ) -> tuple[Sequence[BufferedRecord], StoredBlockRefusedError | NextAttemptError | None]:
+        """Return the records of a block with their partitions, or why they cannot be sent now."""
+        refuse = self._unreadable
+        try:
+            found = decode(block.content)
+            refuse = self._unplaceable
+            unknown = self._placement.place(found, self._owned.kafka.partitions)
+        except (ValueError, InvalidRecordError) as error:
+            refused = refuse(block, stored, str(error))
+            refused.__cause__ = error
+            return (), refused
+        return found.records, NextAttemptError(unknown) if unknown else None
+
+    def _unknown(
+        self, topics: Mapping[str, DualWriteError | None], blocks: Sequence[StoredBlock], stored: Stored
+    ) -> Exception:
+        """Return what to raise for the oldest block, of which topics are not known, for reasons that Kafka may give."""
+        for topic, error in topics.items():
+            if error is not None and is_refusal(error):
+                return self._note_refusal(blocks[0], self._refused(blocks[0], stored, topic, error), error)
+            if error is not None:
+                return error
+        later: dict[str, None] = {}
+        for block in blocks[1:]:
+            with suppress(ValueError):  # it is told when it is the oldest
+                later.update(dict.fromkeys(record.topic for record in decode(block.content).records))
+        return NextAttemptError([*topics], [topic for topic in later if topic not in topics])
+
+    async def get_ready(self, attempt: NextAttemptError) -> None:
+        """Ask Kafka for the topics of the next attempt. The row must not be locked: a missing topic is waited for.
+
+        One that was missing before is only looked up again.
+        """
+        kafka, topics = self._owned.kafka, attempt.topics
+        if not topics:
+            return
+        unavailable: dict[str, DualWriteError] = {}
+        missing = [topic for topic in topics if topic in self._missing]
+        for topic, found in (await kafka.describe_topics(missing)).items() if missing else ():
+            if found.why_not_known is not None and found.why_not_known.error_code == UNKNOWN_TOPIC:
+                unavailable[topic] = self._missing[topic]
+        left = [topic for topic in topics if topic not in unavailable]
+        if left:
+            unavailable |= await kafka.learn_topics(left, attempt.beside)
+        self._unavailable = unavailable
+        self._missing = {
+            topic: error
+            for topic, error in unavailable.items()
+            if isinstance(error, KafkaError) and error.error_code == UNKNOWN_TOPIC
+        }
 
     async def delete(self, database: DatabaseTransaction, waiting: Waiting) -> None:
         """Delete what is about to be published, in the transaction that decides about that."""
@@ -209,16 +286,6 @@ class BlockStore:
 
     # ---- what Kafka refuses ---------------------------------------------------------------------------------
 
-    async def assert_not_still_refused(self, waiting: Waiting) -> None:
-        """Raise StoredBlockRefusedError if a topic is still missing, instead of waiting for it once more."""
-        refusal = self._refusal
-        if refusal is None or not waiting.blocks or not refusal.is_of_missing_topic:
-            return
-        topic = refusal.error.topic
-        why = (await self._owned.kafka.describe_topics([topic]))[topic].why_not_known
-        if why is not None and why.error_code == UNKNOWN_TOPIC:
-            raise self._refused(refusal.block, waiting.stored, topic, refusal.error.why, remedy_of(why))
-
     def note_refused(self, waiting: Waiting, topic: str, error: DualWriteError) -> Exception:
         """Return what to raise after Kafka has refused what waits; several blocks are tried again in smaller numbers.
 
@@ -226,15 +293,14 @@ class BlockStore:
         transaction is aborted.
         """
         if self.timestamps.help_with(error, (*self._owned.owed, *waiting.records)):
-            return RefusedTogetherError()
+            return NextAttemptError()
         if len(waiting.blocks) > 1 or (self._owned.owed and waiting.blocks):
             self._most_blocks = len(waiting.blocks) // 2
-            return RefusedTogetherError()
-        why = first_line(error).partition("; ")[0]  # what follows is for who calls a producer
+            return NextAttemptError()
         if not waiting.blocks:
-            return self._note_owed_refusal(topic, why, error)
+            return self._note_owed_refusal(topic, _why(error), error)
         block = waiting.blocks[0]
-        return self._note_refusal(block, self._refused(block, waiting.stored, topic, why, remedy_of(error)), error)
+        return self._note_refusal(block, self._refused(block, waiting.stored, topic, error), error)
 
     def _note_owed_refusal(self, topic: str, why: str, cause: DualWriteError) -> OwedRecordsRefusedError:
         """Remember why what is owed is not published, and log it once. Return the error."""
@@ -264,26 +330,27 @@ class BlockStore:
             self._owned.telemetry.refused(is_refused=self._refusal is not None)
 
     def _note_refusal(
-        self, block: StoredBlock, refused: StoredBlockRefusedError, cause: Exception
+        self, block: StoredBlock, refused: StoredBlockRefusedError, cause: BaseException | None
     ) -> StoredBlockRefusedError:
         """Remember why a block is not published, and log it once. Return the error."""
         refused.__cause__ = cause
         is_new = self._refusal is None
-        self._refusal = _Refusal(block, refused, getattr(cause, "error_code", None) == UNKNOWN_TOPIC)
+        self._refusal = _Refusal(block, refused)
         self._owned.telemetry.refused(is_refused=True)
         if is_new:
             _log.error("%s", refused)
         return refused
 
     def _refused(
-        self, block: StoredBlock, stored: Stored, topic: str, why: str, remedy: str
+        self, block: StoredBlock, stored: Stored, topic: str, error: DualWriteError
     ) -> StoredBlockRefusedError:
+        why = _why(error)
         return self._refusal_of(
             block,
             stored,
             f"Kafka refuses a record for {topic!r} of block {block.seq} that the database stores for transactional id "
             f"{self._owned.transactional_id!r}: {why}",
-            f"{remedy}, and they are published",
+            f"{remedy_of(error)}, and they are published",
             topic=topic,
             why=why,
         )
@@ -297,6 +364,17 @@ class BlockStore:
             "restore its row from a backup, or let the version publish it that wrote it",
             topic="",
             why=f"it cannot be read: {why}",
+        )
+
+    def _unplaceable(self, block: StoredBlock, stored: Stored, why: str) -> StoredBlockRefusedError:
+        return self._refusal_of(
+            block,
+            stored,
+            f"block {block.seq} that the database stores for transactional id {self._owned.transactional_id!r} cannot "
+            f"be published by this process: {why}",
+            "correct the cause, and they are published",
+            topic="",
+            why=why,
         )
 
     def _refusal_of(

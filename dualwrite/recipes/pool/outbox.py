@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, StateRowError, StoreFullError
+from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.completion import end
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
@@ -49,6 +50,7 @@ class OutboxWrites:
         self.transactional_id: Final = outbox_id_of(prefix)
         self.database: Final = database
         self._policy = policy
+        self._partitioner = name_of(policy.partitioner)
         self._resolve_timeout_ms = resolve_timeout_ms
         self._sleep = sleep
         self._telemetry = telemetry_of(self.transactional_id, pause)
@@ -105,7 +107,7 @@ class OutboxWrites:
         records = write.records.records
         assert_publishable(records, self._policy.max_record_bytes)
         write.transactional_id = self.transactional_id
-        write.added = await self.database.add(write.database, self.transactional_id, encode(records))
+        write.added = await self.database.add(write.database, self.transactional_id, encode(records, self._partitioner))
         self._telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         self._telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 

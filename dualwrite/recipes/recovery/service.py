@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import Finding, commits_later
+from dualwrite.config import of_connections
 from dualwrite.errors import (
     AuthorizationError,
     ConfigError,
@@ -162,9 +163,11 @@ class RecoveryService:
         self._connection = (
             {"unreachable_timeout_ms": None} | _without(_ADMIN_ONLY, settings) | {"max_block_ms": timeout_ms}
         )
-        KafkaSettings("checked-before-use", self._connection)
+        self._policy = replace(
+            STORES_NOTHING, partitioner=KafkaSettings("checked-before-use", self._connection).config.partitioner
+        )
         self._log_reader: Producer | None = None
-        self._admin = TransactionAdmin(**settings, default_api_timeout_ms=timeout_ms)
+        self._admin = TransactionAdmin(of_connections(settings), default_api_timeout_ms=timeout_ms)
 
     def plan(self, progress: Progress | None = None) -> RecoveryReport:
         """Report what `recover()` would do now, and change nothing. Briefly locks rows, as `recover()` does."""
@@ -406,7 +409,7 @@ class RecoveryService:
         """Return the records of the aborted partitions, from the log if it has them all, else from their copy."""
         manifest, end = manifest_of(now.stored, now.manifest), now.end
         if manifest is None or end is None or end.gone or not end.aborted:
-            return decode(blocking.run(self._copy(now)))
+            return decode(blocking.run(self._copy(now))).records
         assert self._log_reader is not None, "it has read how the transaction ended"
         found = self._log_reader.records_of(manifest, end.aborted, min(self._timeout_ms, _DURABLE_MS))
         return map(to_send, found)
@@ -454,7 +457,7 @@ class RecoveryService:
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,
             pause=None,
-            policy=STORES_NOTHING.of_outbox if keeps_copy else STORES_NOTHING,
+            policy=self._policy.of_outbox if keeps_copy else self._policy,
             repairability=Repairability(keeps_copy=keeps_copy),
         )
 

@@ -83,7 +83,7 @@ async def _take_out(
 
 def _read(transactional_id: str, block: StoredBlock) -> TakenOut:
     try:
-        return TakenOut(transactional_id, block.seq, block.stored_at_ms, tuple(decode(block.content)))
+        return TakenOut(transactional_id, block.seq, block.stored_at_ms, tuple(decode(block.content).records))
     except ValueError:
         return TakenOut(transactional_id, block.seq, block.stored_at_ms, (), unreadable=block.content)
 
