@@ -21,7 +21,12 @@ TESTS_OLDEST_SQLALCHEMY := tests/recipes tests/crash tests/recovery tests/pgboun
   tests/cli/test_alembic_project.py tests/unit/test_sqlalchemy_internals.py tests/spark/test_commit_store.py \
   tests/spark/test_store_connections.py
 
-.PHONY: demo demo-spark test proof test-spark-floor test-sqlalchemy-floor interop fuzz differential lint docs bench dist clean
+# The oldest Django, by pyproject.toml, in a folder before the newer one of $(VENV), which `make test` takes.
+OLDEST_DJANGO := 4.2
+FOLDER_OLDEST_DJANGO := $(VENV)-django-floor
+TESTS_OLDEST_DJANGO := tests/django tests/examples/test_django_shop.py
+
+.PHONY: demo demo-spark test proof test-spark-floor test-sqlalchemy-floor test-django-floor interop fuzz differential lint docs bench dist clean
 
 demo: $(READY)
 	$(BIN)/python -m examples.flights $(DEMO_ARGS)
@@ -49,6 +54,17 @@ test-sqlalchemy-floor: $(VENV_OLDEST_SQLALCHEMY)/.ready
 	$(VENV_OLDEST_SQLALCHEMY)/bin/python -c 'import sqlalchemy as sa; assert sa.__version__ == "$(OLDEST_SQLALCHEMY)", sa'
 	$(VENV_OLDEST_SQLALCHEMY)/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	  -m "not proof" $(TESTS_OLDEST_SQLALCHEMY) $(TEST_ARGS)
+
+test-django-floor: export PYTHONPATH := $(abspath $(FOLDER_OLDEST_DJANGO))
+test-django-floor: $(READY) $(FOLDER_OLDEST_DJANGO)/.ready
+	$(BIN)/python -c 'import django; assert django.__version__ == "$(OLDEST_DJANGO)", django'
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  -m "not proof" $(TESTS_OLDEST_DJANGO) $(TEST_ARGS)
+
+$(FOLDER_OLDEST_DJANGO)/.ready: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade --no-deps \
+	  --target $(@D) django==$(OLDEST_DJANGO)
+	@touch $@
 
 interop: $(READY)
 	$(BIN)/python -m tests.interop $(INTEROP_ARGS)
@@ -96,4 +112,4 @@ $(READY) $(VENV_OLDEST_SPARK)/.ready $(VENV_OLDEST_SQLALCHEMY)/.ready: pyproject
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV_OLDEST_SPARK) $(VENV_OLDEST_SQLALCHEMY) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV_OLDEST_SPARK) $(VENV_OLDEST_SQLALCHEMY) $(FOLDER_OLDEST_DJANGO) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 from django.db import connections, transaction
 
+from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, InvalidRecordError, TransactionDoomedError
 from dualwrite.recipes.django import send
+from dualwrite.recipes.django.pools import close_pools
 from dualwrite.recipes.django.testing import captured_records
-from tests.django.project import Shop
-from tests.support.databases import event_bodies
+from dualwrite.testing.postgres import PostgresServer
+from tests.django.project import Shop, add_alias, drop_alias
+from tests.support.databases import event_bodies, unique
+from tests.support.topics import read_topic
 
 
 class GivenUpError(Exception):
@@ -71,6 +75,30 @@ def test_in_a_test_case_a_block_that_could_not_commit_is_an_error(shop: Shop) ->
     with a_test_case(shop), pytest.raises(TransactionDoomedError), captured_records(shop.alias), shop.atomic():
         with pytest.raises(InvalidRecordError):
             send("", "x", using=shop.alias)
+
+
+def test_a_copy_of_the_test_database_has_ids_of_its_own(postgres_server: PostgresServer, emulator: Emulator) -> None:
+    """As for `manage.py test --parallel`, after a migration that publishes; with `--keepdb` it is there already."""
+    emulator.create_topic("copied")
+    alias, url = unique("copied"), postgres_server.create_database(unique("copied").replace("-", "_"))
+    add_alias(alias, url, {"bootstrap_servers": emulator.bootstrap_servers})
+    connection: Any = connections[alias]
+
+    def publish(value: str) -> None:
+        with transaction.atomic(using=alias):
+            send("copied", value, "k", using=alias)
+
+    publish("in a migration")
+    for value, keepdb in (("first run", False), ("second run", True)):
+        connection.creation.clone_test_db("1", verbosity=0, autoclobber=True, keepdb=keepdb)
+        connection.settings_dict["NAME"] = connection.creation.get_test_db_clone_settings("1")["NAME"]
+        publish(value)
+        close_pools(alias)
+        connection.close()
+        connection.settings_dict["NAME"] = url.database
+    values = [value for _, value in read_topic(emulator.bootstrap_servers, "copied")]
+    assert values == ["in a migration", "first run", "second run"]
+    drop_alias(alias)
 
 
 def test_where_the_database_commits_it_commits_alone(shop: Shop) -> None:

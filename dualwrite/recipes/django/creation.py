@@ -1,10 +1,21 @@
-"""Test databases, which can be dropped or copied only while no pool has connections to them."""
+"""Test databases, which can be dropped or copied only while no pool has connections to them.
+
+A copy, of which `manage.py test --parallel` makes one for each process, gets transactional ids of its own: a migration
+that publishes has tied those of the first to that database.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from dualwrite.recipes.django.pools import close_pools
+import sqlalchemy as sa
+
+from dualwrite.recipes.django.pools import close_pools, schema_of
+from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE
+from dualwrite.recipes.sql.pinned_tables import STATE_TABLE
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 
 if TYPE_CHECKING:
     from django.db.backends.base.creation import BaseDatabaseCreation
@@ -12,19 +23,42 @@ if TYPE_CHECKING:
     class _Creation(BaseDatabaseCreation):
         """What the stubs of Django lack."""
 
-        def _clone_test_db(self, *arguments: Any, **keywords: Any) -> None: ...
+        connection: Any
+
+        def _clone_test_db(self, suffix: str, *arguments: Any, **keywords: Any) -> None: ...
+        def get_test_db_clone_settings(self, suffix: str) -> dict[str, Any]: ...
         def _destroy_test_db(self, *arguments: Any, **keywords: Any) -> None: ...
 else:
     _Creation = object
 
 
+_TIED_TO_THE_DATABASE: Final = (IDENTITY_TABLE, STATE_TABLE, LEASE_TABLE, REDO_TABLE, OUTBOX_TABLE)
+
+
 class ClosesPools(_Creation):
     """A mixin for the `DatabaseCreation` of each ENGINE with dual writes; it comes first among the bases."""
 
-    def _clone_test_db(self, *arguments: Any, **keywords: Any) -> None:
+    def _clone_test_db(self, suffix: str, *arguments: Any, **keywords: Any) -> None:
         close_pools(self.connection.alias)
-        super()._clone_test_db(*arguments, **keywords)
+        super()._clone_test_db(suffix, *arguments, **keywords)
+        clone = self.connection.copy()
+        clone.settings_dict["NAME"] = self.get_test_db_clone_settings(suffix)["NAME"]
+        forget_dual_writes(clone)
 
     def _destroy_test_db(self, *arguments: Any, **keywords: Any) -> None:
         close_pools(self.connection.alias)
         super()._destroy_test_db(*arguments, **keywords)
+
+
+def forget_dual_writes(connection: Any) -> None:
+    """Empty the tables of dual writes in the database of a connection, which is a copy for tests."""
+    engine: sa.Engine = connection.new_engine()
+    schema = schema_of(connection)
+    try:
+        with engine.begin() as transaction:
+            inspector = sa.inspect(transaction)
+            for name in _TIED_TO_THE_DATABASE:
+                if inspector.has_table(name, schema=schema):
+                    transaction.execute(sa.delete(sa.table(name, schema=schema)))
+    finally:
+        engine.dispose()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.utils import debug_transaction
-from django.db.utils import Error
+from django.db.utils import Error, ProgrammingError
 
 from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -153,6 +153,9 @@ class DualWriteWrapper(_Wrapper):
         """Connect if that is necessary. Raises IllegalStateError inside a dual write of the process that forked."""
         if self._dual_write is not None and self._dual_write.belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
+        if self.connection is None and self.in_atomic_block and self.closed_in_transaction:
+            # Django 4.2 would connect, and what the block does next would be in autocommit mode
+            raise ProgrammingError("Cannot open a new connection in an atomic block.")
         super().ensure_connection()
 
     def current_dual_write(self) -> DjangoDualWrite:
