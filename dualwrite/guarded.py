@@ -37,8 +37,7 @@ def guarded(report: Callable[P, object]) -> Callable[P, None]:
 
 def tolerate(error: Exception, place: str) -> None:
     """Log a failure of telemetry, the first time that it happens at this place. Raises `error` if it is none."""
-    if _is_of_a_signal(error):
-        raise error
+    pass_on_signal(error)
     if place not in _told:
         _told.add(place)
         _log.warning(
@@ -49,10 +48,14 @@ def tolerate(error: Exception, place: str) -> None:
         )
 
 
-def _is_of_a_signal(error: Exception) -> bool:
-    """Return whether the handler of a signal raised an error, by the functions through which it passed."""
+def pass_on_signal(error: Exception) -> None:
+    """Raise an error that the handler of a signal raised, by the functions through which it passed.
+
+    For code that otherwise goes on after whatever a library raises.
+    """
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    return any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__))
+    if any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__)):
+        raise error
 
 
 def _code_of(handler: Any) -> CodeType | None:

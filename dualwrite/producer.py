@@ -392,8 +392,14 @@ class Producer(ProducerBase[RecordFuture]):
         self._closed = True
         if self._generation != this_process.generation or sys.is_finalizing():
             return  # a forked child's copy, whose connections belong to the parent; or the I/O thread was stopped
-        ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s)
-        self._core.mark_closed(pending=not ended, hand_over=hand_over)
+        try:
+            ended = self._end_open_transaction(
+                self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s
+            )
+            self._core.mark_closed(pending=not ended, hand_over=hand_over)
+        except BaseException:  # an interruption: nobody calls `close` again
+            self._io.start(self._core.close())
+            raise
         try:
             self._io.start(self._core.close()).result(_CLOSE_CONNECTIONS_TIMEOUT_S)
         except FutureTimeoutError:

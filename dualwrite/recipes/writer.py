@@ -63,6 +63,9 @@ TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
 class Use(Protocol):
     """One block's use of a transactional id."""
 
+    def enter(self) -> None:
+        """Begin the use. The caller must `leave` even if this raises IllegalStateError or FencedError."""
+
     @property
     def needs_slot_early(self) -> bool:
         """Whether `take_slot` must be called before a transaction takes the snapshot that it keeps."""
@@ -80,7 +83,7 @@ class Use(Protocol):
         """Roll back both sides."""
 
     def leave(self) -> None:
-        """Release the id for other blocks."""
+        """Release the id for other blocks; harmless when repeated."""
 
 
 class Slots(Protocol):
@@ -90,8 +93,8 @@ class Slots(Protocol):
     def leases_at_commit(self) -> bool:
         """Whether an id may have to be leased while a database transaction is about to commit."""
 
-    def enter(self) -> Use:
-        """Begin a block; the caller must call `leave` on the result. Raises IllegalStateError and FencedError."""
+    def new_use(self) -> Use:
+        """Return what a block uses; it acquires nothing before its `enter`."""
 
     async def get_ready_for_sessions(self) -> None:
         """Prepare what cannot be prepared once a Session's transaction has begun. Costs nothing when repeated."""
@@ -258,6 +261,9 @@ class Block(Protocol[TxT_co]):
     async def end(self, error: BaseException | None) -> None:
         """Commit what was written and sent; if `error` ends the block, roll it back."""
 
+    async def abandon(self) -> None:
+        """Release everything that an interruption of `begin` or `end` has left; harmless when there is nothing."""
+
 
 async def _begin(block: Block[TxT_co]) -> TxT_co:
     """Begin a block. An error of an earlier dual write, which may be raised here, says nothing of this one."""
@@ -276,11 +282,15 @@ class _BlockAlone(Generic[BindT, TxT]):
     def __init__(self, writer: _Writer[BindT, TxT], bind: BindT | None) -> None:
         self._writer = writer
         self._bind = bind
+        self._use: Use | None = None
+        self._tx: TxT | None = None
+        """From the beginning of its database transaction until that is closed."""
 
     async def begin(self) -> TxT:
         writer = self._writer
-        use = self._use = writer.slots.enter()
+        use = self._use = writer.slots.new_use()
         try:
+            use.enter()
             await use.get_ready()
             tx = self._tx = await writer.backend.begin(self._bind, writer.new_records(), use)
         except BaseException:
@@ -290,7 +300,10 @@ class _BlockAlone(Generic[BindT, TxT]):
 
     async def end(self, error: BaseException | None) -> None:
         """Commit or roll back, close what was opened, and add a note about the outcome to an interrupting exception."""
-        use, write = self._use, self._tx.progress
+        use, tx = self._use, self._tx
+        assert use is not None, "the block has begun"
+        assert tx is not None, "the block has begun"
+        write = tx.progress
         try:
             try:
                 if error is None:
@@ -298,16 +311,33 @@ class _BlockAlone(Generic[BindT, TxT]):
                 else:
                     await use.roll_back(write)
             finally:
-                write.records.close()
-                if not write.database.close_at_once():
-                    await write.uninterrupted(write.database.close())
+                await self._close(write)
         except BaseException as failed:
-            self._tx.tell(failed)
+            tx.tell(failed)
             raise
         finally:
             use.leave()
         if error is not None:
-            self._tx.tell(error)
+            tx.tell(error)
+
+    async def _close(self, write: DualWriteProgress) -> None:
+        write.records.close()
+        if not write.database.close_at_once():
+            await write.uninterrupted(write.database.close())
+        self._tx = None
+
+    async def abandon(self) -> None:
+        """Roll the database back unless it has decided, close, and release the id.
+
+        What Kafka has of the block is completed by the row, by the next use of the id.
+        """
+        tx, use = self._tx, self._use
+        if tx is not None:
+            if tx.progress.outcome is None:
+                await tx.progress.database.rollback()
+            await self._close(tx.progress)
+        if use is not None:
+            use.leave()
 
 
 def _not_entered(way: str, name: str) -> AttributeError:
@@ -342,27 +372,38 @@ class _BlockingScope(Generic[TxT]):
             raise IllegalStateError(_ENTERED_TWICE)
         of_thread = self._blocks.of_thread
         self._outer: TxT | None = getattr(of_thread, "tx", None)
-        tx = self._tx = blocking.run(_begin(self._block))
-        self._is_open = True  # at once: if KeyboardInterrupt comes before the block has begun, `__del__` rolls back
-        of_thread.tx = tx
+        try:
+            tx = self._tx = of_thread.tx = blocking.run(_begin(self._block))
+        except BaseException:
+            blocking.run(self._block.abandon())
+            raise
+        self._is_open = True  # nothing can strike between here and the block, nor in a `with` before its `__exit__`
         return tx
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_open = False
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
+        """End the block, and once more what an interruption has left of it."""
+        try:
+            self._is_open = False
+            self._leave_thread()
+            blocking.run(self._block.end(error))
+        except BaseException:
+            self._leave_thread()
+            blocking.run(self._block.abandon())
+            raise
+
+    def _leave_thread(self) -> None:
         of_thread = self._blocks.of_thread
-        if getattr(of_thread, "tx", None) is self._tx:  # the block may end in another thread
+        if getattr(of_thread, "tx", None) is self._tx:  # the block may end, or be collected, in another thread
             of_thread.tx = self._outer
-        blocking.run(self._block.end(error))
 
     def __del__(self) -> None:
         if self._is_open:  # garbage-collected inside the block: roll back, as a generator's block would
-            self._is_open = False
-            of_thread = self._blocks.of_thread
-            if getattr(of_thread, "tx", None) is self._tx:  # it may be collected in another thread
-                of_thread.tx = self._outer
-            blocking.run(self._block.end(GeneratorExit()))
+            self._end(GeneratorExit())
 
 
 class _AsyncScope(Generic[TxT]):

@@ -445,8 +445,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}owned_id.py",
-                ("            if outcome is Outcome.COMMITTED:\n                self.row = state"),
-                "            pass",
+                "            row = state if outcome is Outcome.COMMITTED else None",
+                "            row = None",
             ),
         ),
     ),

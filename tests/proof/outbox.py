@@ -189,8 +189,9 @@ class OutboxProcess:
     async def add(self, value: bytes, *, touches: bool = False) -> None:
         """Carry out one block, and note what its caller is told: its outcome, None for unknown."""
         progress = None
-        block = self._pool.enter()
+        block = self._pool.new_use()
         try:
+            block.enter()
             await block.get_ready()
             database = await self._database.begin()
             records = RecordBuffer()

@@ -313,8 +313,9 @@ class PooledProcess:
         """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""
         progress = None
         await self._pass_a_moment()
-        block = self._pool.enter()
+        block = self._pool.new_use()
         try:
+            block.enter()
             await block.get_ready()
             database = await self._database.begin()
             records = RecordBuffer()

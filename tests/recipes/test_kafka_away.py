@@ -24,6 +24,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.group_settings import GroupCommit
+from dualwrite.recipes.pool.slots import Turn
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter, AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
@@ -508,16 +509,17 @@ def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pyte
     monkeypatch.setitem(_POOL, "acquire_timeout_ms", 0)
     with face_of(PsycopgPool, world) as face:
         coordinator = face.writer.coordinator
-        blocking.run(coordinator.wait_for_turn())
+        taken = Turn()
+        blocking.run(coordinator.wait_for_turn(taken))
         with pytest.raises(PoolTimeoutError) as raised:
-            blocking.run(coordinator.wait_for_turn())
+            blocking.run(coordinator.wait_for_turn(Turn()))
         assert "Kafka" not in str(raised.value)
         coordinator.availability.away = Away(0.0, "last problem: nobody listens")
         sentence = r"; Kafka cannot be reached since 1970-01-01 00:00:00 UTC \(.* s; last problem: nobody listens\); "
         with pytest.raises(PoolTimeoutError, match=sentence):
-            blocking.run(coordinator.wait_for_turn())
+            blocking.run(coordinator.wait_for_turn(Turn()))
         coordinator.availability.away = None
-        coordinator.registry.give_back_turn()
+        coordinator.registry.end_turn(taken)
 
 
 def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.leases import slot_of, transactional_id_of
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
+from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
 
 
 class FakeWrites:
@@ -32,7 +32,25 @@ class Asker:
     """A caller that asks for a turn, and records in `served` when it was woken."""
 
     def __init__(self, shelf: SlotRegistry, name: int, served: list[int]) -> None:
-        self.turn = shelf.request_turn(lambda: served.append(name))
+        self.turn = Turn()
+        self.turn.wake = lambda: served.append(name)
+        shelf.request_turn(self.turn)
+
+
+def used_by(shelf: SlotRegistry, slot: PooledSlot) -> Turn:
+    """Let a block use a new slot."""
+    turn = Turn()
+    shelf.request_turn(turn)
+    shelf.take_new(slot, turn)
+    return turn
+
+
+def next_of(shelf: SlotRegistry) -> PooledSlot | None:
+    """The idle slot that a block gets."""
+    turn = Turn()
+    shelf.request_turn(turn)
+    assert shelf.take_idle(turn) is (turn.taken is not None)
+    return turn.taken
 
 
 def test_turns_are_given_in_the_order_of_asking() -> None:
@@ -40,9 +58,9 @@ def test_turns_are_given_in_the_order_of_asking() -> None:
     served: list[int] = []
     askers = [Asker(shelf, number, served) for number in range(6)]
     assert [asker.turn.granted for asker in askers] == [True, True, False, False, False, False]
-    shelf.give_back_turn()
-    shelf.give_back_turn()
-    shelf.give_back_turn()
+    for asker in askers[:3]:
+        shelf.end_turn(asker.turn)
+        shelf.end_turn(asker.turn)
     assert served == [2, 3, 4]
     assert shelf.places().waiting == 1
 
@@ -50,9 +68,9 @@ def test_turns_are_given_in_the_order_of_asking() -> None:
 def test_a_new_caller_does_not_overtake_waiting_ones() -> None:
     shelf = SlotRegistry(1)
     served: list[int] = []
-    Asker(shelf, 0, served)
+    first = Asker(shelf, 0, served)
     waiting = Asker(shelf, 1, served)
-    shelf.give_back_turn()
+    shelf.end_turn(first.turn)
     assert waiting.turn.granted
     assert not Asker(shelf, 2, served).turn.granted
 
@@ -60,11 +78,11 @@ def test_a_new_caller_does_not_overtake_waiting_ones() -> None:
 def test_who_waits_no_more_leaves_its_place_to_the_next() -> None:
     shelf = SlotRegistry(1)
     served: list[int] = []
-    _, second, third = (Asker(shelf, number, served) for number in range(3))
-    assert shelf.withdraw(second.turn)
-    shelf.give_back_turn()
+    first, second, third = (Asker(shelf, number, served) for number in range(3))
+    shelf.end_turn(second.turn)
+    shelf.end_turn(first.turn)
     assert third.turn.granted
-    assert not shelf.withdraw(third.turn)
+    assert not second.turn.granted
     assert served == [2]
 
 
@@ -87,24 +105,21 @@ class LockAfter:
 def test_a_slot_that_is_put_back_while_others_are_attended_is_not_lost() -> None:
     shelf = SlotRegistry(1)
     slot = a_slot(0)
-    shelf.request_turn(lambda: None)
-    shelf.take_new(slot)
-    shelf._lock = cast(Any, LockAfter(shelf.attend_confirming))
+    used_by(shelf, slot)
+    shelf._lock = cast(Any, LockAfter(lambda: shelf.attend_confirming(Hand())))
     shelf.put_idle(slot)
-    shelf.request_turn(lambda: None)
-    assert shelf.take_idle() is slot
+    assert next_of(shelf) is slot
 
 
 def test_the_slot_that_was_used_last_is_used_next() -> None:
-    shelf = SlotRegistry(2)
-    slots = [a_slot(0), a_slot(1)]
+    shelf = SlotRegistry(3)
+    slots = [a_slot(0), a_slot(1), a_slot(2)]
     for slot in slots:
-        shelf.request_turn(lambda: None)
-        shelf.take_new(slot)
-    for slot in slots:
+        used_by(shelf, slot)
+    for slot in slots[:2]:
         shelf.put_idle(slot)
-    shelf.request_turn(lambda: None)
-    assert shelf.take_idle() is slots[1]
+    shelf.put_last(slots[2])
+    assert [next_of(shelf) for _ in range(3)] == [slots[1], slots[0], slots[2]]
 
 
 def test_a_slot_is_taken_at_once_only_below_the_limit() -> None:
@@ -120,26 +135,23 @@ def test_a_slot_is_taken_at_once_only_below_the_limit() -> None:
 
 def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:
     shelf = SlotRegistry(1)
-    served: list[int] = []
-    Asker(shelf, 0, served)
-    shelf.take_new(slot := a_slot(0))
-    waiting = Asker(shelf, 1, served)
+    used_by(shelf, slot := a_slot(0))
+    waiting = Asker(shelf, 1, [])
     shelf.put_aside(slot)
     assert waiting.turn.granted
-    assert shelf.take_idle() is None
+    assert not shelf.take_idle(waiting.turn)
     assert shelf.places().set_aside == ("p-0",)
 
 
 def test_new_slots_do_not_stand_in_without_end() -> None:
     shelf = SlotRegistry(2)
-    served: list[int] = []
     for number in range(3):
-        assert Asker(shelf, number, served).turn.granted
-        shelf.take_new(slot := a_slot(number))
+        slot = a_slot(number)
+        assert used_by(shelf, slot).granted
         shelf.put_aside(slot)
-    waiting = Asker(shelf, 9, served)
+    waiting = Asker(shelf, 9, [])
     assert not waiting.turn.granted
-    attended = shelf.attend(None)
+    attended = shelf.attend(Hand(), None)
     assert attended is not None
     assert len(shelf.places().set_aside) == 3  # it is not resolved yet
     shelf.put_idle(attended)
@@ -147,41 +159,54 @@ def test_new_slots_do_not_stand_in_without_end() -> None:
 
 
 def test_a_slot_is_attended_to_by_one_and_when_it_is_due() -> None:
-    shelf = SlotRegistry(2)
+    shelf, hand = SlotRegistry(2), Hand()
     slot = a_slot(0)
     slot.not_before_s = 10.0
-    shelf.request_turn(lambda: None)
-    shelf.take_new(slot)
+    used_by(shelf, slot)
     shelf.put_aside(slot)
     assert shelf.next_due_s == 10.0
-    assert shelf.attend(9.9) is None
+    assert shelf.attend(hand, 9.9) is None
     shelf.make_due()
     assert shelf.next_due_s == 0.0
     slot.not_before_s = 10.0
-    assert shelf.attend(10.0) is slot
-    assert shelf.attend(None) is None
+    assert shelf.attend(hand, 10.0) is slot
+    assert shelf.attend(Hand(), None) is None
+
+
+def test_an_interruption_leaves_nothing_in_a_hand() -> None:
+    shelf, hand = SlotRegistry(2), Hand()
+    used_by(shelf, slot := a_slot(0))
+    shelf.put_aside(slot)
+    assert shelf.attend(hand, None) is slot
+    assert shelf.reserve(7, hand)
+    assert shelf.in_hand() == {0, 7}
+    for _ in range(2):
+        shelf.let_go(hand)
+        assert shelf.in_hand() == set()
+        assert shelf.numbers() == {0}
+    assert shelf.attend(Hand(), None) is slot
 
 
 def test_an_idle_slot_whose_lease_is_lost_is_gone() -> None:
     shelf = SlotRegistry(2)
     idle, used = a_slot(0), a_slot(1)
     for slot in (idle, used):
-        shelf.request_turn(lambda: None)
-        shelf.take_new(slot)
+        used_by(shelf, slot)
     shelf.put_idle(idle)
     assert shelf.remove_idle([idle, used]) == [idle]
-    assert shelf.take_idle() is None
+    assert next_of(shelf) is None
     assert shelf.all_slots() == [used]
 
 
 def test_a_closed_shelf_lets_blocks_end() -> None:
     shelf = SlotRegistry(1)
-    shelf.enter()
+    block = object()
+    shelf.enter(block)
     shelf.close()
     with pytest.raises(IllegalStateError, match="closed"):
-        shelf.enter()
+        shelf.enter(object())
     assert shelf.blocks == 1
-    shelf.leave()
+    shelf.leave(block)
     assert shelf.blocks == 0
 
 

@@ -22,6 +22,7 @@ from dualwrite.errors import (
     RowLockTimeoutError,
     TransactionTooLargeError,
 )
+from dualwrite.guarded import pass_on_signal
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.recipes.consume.consumed_logs import ConsumedLogs, TopicIdLookup, first_offsets
 from dualwrite.recipes.consume.consumed_offsets import OffsetPlace
@@ -203,6 +204,7 @@ class ConsumeSteps:
         except RefusedError:
             raise
         except Exception as error:
+            pass_on_signal(error)  # for which no record is to blame
             is_about_records &= isinstance(error, SQLAlchemyError | DualWriteError) and blames_records(error)
             if not is_about_records or await self._is_written(next_offsets):
                 raise
@@ -223,6 +225,7 @@ class ConsumeSteps:
                 with processing(record, self._membership.group_id):
                     await self._handle(tx, record)
             except Exception as error:
+                pass_on_signal(error)  # for which no record is to blame
                 if not blames_records(error):
                     raise
                 note_outcome(error, Outcome.ROLLED_BACK)  # it does not leave the block itself

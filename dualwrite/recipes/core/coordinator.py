@@ -23,11 +23,10 @@ Steps 2 and 4 to 6 are `steps.py`; step 3 is `completion.py`, which also resolve
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, Self
+from typing import Final
 
 from dualwrite.errors import (
     AbortableError,
@@ -55,6 +54,7 @@ from dualwrite.recipes.core.dual_write import (
     commit_database_alone,
     flush_block,
 )
+from dualwrite.recipes.core.id_users import IdUse, IdUsers
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.leases import HeldLease
 from dualwrite.recipes.core.owned_id import OwnedId
@@ -63,7 +63,7 @@ from dualwrite.recipes.core.publishing import Publishing
 from dualwrite.recipes.core.refused import RefusedBlock, is_only_of, is_refusal
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
-from dualwrite.recipes.core.slot import GIVEN_UP, SlotState
+from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import Database
 from dualwrite.recipes.core.stored_blocks import BlockStore
@@ -141,8 +141,7 @@ class DualWriteCoordinator:
         self._publishing = Publishing(
             self.owned, self._steps, lost_commits=self._lost_commits, blocks=self._blocks, clock_s=clock_s
         )
-        self._in_use = threading.Lock()
-        self._user: int | None = None
+        self._users = IdUsers()
 
     @property
     def state(self) -> SlotState:
@@ -175,6 +174,11 @@ class DualWriteCoordinator:
         return self._blocks.refused
 
     @property
+    def first_use(self) -> IdUse | None:
+        """The use that has the id now."""
+        return self._users.first
+
+    @property
     def takes_more(self) -> bool:
         """Whether blocks can be stored behind those that the database stores of the id."""
         is_free = self._slot.state in (SlotState.NEW, SlotState.READY, SlotState.IN_DOUBT)
@@ -182,22 +186,25 @@ class DualWriteCoordinator:
 
     # -- one dual write at a time ------------------------------------------------------------------------------
 
-    needs_slot_early = False
     leases_at_commit = False
 
-    def enter(self) -> Self:
-        """Acquire the id without waiting. Raises IllegalStateError if it is in use, FencedError if it is lost."""
-        if not self._in_use.acquire(blocking=False):
-            raise self._carries_another()
-        self._user = threading.get_ident()
-        if self._slot.state in GIVEN_UP:
-            self.leave()
-            self.owned.assert_usable()
-        return self
+    def new_use(self) -> UseByBlock:
+        """Return the use of the id by one block, which has not acquired it yet."""
+        return UseByBlock(self)
 
-    def _carries_another(self) -> IllegalStateError:
+    def acquire(self, use: IdUse) -> None:
+        """Give the id to a use without waiting. The caller must `release` it, even if this raises or is interrupted.
+
+        Raises IllegalStateError if the id is in use, FencedError if it is lost.
+        """
+        first = self._users.join(use)
+        if first is not use:
+            raise self._carries_another(use, first)
+        self.owned.assert_usable()
+
+    def _carries_another(self, use: IdUse, first: IdUse | None) -> IllegalStateError:
         carries = f"transactional id {self.transactional_id!r} already carries a dual write"
-        if self._user not in (None, threading.get_ident()):
+        if first is not None and first.thread != use.thread:
             return IllegalStateError(
                 f"{carries} of another thread, and this one did nothing: use a pool (DualWriterPool, or "
                 "PsycopgDualWriterPool), which gives each thread an id of its own"
@@ -208,43 +215,51 @@ class DualWriteCoordinator:
             "a time, use a pool"
         )
 
-    def _enter_in_turn(self) -> None:
-        """Acquire the id, and wait for other threads at most as long as for the row lock.
+    def _acquire_in_turn(self, use: IdUse) -> None:
+        """Give the id to a use as `acquire` does, after waiting for others at most as long as for the row lock.
 
         Raises IllegalStateError if that takes too long, or if this thread itself has the id.
         """
-        timeout_s = -1 if self.owned.lock_timeout_ms is None else self.owned.lock_timeout_ms / 1000
-        is_mine = self._user == threading.get_ident()
-        if is_mine or not self._in_use.acquire(timeout=timeout_s):
-            raise self.not_its_turn("thread", is_mine=is_mine)
-        self._user = threading.get_ident()
-        try:
-            self.owned.assert_usable()
-        except BaseException:
-            self.leave()
-            raise
+        timeout_s = None if self.owned.lock_timeout_ms is None else self.owned.lock_timeout_ms / 1000
+        first = self._users.first
+        if first is not None and first.thread == use.thread:
+            raise self.not_its_turn("thread", is_mine=True)
+        use.expect()
+        self._users.join(use)
+        if not self._users.wait(use, timeout_s):
+            raise self.not_its_turn("thread", is_mine=False)
+        self.owned.assert_usable()
 
-    def leave(self) -> None:
-        """Release the id for the next user."""
-        self._user = None
-        self._in_use.release()
+    def release(self, use: IdUse) -> None:
+        """Let the next use have the id; harmless when repeated, or without having acquired it."""
+        self._users.leave(use)
 
     @contextmanager
     def exclusively(self) -> Iterator[None]:
-        """Acquire the id without waiting, for the duration of a `with`. Raises as `enter` does."""
-        self.enter()
+        """Acquire the id without waiting, for the duration of a `with`. Raises as `acquire` does."""
+        use = IdUse()
         try:
+            self.acquire(use)
             yield
         finally:
-            self.leave()
+            try:
+                self.release(use)
+            except BaseException:  # an interruption
+                self.release(use)
+                raise
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
-        """Commit a dual write of this thread when the id is free. Raises as `_enter_in_turn` does."""
-        self._enter_in_turn()
+        """Commit a dual write of this thread when the id is free. Raises as `_acquire_in_turn` does."""
+        use = IdUse()
         try:
+            self._acquire_in_turn(use)
             await self.commit(write)
         finally:
-            self.leave()
+            try:
+                self.release(use)
+            except BaseException:  # an interruption
+                self.release(use)
+                raise
 
     def not_its_turn(self, user: str, *, is_mine: bool) -> IllegalStateError:
         """Return the error for a thread or task that waited too long, or would wait for itself."""
@@ -282,9 +297,6 @@ class DualWriteCoordinator:
     async def get_ready_for_sessions(self) -> None:
         """Create the state row while no transaction of a Session has begun. Costs nothing when repeated."""
         await self.owned.ensure_row()
-
-    async def take_slot(self) -> None:
-        """Do nothing: the block has its id from `enter` on."""
 
     async def confirm(self) -> None:
         """Wait for a Kafka commit that was started but not awaited. Raises PreparedTransactionLost."""
@@ -463,15 +475,20 @@ class DualWriteCoordinator:
 
         With `waits`, first wait for a Kafka commit in progress.
         """
-        if not self._in_use.acquire(blocking=False):
-            raise IllegalStateError("a dual write is running; leave its block before closing the writer")
+        use = IdUse()
         try:
+            if self._users.join(use) is not use:
+                raise IllegalStateError("a dual write is running; leave its block before closing the writer")
             if waits:
                 with suppress(PreparedTransactionLost):  # stays in doubt, which is logged next
                     await self.confirm()
             await self._close()
         finally:
-            self._in_use.release()
+            try:
+                self.release(use)
+            except BaseException:  # an interruption
+                self.release(use)
+                raise
 
     async def _close(self) -> None:
         if self._slot.state is SlotState.CLOSED:
@@ -490,3 +507,29 @@ class DualWriteCoordinator:
             )
         self._slot.move(SlotState.CLOSED)
         await self.owned.give_up()
+
+
+class UseByBlock(IdUse):
+    """The use of the id by one block, from its beginning to its end."""
+
+    __slots__ = ("_coordinator", "commit", "get_ready", "roll_back")
+
+    needs_slot_early = False
+
+    def __init__(self, coordinator: DualWriteCoordinator) -> None:
+        super().__init__()
+        self._coordinator = coordinator
+        self.get_ready = coordinator.get_ready
+        self.commit = coordinator.commit
+        self.roll_back = coordinator.roll_back
+
+    def enter(self) -> None:
+        """Acquire the id, as `DualWriteCoordinator.acquire`."""
+        self._coordinator.acquire(self)
+
+    async def take_slot(self) -> None:
+        """Do nothing: the block has its id from `enter` on."""
+
+    def leave(self) -> None:
+        """Release the id, as `DualWriteCoordinator.release`."""
+        self._coordinator.release(self)

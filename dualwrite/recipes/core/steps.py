@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from dualwrite.errors import BoundExceededError, OutcomeUnknown, PreparedTransactionLost, RetriableError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import LostCommits, leave_to_successor, take_over
@@ -212,6 +213,7 @@ class DualWriteSteps:
         await self._owned.uninterrupted(write.database.rollback())
         if not isinstance(error, Exception):
             raise error  # interrupted: querying the database may take long, so leave it to resolve()
+        pass_on_signal(error)  # the same
         try:
             outcome = (await self._lost_commits.resolve()).outcome
         except OutcomeUnknown as unknown:

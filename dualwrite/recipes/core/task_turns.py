@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.id_users import IdUse
 
 
 class TaskTurns:
     """The uses of one coordinator by the tasks of one loop, first come, first served."""
 
-    needs_slot_early = False
     leases_at_commit = False
 
     def __init__(self, coordinator: DualWriteCoordinator) -> None:
@@ -22,34 +22,39 @@ class TaskTurns:
         timeout_ms = coordinator.owned.lock_timeout_ms
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._user: asyncio.Task[Any] | None = None
+        self._use = IdUse()
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closing = 0
-        self.take_slot = coordinator.take_slot
         self.get_ready = coordinator.get_ready
         self.get_ready_for_sessions = coordinator.get_ready_for_sessions
         self.commit = coordinator.commit
         self.roll_back = coordinator.roll_back
 
-    def enter(self) -> Self:
-        """Acquire the id without waiting, as `DualWriteCoordinator.enter`; tasks that wait get their turn after it.
+    def new_use(self) -> UseByTask:
+        """Return the use of the id by one block, which has not acquired it yet."""
+        return UseByTask(self)
+
+    def enter(self) -> None:
+        """Acquire the id without waiting, as `DualWriteCoordinator.acquire`; tasks that wait get their turn after it.
 
         Raises IllegalStateError while `close` waits.
         """
+        use = IdUse()
         try:
             if self._closing:
                 raise IllegalStateError("this writer is being closed; nothing was done: make a new one")
-            self._coordinator.enter()
+            self._coordinator.acquire(use)
         except BaseException:
+            self._coordinator.release(use)
             if self._user is None:
                 self._wake_next()
             raise
-        self._user = asyncio.current_task()
-        return self
+        self._user, self._use = asyncio.current_task(), use
 
     def leave(self) -> None:
         """Let the task that has waited longest have the id."""
         self._user = None
-        self._coordinator.leave()
+        self._coordinator.release(self._use)
         self._wake_next()
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
@@ -118,3 +123,30 @@ class TaskTurns:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+class UseByTask:
+    """The use of the id by one block of a task."""
+
+    needs_slot_early = False
+
+    def __init__(self, turns: TaskTurns) -> None:
+        self._turns = turns
+        self._has_id = False
+        self.get_ready = turns.get_ready
+        self.commit = turns.commit
+        self.roll_back = turns.roll_back
+
+    def enter(self) -> None:
+        """Acquire the id, as `TaskTurns.enter`."""
+        self._turns.enter()
+        self._has_id = True
+
+    async def take_slot(self) -> None:
+        """Do nothing: the block has its id from `enter` on."""
+
+    def leave(self) -> None:
+        """Release the id, if the block has it."""
+        if self._has_id:
+            self._has_id = False
+            self._turns.leave()

@@ -28,13 +28,14 @@ from dualwrite.recipes.core.dual_write import (
     flush_block,
     roll_back_database,
 )
+from dualwrite.recipes.core.id_users import IdUse
 from dualwrite.recipes.core.leases import LeaseLostError, Leases
 from dualwrite.recipes.core.telemetry import SlotWait, count_timeout, forget_pool, note_no_wait, observe_pool
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator, PoolSettings
-from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
+from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry, Turn
 from dualwrite.recipes.pool.status import Counts, PoolStatus
 
 _log = logging.getLogger(__name__)
@@ -49,22 +50,30 @@ _MOST_RACES: Final = 100
 class PooledBlock:
     """One block of the application in a pool, and its slot, if it has one."""
 
-    __slots__ = ("_pool", "slot")
+    __slots__ = ("_pool", "_turn")
 
     needs_slot_early = True
     """Whether `take_slot` must be called before the transaction takes its snapshot."""
 
     def __init__(self, pool: PoolCoordinator) -> None:
         self._pool = pool
-        self.slot: PooledSlot | None = None
+        self._turn = Turn()
+
+    @property
+    def slot(self) -> PooledSlot | None:
+        """The slot that the block uses."""
+        return self._turn.taken
+
+    def enter(self) -> None:
+        """Begin the block. The caller must `leave` even if this raises, as it does after `close`: IllegalStateError."""
+        self._pool.registry.enter(self)
 
     def leave(self) -> None:
-        """End the block, and release its slot for others."""
+        """End the block, and release its slot for others; harmless when repeated."""
         pool = self._pool
         if pool.is_of_this_process:
-            if self.slot is not None:
-                pool.maintenance.put_back(self.slot)
-            pool.end_block()
+            pool.maintenance.end_turn(self._turn)
+            pool.end_block(self)
 
     async def get_ready(self) -> None:
         """Do what must come before the block's transaction. Raises as `take_slot` does."""
@@ -82,15 +91,15 @@ class PooledBlock:
 
         Raises PoolTimeoutError, KafkaUnreachableError while Kafka is away, and database errors from leasing.
         """
-        if self.slot is None:
-            self.slot = self._pool.registry.take_at_once()
-            if self.slot is not None:
-                note_no_wait(self._pool.prefix)
+        pool, turn = self._pool, self._turn
+        if turn.taken is None:
+            if pool.registry.take_at_once(turn):
+                note_no_wait(pool.prefix)
                 return
-            waiting = SlotWait(self._pool.prefix)
+            waiting = SlotWait(pool.prefix)
             try:
-                await self._pool.wait_for_turn()
-                self.slot = await self._pool.slot_for_turn()
+                await pool.wait_for_turn(turn)
+                await pool.take_slot(turn)
             finally:
                 waiting.over()
 
@@ -118,13 +127,17 @@ class PooledBlock:
     async def _commit_under_slot(self, write: DualWriteProgress) -> None:
         tried = 0
         while True:
-            slot = self.slot
+            slot, use = self.slot, IdUse()
             assert slot is not None, "the slot was taken, or exchanged for another one"
-            slot.coordinator.enter()
             try:
+                slot.coordinator.acquire(use)
                 why_not = await slot.coordinator.commit_or_let_go(write)
             finally:
-                slot.coordinator.leave()
+                try:
+                    slot.coordinator.release(use)
+                except BaseException:  # an interruption
+                    slot.coordinator.release(use)
+                    raise
             if why_not is None:
                 return
             tried += 1
@@ -144,8 +157,7 @@ class PooledBlock:
             lost.coordinator.transactional_id,
             why,
         )
-        self.slot = None
-        self.slot = await self._pool.replace(lost, why)
+        await self._pool.replace(lost, why, self._turn)
 
 
 class OutboxBlock(PooledBlock):
@@ -256,9 +268,8 @@ class PoolCoordinator:
 
     # ---- blocks ---------------------------------------------------------------------------------------------
 
-    def enter(self) -> PooledBlock:
-        """Begin a block; the caller must call its `leave`. Raises IllegalStateError after `close`."""
-        self.registry.enter()
+    def new_use(self) -> PooledBlock:
+        """Return a block, which has not begun yet."""
         return PooledBlock(self) if self.outbox is None else OutboxBlock(self, self.outbox)
 
     def start(self) -> None:
@@ -275,19 +286,24 @@ class PoolCoordinator:
                 "the parent, and begin new blocks in the child"
             )
 
-    def end_block(self) -> None:
-        """Unregister a block; `close` may be waiting for the last one."""
-        if self.registry.leave():
+    def end_block(self, block: object) -> None:
+        """Unregister a block; `close` may be waiting for the last one. Harmless when repeated."""
+        if self.registry.leave(block):
             self._last_block_bell.ring()
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
         """Commit the dual write of a Session, which has no block of the pool."""
-        block = self.enter()
+        block = self.new_use()
         try:
+            block.enter()
             self.start()
             await block.commit(write)
         finally:
-            block.leave()
+            try:
+                block.leave()
+            except BaseException:  # an interruption
+                block.leave()
+                raise
 
     async def get_ready_for_sessions(self) -> None:
         """Connect while no transaction of a Session has begun. Costs nothing when repeated."""
@@ -327,22 +343,20 @@ class PoolCoordinator:
 
     # ---- a slot ---------------------------------------------------------------------------------------------
 
-    async def wait_for_turn(self) -> None:
-        """Wait until this process may use one more slot. Raises PoolTimeoutError, and KafkaUnreachableError."""
-        if self.registry.has_turn_now():
-            return
+    async def wait_for_turn(self, turn: Turn) -> None:
+        """Wait until this process may use one more slot. Raises PoolTimeoutError, and KafkaUnreachableError.
+
+        The end of the block ends the turn, or the wait for it, in any case.
+        """
         bell = self._runtime.bell()
         deadline_s = time.monotonic() + self._acquire_timeout_ms / 1000
-        turn = self.registry.request_turn(bell.ring)
-        try:
-            while not turn.granted and (remaining_s := deadline_s - time.monotonic()) > 0:
-                self.assert_present()
-                await bell.wait(remaining_s)
-        except BaseException:
-            if not self.registry.withdraw(turn):
-                self.registry.give_back_turn()
-            raise
-        if not turn.granted and self.registry.withdraw(turn):
+        turn.wake = bell.ring
+        self.registry.request_turn(turn)
+        while not turn.granted and (remaining_s := deadline_s - time.monotonic()) > 0:
+            self.assert_present()
+            await bell.wait(remaining_s)
+        if not turn.granted:
+            self.registry.end_turn(turn)
             self.count_timeout()
             raise self._timeout()
 
@@ -366,51 +380,37 @@ class PoolCoordinator:
             + (f" ({why}: {background})" if background else "")
         )
 
-    async def replace(self, lost: PooledSlot, why: Exception) -> PooledSlot:
-        """Return another slot for a block that lost its own before the decision, in the same turn."""
+    async def replace(self, lost: PooledSlot, why: Exception, turn: Turn) -> None:
+        """Take another slot for a block that lost its own before the decision, in the same turn."""
         self._counts.moved += 1
         if isinstance(why, LeaseLostError):
             self.maintenance.note_lost(lost)
         self.maintenance.put_back(lost, keep_turn=True)
         if not self.leases_inside_blocks:
-            idle = self.registry.take_idle()
-            if idle is None:
-                self.registry.give_back_turn()
+            if not self.registry.take_idle(turn):
                 raise why
-            return idle
-        try:
-            await (
-                self.maintenance.renew()
-            )  # the process that took this slot may also have taken slots that are idle here
-        except BaseException:
-            self.registry.give_back_turn()
-            raise
+            return
+        await self.maintenance.renew()  # the process that took this slot may also have taken slots that are idle here
         # not slots of dead processes: recovery waits for a row lock, and this block may hold that of the lost slot
-        return await self.slot_for_turn(recover_dead=False)
+        await self.take_slot(turn, recover_dead=False)
 
-    async def slot_for_turn(self, *, recover_dead: bool = True) -> PooledSlot:
-        """Return an idle slot, or lease one. The caller must have a turn, which is given back if this fails."""
-        try:
-            slot = self.registry.take_idle(rather_new=True)
-            if slot is None:
-                slot = await self._lease_one(recover_dead=recover_dead)
-                self.registry.take_new(slot)
-        except BaseException:
-            self.registry.give_back_turn()
-            raise
-        return slot
+    async def take_slot(self, turn: Turn, *, recover_dead: bool = True) -> None:
+        """Take an idle slot, or lease one, with a turn."""
+        if not self.registry.take_idle(turn, rather_new=True):
+            self.registry.take_new(await self._lease_one(turn, recover_dead=recover_dead), turn)
 
-    async def _lease_one(self, *, recover_dead: bool) -> PooledSlot:
+    async def _lease_one(self, turn: Turn, *, recover_dead: bool) -> PooledSlot:
         """Lease a free slot, else one of a dead process after recovering it, else a new one."""
         for _ in range(_MOST_RACES):
             leases = await self._leases.every_lease()
             for lease in leases:
-                if lease.free and await self.maintenance.claims(lease.slot, partial(self._leases.claim, lease)):
+                claim = partial(self._leases.claim, lease)
+                if lease.free and await self.maintenance.claims(lease.slot, claim, turn):
                     return await self._prepared(lease.slot, clean=True)
             if recover_dead and not self.availability.is_away and await self.maintenance.free_one_of_the_dead(leases):
                 continue
             new = _lowest_missing({lease.slot for lease in leases} | self.registry.numbers())
-            if await self.maintenance.claims(new, partial(self._leases.add, new)):
+            if await self.maintenance.claims(new, partial(self._leases.add, new), turn):
                 return await self._prepared(new, clean=False)  # the table may have been emptied
         raise self._timeout()
 
@@ -430,15 +430,24 @@ class PoolCoordinator:
     async def recover(self) -> list[Resolution]:
         """Complete the transactions that this process, or processes with expired leases, left open. Return them."""
         await self.connect()
-        self.registry.enter()
+        visit = object()
+        try:
+            self.registry.enter(visit)
+            found = await self._recover()
+        finally:
+            try:
+                self.end_block(visit)
+            except BaseException:  # an interruption
+                self.end_block(visit)
+                raise
+        return [resolution for resolution in found if resolution.outcome is not Outcome.NOTHING]
+
+    async def _recover(self) -> list[Resolution]:
         try:
             found = await self.maintenance.recover()
-            if self.outbox is not None:
-                found += await self.outbox.recover()
+            return found if self.outbox is None else found + await self.outbox.recover()
         finally:
             self.maintenance.start(swept=True)
-            self.end_block()
-        return [resolution for resolution in found if resolution.outcome is not Outcome.NOTHING]
 
     def forget(self) -> None:
         """Stop the background of a pool that was garbage-collected without `close`; its leases are left to expire."""

@@ -248,12 +248,16 @@ class GroupedBlock(Generic[TxT]):
     async def begin(self) -> TxT:
         """Wait for a turn, and begin. Raises as `transaction()` documents."""
         self._groups.assert_outside()
-        self._use = self._groups.pool.enter()
+        use = self._use = self._groups.pool.new_use()
         try:
-            return await self._begin(self._use)
+            use.enter()
+            return await self._begin(use)
         except BaseException:
             self._leave()
             raise
+
+    async def abandon(self) -> None:
+        """Do nothing: groups end by what `end` does."""
 
     def _leave(self) -> None:
         use, self._use = self._use, None

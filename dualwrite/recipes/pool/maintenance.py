@@ -22,7 +22,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.settings import NewCoordinator
-from dualwrite.recipes.pool.slots import PooledSlot, SlotRegistry
+from dualwrite.recipes.pool.slots import Hand, PooledSlot, SlotRegistry, Turn
 from dualwrite.recipes.pool.status import Counts
 
 _log = logging.getLogger(__name__)
@@ -253,12 +253,14 @@ class PoolMaintenance:
         slot.lease_lost = True
         self._counts.lost += 1
 
-    async def claims(self, number: int, claim: Callable[[], Awaitable[bool]], *, gives_way: bool = False) -> bool:
+    async def claims(
+        self, number: int, claim: Callable[[], Awaitable[bool]], hand: Hand, *, gives_way: bool = False
+    ) -> bool:
         """Reserve a slot and claim its lease. Return whether both succeeded; `end_lease` or `take_new` comes next.
 
         `gives_way`: do neither while a recovery is in progress.
         """
-        if not self._registry.reserve(number, gives_way=gives_way):
+        if not self._registry.reserve(number, hand, gives_way=gives_way):
             return False  # in another hand of this process, whose heartbeat may be late
         won = False
         try:
@@ -270,16 +272,23 @@ class PoolMaintenance:
 
     # ---- slots ----------------------------------------------------------------------------------------------
 
+    def end_turn(self, turn: Turn) -> None:
+        """Put back what a block has used, and let others have its turn; harmless when repeated."""
+        if (slot := turn.taken) is not None:
+            self.put_back(slot)
+        self._registry.let_go(turn)
+        self._registry.end_turn(turn)
+
     def put_back(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put back a slot whose dual write is over, idle or aside, depending on the state of its id."""
         may_be_used_again = not slot.lease_lost and not self._registry.is_closed
         if may_be_used_again and self._is_ready(slot):
             self._registry.put_idle(slot)
         elif may_be_used_again and not keep_turn and slot.coordinator.takes_more and not self._publishes_now():
-            self._registry.put_stored(slot)
+            self._registry.put_last(slot)
             self._resolver_bell.ring()
         elif may_be_used_again and slot.coordinator.state is SlotState.CONFIRMING:
-            self._registry.put_confirming(slot)
+            self._registry.put_last(slot)
         else:
             if slot.coordinator.takes_more:
                 self._publishes_at_s = time.monotonic() + _BACKOFF_S[-1]  # one attempt at a time
@@ -298,41 +307,46 @@ class PoolMaintenance:
     async def _publish_idle(self, *, gives_way: bool) -> list[Exception]:
         """Publish what is stored under idle slots; if that fails, the next attempt is later."""
         errors: list[Exception] = []
-        for _ in self._registry.places().stored:
-            if self._is_left or not self._publishes_now():
-                break
-            slot = self._registry.attend_stored(gives_way=gives_way)
-            if slot is None:
-                break
-            try:
-                await self._resolve(slot)
-            except Exception as error:
-                errors.append(error)
+        hand = Hand()
+        try:
+            for _ in self._registry.places().stored:
+                if self._is_left or not self._publishes_now():
+                    break
+                slot = self._registry.attend_stored(hand, gives_way=gives_way)
+                if slot is None:
+                    break
+                try:
+                    await self._resolve(slot, hand)
+                except Exception as error:
+                    errors.append(error)
+        finally:
+            self._registry.let_go(hand)
         return errors
 
     async def recover(self) -> list[Resolution]:
         """Resolve every slot that may have an open transaction. Raises the first error, after trying all slots."""
-        await self._begin_recovery()
+        hand = Hand()
         try:
+            await self._begin_recovery(hand)
             return await self._recover()
         finally:
-            self._registry.end_recovery()
+            try:
+                self._registry.end_recovery(hand)
+            except BaseException:  # an interruption
+                self._registry.end_recovery(hand)
+                raise
             self._resolver_bell.ring()
 
-    async def _begin_recovery(self) -> None:
+    async def _begin_recovery(self, hand: Hand) -> None:
         """Wait until no other task of this process resolves a slot: what it cannot resolve, this recovery must report.
 
         New attempts of the background give way, and so do those of blocks that look for a slot.
         """
-        while not self._registry.begin_recovery():
+        while not self._registry.begin_recovery(hand):
             await self._runtime.bell().wait(_MOMENT_S)
-        try:
-            others = self._registry.in_hand()
-            while others := others & self._registry.in_hand():
-                await self._runtime.bell().wait(_MOMENT_S)
-        except BaseException:
-            self._registry.end_recovery()
-            raise
+        others = self._registry.in_hand()
+        while others := others & self._registry.in_hand():
+            await self._runtime.bell().wait(_MOMENT_S)
 
     async def _recover(self) -> list[Resolution]:
         self._dead_refused.clear()
@@ -357,14 +371,18 @@ class PoolMaintenance:
     async def _confirm_idle(self) -> list[Exception]:
         """Wait for Kafka commits that were not awaited, in slots that have been idle since."""
         errors: list[Exception] = []
-        for slot in self._registry.attend_confirming():
-            try:
-                with slot.coordinator.exclusively():
-                    await slot.coordinator.confirm()
-            except Exception as error:
-                errors.append(error)
-            finally:
-                self.put_back(slot)
+        hand = Hand()
+        try:
+            for slot in self._registry.attend_confirming(hand):
+                try:
+                    with slot.coordinator.exclusively():
+                        await slot.coordinator.confirm()
+                except Exception as error:
+                    errors.append(error)
+                finally:
+                    self.put_back(slot)
+        finally:
+            self._registry.let_go(hand)
         return errors
 
     async def _resolve_set_aside(
@@ -372,21 +390,25 @@ class PoolMaintenance:
     ) -> tuple[list[Resolution], list[Exception]]:
         found: list[Resolution] = []
         errors: list[Exception] = []
-        for _ in self._registry.places().set_aside:
-            slot = None if self._is_left else self._registry.attend(due_s, gives_way=gives_way)
-            if slot is None:
-                break
-            try:
-                found += await self._resolve(slot)
-            except KafkaUnreachableError as error:
-                errors.append(error)
-                break  # the others would only lock their rows in vain
-            except Exception as error:
-                errors.append(error)
+        hand = Hand()
+        try:
+            for _ in self._registry.places().set_aside:
+                slot = None if self._is_left else self._registry.attend(hand, due_s, gives_way=gives_way)
+                if slot is None:
+                    break
+                try:
+                    found += await self._resolve(slot, hand)
+                except KafkaUnreachableError as error:
+                    errors.append(error)
+                    break  # the others would only lock their rows in vain
+                except Exception as error:
+                    errors.append(error)
+        finally:
+            self._registry.let_go(hand)
         return found, errors
 
-    async def _resolve(self, slot: PooledSlot) -> list[Resolution]:
-        """Resolve a slot that the caller got from `attend`; afterwards it is idle, aside, or gone."""
+    async def _resolve(self, slot: PooledSlot, hand: Hand) -> list[Resolution]:
+        """Resolve a slot that the caller has in hand; afterwards it is idle, aside, or gone."""
         found: list[Resolution] = []
         if self._last_attempt_until_s:
             slot.coordinator.owned.limit_waits(max(1, int((self._last_attempt_until_s - time.monotonic()) * 1000)))
@@ -402,7 +424,7 @@ class PoolMaintenance:
             if slot.coordinator.takes_more and isinstance(error, Exception) and not is_refused:
                 self._publish_failures += 1
                 self._publishes_at_s = time.monotonic() + _backoff_s(self._publish_failures)
-                self._registry.put_stored(slot)
+                self._registry.put_last(slot)
                 raise
             if slot.coordinator.state is not SlotState.FENCED or not isinstance(error, Exception):
                 slot.failures += 1
@@ -419,7 +441,7 @@ class PoolMaintenance:
         if self._is_ready(slot) and not slot.lease_lost and not self._registry.is_closed:
             self._registry.put_idle(slot)
         else:
-            await self._part_with(slot)
+            await self._part_with(slot, hand)
         return found
 
     @staticmethod
@@ -431,7 +453,7 @@ class PoolMaintenance:
             return False
         return slot.coordinator.has_stored or slot.coordinator.state is not SlotState.READY
 
-    async def _part_with(self, slot: PooledSlot, *, waits: bool = True) -> None:
+    async def _part_with(self, slot: PooledSlot, hand: Hand, *, waits: bool = True) -> None:
         """Close a slot and end its lease. `waits`: first wait for a commit in progress."""
         clean = False
         try:
@@ -440,7 +462,7 @@ class PoolMaintenance:
             clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
             await slot.coordinator.close(waits=False)
         finally:
-            self._registry.forget(slot)
+            self._registry.forget(slot, hand)
             await self.end_lease(slot.number, clean=clean)
 
     @staticmethod
@@ -517,7 +539,14 @@ class PoolMaintenance:
             telemetry_of(transactional_id_of(self._prefix, slot)).refused(is_refused=False)
 
     async def _recover_expired(self, lease: Lease, *, gives_way: bool) -> list[Resolution]:
-        if not await self.claims(lease.slot, lambda: self._leases.claim(lease), gives_way=gives_way):
+        hand = Hand()
+        try:
+            return await self._recover_claimed(lease, hand, gives_way=gives_way)
+        finally:
+            self._registry.let_go(hand)
+
+    async def _recover_claimed(self, lease: Lease, hand: Hand, *, gives_way: bool) -> list[Resolution]:
+        if not await self.claims(lease.slot, lambda: self._leases.claim(lease), hand, gives_way=gives_way):
             return []
         coordinator = self._new_coordinator(lease.slot, recovery=True)
         clean = False
@@ -545,10 +574,14 @@ class PoolMaintenance:
 
     async def give_up_all(self) -> None:
         """Close all slots that no block uses now. What is in doubt stays so, safely, until it is recovered."""
-        for slot in self._registry.attend_all_idle():
-            await self._part_with(slot, waits=False)
-        while (aside := self._registry.attend(None)) is not None:
-            await self._part_with(aside, waits=False)
+        hand = Hand()
+        try:
+            for slot in self._registry.attend_all_idle(hand):
+                await self._part_with(slot, hand, waits=False)
+            while (aside := self._registry.attend(hand, None)) is not None:
+                await self._part_with(aside, hand, waits=False)
+        finally:
+            self._registry.let_go(hand)
 
     async def leave_in_hand(self) -> None:
         """Let others recover the slots at which an attempt of this process still waits for an answer.

@@ -2,19 +2,57 @@
 
 Turns are granted in the order in which they were requested. A block that has a turn may use one slot: an idle one, or
 one that it leases first. A slot that cannot be used now is put aside for the background to resolve.
+
+A block can be interrupted at any of these steps, by the handler of a signal that raises. So each fact has one place,
+and one assignment changes it: where a slot is, `PooledSlot.place`; whether a block may use one, `Turn.granted`; which
+numbers are taken, the keys of `_slots`. Everything else is computed from these. Whoever takes something names the hand
+in which it is, and `let_go` puts back what an interruption has left there.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import count
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.slot import SlotState
+
+
+class Hand:
+    """One task that looks after slots: what it has taken is in its hand until it puts it back."""
+
+
+def _nobody() -> None:
+    """Wake nothing."""
+
+
+class Turn(Hand):
+    """The hand of a block: the right to use one slot, or a place in the queue for it."""
+
+    def __init__(self) -> None:
+        self.wake: Callable[[], None] = _nobody
+        """Called when the turn is granted, from any thread."""
+        self.granted = False
+        self.slot: PooledSlot | None = None
+        """The slot that the block uses, if its place is this turn."""
+
+    @property
+    def taken(self) -> PooledSlot | None:
+        """The slot that the block uses; None if it has none."""
+        slot = self.slot
+        return slot if slot is not None and slot.place is self else None
+
+
+class Place(Enum):
+    """Where a slot is that is in no hand."""
+
+    IDLE = "idle"
+    ASIDE = "aside"
 
 
 @dataclass(eq=False, slots=True)
@@ -28,14 +66,10 @@ class PooledSlot:
     """How many attempts to resolve it have failed since it was put aside."""
     not_before_s: float = 0.0
     """When to try next, by the monotonic clock."""
-
-
-@dataclass(eq=False, slots=True)
-class Turn:
-    """The right to use one slot, or a place in the queue for it."""
-
-    wake: Callable[[], None]
-    granted: bool = False
+    place: Place | Hand = Place.ASIDE
+    """Where it is: the turn of the block that uses it, or the hand that resolves it, or neither."""
+    order: int = 0
+    """Of idle slots the one with the highest is taken first; of those aside the one with the lowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +92,36 @@ class SlotRegistry:
     """The slots of one pool. Thread-safe; no method waits."""
 
     max_writers: int
-    _in_use: int = 0
-    _idle: list[PooledSlot] = field(default_factory=list)
-    _used: set[PooledSlot] = field(default_factory=set)
-    _aside: deque[PooledSlot] = field(default_factory=deque)
-    _attended: set[PooledSlot] = field(default_factory=set)
-    _reserved: set[int] = field(default_factory=set)
-    _recovers: bool = False
-    _waiting: deque[Turn] = field(default_factory=deque)
-    _blocks: int = 0
+    _slots: dict[int, PooledSlot | Hand] = field(default_factory=dict)
+    """By number. In place of a slot: the hand that has reserved the number, to lease the slot or to end its lease."""
+    _turns: dict[Turn, None] = field(default_factory=dict)
+    """Granted or not, in the order in which they were requested."""
+    _recovery: Hand | None = None
+    """The hand of the recovery that is in progress."""
+    _blocks: set[object] = field(default_factory=set)
     is_closed: bool = False
+    _orders: count[int] = field(default_factory=lambda: count(1))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     # ---- blocks ---------------------------------------------------------------------------------------------
 
-    def enter(self) -> None:
+    def enter(self, block: object) -> None:
         """Register a block. Raises IllegalStateError after `close`."""
         with self._lock:
             if self.is_closed:
                 raise IllegalStateError("this pool of dual writers is closed; nothing was written: make a new one")
-            self._blocks += 1
+            self._blocks.add(block)
 
-    def leave(self) -> bool:
-        """Unregister a block. Return whether `close` may be waiting for it."""
+    def leave(self, block: object) -> bool:
+        """Unregister a block; harmless when repeated. Return whether `close` may be waiting for it."""
         with self._lock:
-            self._blocks -= 1
+            self._blocks.discard(block)
             return self.is_closed
 
     @property
     def blocks(self) -> int:
         """The number of running blocks."""
-        return self._blocks
+        return len(self._blocks)
 
     def close(self) -> None:
         """Refuse new blocks; running ones may end."""
@@ -97,216 +130,235 @@ class SlotRegistry:
 
     # ---- turns ----------------------------------------------------------------------------------------------
 
-    def has_turn_now(self) -> bool:
-        """Take a turn if one is available without waiting. Return whether it was."""
+    def take_at_once(self, turn: Turn) -> bool:
+        """Take a turn and an idle slot, if both are there and the slot need not wait for Kafka. Return whether."""
         with self._lock:
-            if self._waiting or not self._has_turn:
+            slots = self._every
+            newest = max((slot for slot in slots if slot.place is Place.IDLE), key=_order, default=None)
+            if newest is None or newest.coordinator.state is not SlotState.READY:
                 return False
-            self._in_use += 1
+            if len(self._turns) >= self.max_writers or any(_is_open(slot) for slot in slots):
+                return False
+            self._take(newest, turn)
+            turn.granted = True
+            self._turns[turn] = None
             return True
 
-    def take_at_once(self) -> PooledSlot | None:
-        """Take a turn and an idle slot, if both are there and the slot need not wait for Kafka; else nothing."""
+    def request_turn(self, turn: Turn) -> None:
+        """Request a turn, which may be granted at once; otherwise it is woken when it is. `end_turn` ends it."""
         with self._lock:
-            if self._waiting or not self._idle or self._in_use >= self.max_writers or self._aside or self._attended:
-                return None
-            if self._idle[-1].coordinator.owned.slot.state is not SlotState.READY:
-                return None
-            self._in_use += 1
-            slot = self._idle.pop()
-            self._used.add(slot)
-            return slot
+            is_next = self._waiting == 0 and self._has_turn
+            self._turns[turn] = None
+            turn.granted = is_next
+            if is_next:
+                turn.wake = _nobody
 
-    def request_turn(self, wake: Callable[[], None]) -> Turn:
-        """Request a turn. If it is not granted at once, `wake` is called when it is, from any thread."""
-        turn = Turn(wake)
+    def end_turn(self, turn: Turn) -> None:
+        """Stop waiting, or give the turn back; harmless when repeated."""
         with self._lock:
-            if not self._waiting and self._has_turn:
-                self._grant(turn)
-            else:
-                self._waiting.append(turn)
-        return turn
-
-    def withdraw(self, turn: Turn) -> bool:
-        """Stop waiting. Return False if the turn was granted meanwhile, and so must be used or given back."""
-        with self._lock:
-            if not turn.granted:
-                self._waiting.remove(turn)
-            return not turn.granted
-
-    def give_back_turn(self) -> None:
-        """Give back a turn that was not used for a slot."""
-        with self._lock:
-            self._in_use -= 1
-            woken = self._grant_all()
-        _wake(woken)
+            self._turns.pop(turn, None)
+            granted = self._grant_all()
+        _tell(granted)
 
     def wake_waiting(self) -> None:
         """Wake all blocks that wait for a turn, to look whether they should."""
         with self._lock:
-            waiting = list(self._waiting)
-        _wake(waiting)
+            waiting = [turn for turn in self._turns if not turn.granted]
+        for turn in waiting:
+            turn.wake()
+
+    @property
+    def _in_use(self) -> int:
+        return sum(turn.granted for turn in self._turns)
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._turns) - self._in_use
 
     @property
     def _has_turn(self) -> bool:
         # New slots replace those that were put aside, up to a limit.
-        return self._in_use < self.max_writers and len(self._aside) + len(self._attended) <= self.max_writers
-
-    def _grant(self, turn: Turn) -> None:
-        turn.granted = True
-        self._in_use += 1
+        return self._in_use < self.max_writers and sum(map(_is_open, self._every)) <= self.max_writers
 
     def _grant_all(self) -> list[Turn]:
-        granted = []
-        while self._waiting and self._has_turn:
-            granted.append(turn := self._waiting.popleft())
-            self._grant(turn)
-        return granted
+        """Grant turns as long as there are some. Return all that may not have been woken yet."""
+        for turn in self._turns:
+            if not turn.granted:
+                if not self._has_turn:
+                    break
+                turn.granted = True
+        return [turn for turn in self._turns if turn.granted and turn.slot is None]
 
     # ---- slots ----------------------------------------------------------------------------------------------
 
-    def take_idle(self, *, rather_new: bool = False) -> PooledSlot | None:
-        """Return the most recently used idle slot, whose connections are warm, or None. The caller must have a turn.
+    @staticmethod
+    def _take(slot: PooledSlot, turn: Turn) -> None:
+        turn.slot = slot  # first, because from then on the end of the block puts back what is taken next
+        slot.place = turn
 
-        `rather_new`: return None if that slot would have to wait for Kafka and more slots are allowed.
+    def take_idle(self, turn: Turn, *, rather_new: bool = False) -> bool:
+        """Take the most recently used idle slot, whose connections are warm, with a turn. Return False if none is idle.
+
+        `rather_new`: return False if that slot would have to wait for Kafka and more slots are allowed.
         """
         with self._lock:
-            may_be_more = len(self._idle) + self._in_use <= self.max_writers  # `_in_use` includes the caller's turn
-            waits = bool(self._idle) and self._idle[-1].coordinator.state is SlotState.CONFIRMING
-            slot = self._idle.pop() if self._idle and not (rather_new and waits and may_be_more) else None
-            if slot is not None:
-                self._used.add(slot)
-            return slot
+            idle = self._at(Place.IDLE)
+            if not idle:
+                return False
+            may_be_more = len(idle) + self._in_use <= self.max_writers  # which includes the caller's turn
+            if rather_new and may_be_more and idle[-1].coordinator.state is SlotState.CONFIRMING:
+                return False
+            self._take(idle[-1], turn)
+            return True
 
-    def take_new(self, slot: PooledSlot) -> None:
-        """Register a slot that was reserved and leased by a caller with a turn."""
+    def take_new(self, slot: PooledSlot, turn: Turn) -> None:
+        """Register a slot that was reserved and leased with this turn, and take it."""
         with self._lock:
-            self._used.add(slot)
-            self._reserved.discard(slot.number)
+            self._take(slot, turn)
+            self._slots[slot.number] = slot
 
     def put_idle(self, slot: PooledSlot) -> None:
         """Put back a slot whose dual write is over and left nothing open."""
-        # Not `self._idle.append`: another thread may replace the list before the lock is held.
-        self._end_use(slot, lambda idle: self._idle.append(idle))
+        self._put(slot, Place.IDLE, next(self._orders))
 
-    def put_confirming(self, slot: PooledSlot) -> None:
-        """Put back a slot whose Kafka commit is in progress; its next user must wait for that, so it is taken last."""
-        self._end_use(slot, lambda confirming: self._idle.insert(0, confirming))
+    def put_last(self, slot: PooledSlot) -> None:
+        """Put back a slot that is taken after all others.
 
-    def put_stored(self, slot: PooledSlot) -> None:
-        """Put back a slot whose id has stored blocks, behind which more can be stored; it is taken last."""
-        self._end_use(slot, lambda stored: self._idle.insert(0, stored))
-
-    def attend_stored(self, *, gives_way: bool) -> PooledSlot | None:
-        """Return an idle slot whose id has stored blocks, reserved for the caller, which puts it back; None if none.
-
-        `gives_way`: return None while a recovery is in progress.
+        Its Kafka commit is in progress, for which its next user must wait; or its id has stored blocks, behind which
+        more can be stored.
         """
-        with self._lock:
-            if gives_way and self._recovers:
-                return None
-            slot = next((each for each in reversed(self._idle) if each.coordinator.has_stored), None)
-            if slot is not None:
-                self._idle.remove(slot)
-                self._attended.add(slot)
-            return slot
-
-    @property
-    def has_idle_stored(self) -> bool:
-        """Whether the id of an idle slot has stored blocks."""
-        with self._lock:
-            return any(slot.coordinator.has_stored for slot in self._idle)
-
-    def attend_confirming(self) -> list[PooledSlot]:
-        """Return the idle slots whose Kafka commit is not confirmed, reserved for the caller, which puts them back."""
-        with self._lock:
-            found = [slot for slot in self._idle if slot.coordinator.state is SlotState.CONFIRMING]
-            self._idle = [slot for slot in self._idle if slot not in found]
-            self._attended.update(found)
-            return found
+        self._put(slot, Place.IDLE, -next(self._orders))
 
     def put_aside(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
         """Put aside a slot whose dual write may have left something open; its user may keep the turn."""
-        self._end_use(slot, self._aside.append, keep_turn=keep_turn)
+        self._put(slot, Place.ASIDE, next(self._orders), keep_turn=keep_turn)
 
-    def forget(self, slot: PooledSlot) -> None:
-        """Remove a slot whose lease is about to end; its number stays reserved until `unreserve`."""
-        self._end_use(slot, lambda gone: self._reserved.add(gone.number))
-
-    def _end_use(self, slot: PooledSlot, put: Callable[[PooledSlot], None], *, keep_turn: bool = False) -> None:
+    def _put(self, slot: PooledSlot, place: Place, order: int, *, keep_turn: bool = False) -> None:
         with self._lock:
-            if slot in self._used:
-                self._used.discard(slot)
-                self._in_use -= not keep_turn
-            self._attended.discard(slot)
-            put(slot)
-            woken = self._grant_all() if self._waiting else ()
-        if woken:
-            _wake(woken)
+            hand = slot.place
+            slot.order = order
+            slot.place = place
+            if isinstance(hand, Turn):
+                hand.slot = None
+                if not keep_turn:
+                    self._turns.pop(hand, None)
+            granted = self._grant_all()
+        _tell(granted)
 
-    # ---- slots that were put aside ---------------------------------------------------------------------------
+    def forget(self, slot: PooledSlot, hand: Hand) -> None:
+        """Remove a slot whose lease is about to end; its number stays reserved until `unreserve`."""
+        with self._lock:
+            self._slots[slot.number] = hand
+            granted = self._grant_all()
+        _tell(granted)
 
-    def attend(self, due_s: float | None, *, gives_way: bool = False) -> PooledSlot | None:
-        """Return a slot that was put aside and is due (`due_s` None: any), reserved for the caller.
+    def let_go(self, hand: Hand) -> None:
+        """Put aside what an interruption has left in a hand, and give up its reservations; harmless when repeated."""
+        for slot in self.all_slots():
+            if slot.place is hand:
+                self.put_aside(slot)
+        with self._lock:
+            for number in [number for number, found in self._slots.items() if found is hand]:
+                del self._slots[number]
+
+    # ---- slots that are resolved -----------------------------------------------------------------------------
+
+    def attend(self, hand: Hand, due_s: float | None, *, gives_way: bool = False) -> PooledSlot | None:
+        """Take a slot that was put aside and is due (`due_s` None: any) into a hand.
 
         The caller puts it idle or aside again, or forgets it. Limit the calls in one round: a slot that is put aside
         again is returned again, after all others. `gives_way`: return None while a recovery is in progress.
         """
         with self._lock:
-            if gives_way and self._recovers:
+            if gives_way and self.is_recovering:
                 return None
-            for slot in self._aside:
-                if due_s is None or slot.not_before_s <= due_s:
-                    self._aside.remove(slot)
-                    self._attended.add(slot)
-                    return slot
-            return None
+            due = (slot for slot in self._at(Place.ASIDE) if due_s is None or slot.not_before_s <= due_s)
+            return self._attended_by(hand, next(due, None))
+
+    def attend_stored(self, hand: Hand, *, gives_way: bool) -> PooledSlot | None:
+        """Take an idle slot whose id has stored blocks into a hand, which puts it back; return None if there is none.
+
+        `gives_way`: return None while a recovery is in progress.
+        """
+        with self._lock:
+            if gives_way and self.is_recovering:
+                return None
+            stored = (slot for slot in reversed(self._at(Place.IDLE)) if slot.coordinator.has_stored)
+            return self._attended_by(hand, next(stored, None))
+
+    @property
+    def has_idle_stored(self) -> bool:
+        """Whether the id of an idle slot has stored blocks."""
+        with self._lock:
+            return any(slot.coordinator.has_stored for slot in self._at(Place.IDLE))
+
+    def attend_confirming(self, hand: Hand) -> list[PooledSlot]:
+        """Take the idle slots whose Kafka commit is not confirmed into a hand, which puts them back."""
+        with self._lock:
+            found = [slot for slot in self._at(Place.IDLE) if slot.coordinator.state is SlotState.CONFIRMING]
+            for slot in found:
+                slot.place = hand
+            return found
+
+    def attend_all_idle(self, hand: Hand) -> list[PooledSlot]:
+        """Take all slots that no block uses into a hand, which forgets them."""
+        with self._lock:
+            idle = self._at(Place.IDLE)
+            for slot in idle:
+                slot.place = hand
+            return idle
+
+    @staticmethod
+    def _attended_by(hand: Hand, slot: PooledSlot | None) -> PooledSlot | None:
+        if slot is not None:
+            slot.place = hand
+        return slot
 
     def make_due(self) -> None:
         """Make all slots that were put aside due now."""
         with self._lock:
-            for slot in self._aside:
+            for slot in self._at(Place.ASIDE):
                 slot.not_before_s = 0.0
 
     @property
     def next_due_s(self) -> float | None:
         """When the next slot that was put aside is due; None if there is none."""
         with self._lock:
-            return min((slot.not_before_s for slot in self._aside), default=None)
+            return min((slot.not_before_s for slot in self._at(Place.ASIDE)), default=None)
 
     # ---- recovery -------------------------------------------------------------------------------------------
 
-    def begin_recovery(self) -> bool:
+    def begin_recovery(self, hand: Hand) -> bool:
         """Begin a recovery, to which the background gives way. Return False if another is in progress."""
         with self._lock:
-            if self._recovers:
-                return False
-            self._recovers = True
-            return True
+            if self._recovery is None:
+                self._recovery = hand
+            return self._recovery is hand
 
-    def end_recovery(self) -> None:
-        """Let the background go on."""
+    def end_recovery(self, hand: Hand) -> None:
+        """Let the background go on; harmless when repeated."""
         with self._lock:
-            self._recovers = False
+            if self._recovery is hand:
+                self._recovery = None
 
     @property
     def is_recovering(self) -> bool:
         """Whether a recovery is in progress."""
-        return self._recovers
+        return self._recovery is not None
 
     def in_hand(self) -> set[int]:
         """Return the numbers of the slots that are being leased or resolved, or whose leases are being ended."""
         with self._lock:
-            return self._reserved.union(slot.number for slot in self._attended)
+            return {number for number, found in self._slots.items() if isinstance(found, Hand) or _is_attended(found)}
 
     def attended(self) -> list[PooledSlot]:
         """Return the slots that are being resolved."""
         with self._lock:
-            return sorted(self._attended, key=_number)
+            return [slot for slot in self._every if _is_attended(slot)]
 
     # ---- leases ---------------------------------------------------------------------------------------------
 
-    def reserve(self, number: int, *, gives_way: bool = False) -> bool:
+    def reserve(self, number: int, hand: Hand, *, gives_way: bool = False) -> bool:
         """Reserve a slot before its lease is claimed. Return False if this process has it already.
 
         `gives_way`: return False while a recovery is in progress.
@@ -316,24 +368,21 @@ class SlotRegistry:
         long that takes and whoever has the lease meanwhile.
         """
         with self._lock:
-            if number in self._numbers or (gives_way and self._recovers):
+            if number in self._slots or (gives_way and self.is_recovering):
                 return False
-            self._reserved.add(number)
+            self._slots[number] = hand
             return True
 
     def unreserve(self, number: int) -> None:
         """Give up a reservation: the lease was not won, or has ended."""
         with self._lock:
-            self._reserved.discard(number)
+            if isinstance(self._slots.get(number), Hand):
+                del self._slots[number]
 
     def numbers(self) -> set[int]:
         """Return the numbers of the slots that this process has, or has reserved."""
         with self._lock:
-            return self._numbers
-
-    @property
-    def _numbers(self) -> set[int]:
-        return self._reserved.union(slot.number for slot in self._every)
+            return set(self._slots)
 
     def all_slots(self) -> list[PooledSlot]:
         with self._lock:
@@ -341,38 +390,50 @@ class SlotRegistry:
 
     @property
     def _every(self) -> list[PooledSlot]:
-        """All slots, in the order of their numbers: sets of them have an order that changes from run to run."""
-        return sorted((*self._idle, *self._used, *self._aside, *self._attended), key=_number)
+        """All slots, in the order of their numbers."""
+        return [slot for _, slot in sorted(self._slots.items()) if isinstance(slot, PooledSlot)]
+
+    def _at(self, place: Place) -> list[PooledSlot]:
+        """Return the slots at a place, in their order there."""
+        return sorted((slot for slot in self._every if slot.place is place), key=_order)
 
     def remove_idle(self, slots: Iterable[PooledSlot]) -> list[PooledSlot]:
         """Remove and return those of these slots that no block uses."""
         with self._lock:
-            gone = [slot for slot in slots if slot in self._idle]
-            self._idle = [slot for slot in self._idle if slot not in gone]
+            gone = [slot for slot in slots if slot.place is Place.IDLE and self._slots.get(slot.number) is slot]
+            for slot in gone:
+                del self._slots[slot.number]
             return gone
-
-    def attend_all_idle(self) -> list[PooledSlot]:
-        """Return all slots that no block uses, reserved for the caller, which forgets them."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-            self._attended.update(idle)
-            return idle
 
     def places(self) -> Places:
         with self._lock:
-            attended = sorted(self._attended, key=_number)
-            aside = tuple(slot.coordinator.transactional_id for slot in (*self._aside, *attended))
             every = self._every
-            stored = tuple(slot.coordinator.transactional_id for slot in every if slot.coordinator.has_stored)
-            refused = tuple(found for slot in every if (found := slot.coordinator.refused) is not None)
-            return Places(self._in_use, len(self._idle), len(self._waiting), aside, stored, refused)
+            aside = [*self._at(Place.ASIDE), *(slot for slot in every if _is_attended(slot))]
+            return Places(
+                self._in_use,
+                len(self._at(Place.IDLE)),
+                self._waiting,
+                tuple(slot.coordinator.transactional_id for slot in aside),
+                tuple(slot.coordinator.transactional_id for slot in every if slot.coordinator.has_stored),
+                tuple(found for slot in every if (found := slot.coordinator.refused) is not None),
+            )
 
 
-def _number(slot: PooledSlot) -> int:
-    return slot.number
+def _order(slot: PooledSlot) -> int:
+    return slot.order
 
 
-def _wake(turns: Iterable[Turn]) -> None:
-    """Wake blocks, outside the lock, because they may call back at once."""
-    for turn in turns:
+def _is_attended(slot: PooledSlot) -> bool:
+    return isinstance(slot.place, Hand) and not isinstance(slot.place, Turn)
+
+
+def _is_open(slot: PooledSlot) -> bool:
+    """Return whether a slot is put aside or being resolved."""
+    return slot.place is Place.ASIDE or _is_attended(slot)
+
+
+def _tell(granted: Iterable[Turn]) -> None:
+    """Wake blocks that have a turn by now, outside the lock, because they may call back at once."""
+    for turn in granted:
         turn.wake()
+        turn.wake = _nobody

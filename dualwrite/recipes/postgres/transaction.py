@@ -164,6 +164,8 @@ class PostgresTransaction(ABC):
         self._process_id = os.getpid()
         self._deciding: CommitMessage | None = None
         self._transactional_id: str | None = None
+        self._is_closed = False
+        """Whether the connection was given back, so that it may be another block's."""
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
 
@@ -433,6 +435,8 @@ class PostgresTransaction(ABC):
             raise
 
     async def rollback(self) -> None:
+        if self._is_closed:
+            return
         self._watch.stop()
         if self._belongs_to_the_parent:
             return
@@ -449,6 +453,8 @@ class PostgresTransaction(ABC):
             raise
 
     async def close(self) -> None:
+        if self._is_closed:
+            return
         self._watch.stop()
         if self._belongs_to_the_parent:
             abandon(self.connection)
@@ -457,13 +463,20 @@ class PostgresTransaction(ABC):
             self._drop()  # it was not rolled back, or not completely
         if self._of is not None:
             await self._of.release(self.connection)
+            self._is_closed = True
 
     def close_at_once(self) -> bool:
         """Close without waiting. Return False, and do nothing, if closing would have to wait."""
+        if self._is_closed:
+            return True
         if self._belongs_to_the_parent or not self.is_idle:
             return False
         self._watch.stop()
-        return self._of is None or self._of.keep(self.connection)
+        if self._of is None:
+            return True
+        self._is_closed = True  # first: a connection that an interruption drops here is closed by its own end
+        self._is_closed = is_kept = self._of.keep(self.connection)
+        return is_kept
 
     def let_go(self) -> None:
         """Give the connection back to the caller, in whatever state it is."""

@@ -98,7 +98,6 @@ class Watch(StatementWatch):
     def start(self) -> None:
         connection = self._connection
         self._cursor_factory = connection.cursor_factory
-        connection.cursor_factory = watched_cursor(connection.cursor_factory)
         awaited = isinstance(connection, psycopg.AsyncConnection)
         vars(connection).update(
             commit=self._refuse_commit,
@@ -106,14 +105,16 @@ class Watch(StatementWatch):
             transaction=self._nested_transaction_awaited if awaited else self._nested_transaction,
             **{_WATCH: self},
         )
+        connection.cursor_factory = watched_cursor(self._cursor_factory)  # after what lets `stop` restore it
 
     def stop(self) -> None:
-        if vars(self._connection).get(_WATCH) is self:
+        attributes = vars(self._connection)
+        if attributes.get(_WATCH) is self:
             self._connection.cursor_factory = self._cursor_factory
-            for name in _REPLACED:
-                del vars(self._connection)[name]
             if self._ahead is not None:
                 self._ahead.forget()
+            for name in _REPLACED:  # of which _WATCH is the last: until then, this can be repeated
+                attributes.pop(name, None)
 
     def assert_intact(self) -> None:
         self._assert_nothing_refused()

@@ -15,11 +15,12 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
@@ -438,11 +439,14 @@ async def value_without_greenlet(
     raise AssertionError("it raises")
 
 
-def _raise_as_sqlalchemy(connection: sa.Connection, error: BaseException, sql: str) -> None:
+def _raise_as_sqlalchemy(connection: sa.Connection, error: BaseException, sql: str) -> NoReturn:
+    if isinstance(error, Exception):
+        pass_on_signal(error)  # SQLAlchemy would take it for one of the statement's
     try:
         raise error  # SQLAlchemy asks which error is being handled
     except BaseException:
-        connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001 - which raises
+        connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001
+    raise AssertionError("it raises")
 
 
 def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
@@ -452,7 +456,7 @@ def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str
         value: Any = one_text(driver, sql, values)
         text: str | None = await_only(value) if connection.dialect.is_async else value
     except BaseException as error:
-        connection._handle_dbapi_exception(error, sql, None, None, None)  # noqa: SLF001 - which raises
+        _raise_as_sqlalchemy(connection, error, sql)
     return text
 
 
@@ -497,7 +501,8 @@ def in_transaction(driver: Any) -> bool | None:
         if (libpq := getattr(driver, "pgconn", None)) is not None:  # psycopg
             return bool(libpq.transaction_status != _PSYCOPG_IDLE)
         return _reported_by(driver)
-    except Exception:  # sqlite3 and asyncpg raise on a closed connection; the next statement fails with the reason
+    except Exception as error:  # sqlite3 and asyncpg raise on a closed one; the next statement fails with the reason
+        pass_on_signal(error)
         return None
 
 

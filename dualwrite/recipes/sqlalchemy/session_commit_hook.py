@@ -79,6 +79,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
         self._has_ended = False
         self._initialise(self._arrival, engine, records)
         self._follower: Follower | None = follower(self)
+        self._begin_to_watch()
 
     def commit(self) -> None:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""

@@ -16,6 +16,7 @@ from sqlalchemy.event.api import _event_key
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
@@ -306,6 +307,7 @@ class SqlAlchemyTransaction:
 
     def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
         self._initialise(_binding(bind, owned=owned), engine, records)
+        self._begin_to_watch()
 
     def _initialise(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
         self._binding = binding
@@ -346,6 +348,9 @@ class SqlAlchemyTransaction:
         except BaseException:
             self._binding.close()
             raise
+
+    def _begin_to_watch(self) -> None:
+        """Let SQLAlchemy's events reach this transaction, which must be complete: an interruption may come at once."""
         vars(self.connection)[ON_CONNECTION] = vars(self._fairy)[ON_CONNECTION] = self
         if self._driver_has_begun:
             mark_late(self.connection)
@@ -463,7 +468,10 @@ class SqlAlchemyTransaction:
         return self.commit_was_sent
 
     def rollback(self) -> None:
-        """Roll back, even if that takes dropping the connection, after which the database rolls back. Never raises."""
+        """Roll back, even if that takes dropping the connection, after which the database rolls back.
+
+        Raises only what the handler of a signal raises.
+        """
         if self._belongs_to_the_parent:
             return
         try:
@@ -472,6 +480,7 @@ class SqlAlchemyTransaction:
                 self.connection.dialect.do_rollback(self.connection.connection)
         except Exception as error:
             self._drop("rolling back the database", error)
+            pass_on_signal(error)
 
     @property
     def _is_left_open(self) -> bool:
@@ -497,6 +506,7 @@ class SqlAlchemyTransaction:
             self._binding.close()
         except Exception as error:
             self._drop("closing the session", error)
+            pass_on_signal(error)
 
     @property
     def _belongs_to_the_parent(self) -> bool:
@@ -510,8 +520,9 @@ class SqlAlchemyTransaction:
             warn_of_drop(_log, self.transactional_id, what, error)
         try:
             self.connection.invalidate()
-        except Exception:
+        except Exception as unusable:
             _log.debug("The database connection was already unusable.", exc_info=True)
+            pass_on_signal(unusable)
 
     def doom(self, error: BaseException) -> None:
         """Let this dual write, or its current savepoint, end only by a rollback, even if `error` is swallowed."""

@@ -53,17 +53,18 @@ class Guard:
         self._mark()
         own = vars(self._driver)
         self._before = {name: own[name] for name in _REPLACED if name in own}
+        own[_GUARD] = self  # first: from then on `stop` restores what is there
         own["autocommit"] = self._refuse_autocommit
         own.update(dict.fromkeys(_ENDING, self._refuse_end))
-        own[_GUARD] = self
 
     def stop(self) -> None:
         """Restore the connection; harmless when repeated."""
         own = vars(self._driver)
         if own.get(_GUARD) is self:
-            for name in (*_REPLACED, _GUARD):
-                del own[name]
+            for name in _REPLACED:
+                own.pop(name, None)
             own.update(self._before)
+            own.pop(_GUARD, None)  # last: until then, this can be repeated
 
     def _mark(self) -> None:
         cursor = self._driver.cursorclass.unwatched(self._driver)

@@ -1,0 +1,194 @@
+"""An exception strikes a block anywhere: both sides stay equal, nothing stays in use, and the next block works."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import sessionmaker
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.recipes.pool.coordinator import PoolCoordinator
+from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
+from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.crash.scenario import AnyScenario, Scenario
+from tests.recipes.pools import make_pool, put, write, written
+from tests.support.conditions import until
+from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, events, unique
+from tests.support.strikes import Strike, StruckError
+
+EVERY: Final = 1
+"""For all places; `make test` strikes at fewer."""
+
+
+@dataclass
+class Face:
+    """A writer, and a way to write one event with it."""
+
+    scenario: AnyScenario
+    make: Callable[[], Any]
+    write: Callable[[Any, int], object]
+    number: int = 0
+    struck: dict[str, str] = field(default_factory=dict)
+    """By the event in question: where it was struck."""
+
+    def next(self) -> int:
+        self.number += 1
+        return self.number
+
+
+def pool_of(scenario: AnyScenario) -> Any:
+    return make_pool(scenario, max_writers=2, acquire_timeout_ms=5_000)
+
+
+def write_alone(writer: Any, scenario: AnyScenario, number: int) -> None:
+    with writer.transaction() as tx:
+        put(tx, scenario, number)
+
+
+def write_in_session(writer: Any, scenario: AnyScenario, number: int) -> None:
+    made = sessionmaker(scenario.database.engine)
+    dual_write_sessions(made, writer)
+    with made() as session:
+        session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
+        send(session, scenario.topic, value=str(number), key="k")
+        session.commit()
+
+
+FACES: Final[dict[str, tuple[type[Any], Callable[[Any], Any], Callable[[Any, Any, int], object]]]] = {
+    "sqlite": (Scenario, lambda scenario: scenario.writer(), write_alone),
+    "postgres": (Scenario, lambda scenario: scenario.writer(), write_alone),
+    "psycopg": (PsycopgScenario, lambda scenario: scenario.writer(), write_alone),
+    "pool": (Scenario, pool_of, lambda pool, scenario, number: write(pool, scenario, number)),
+    "psycopg-pool": (PsycopgScenario, pool_of, lambda pool, scenario, number: write(pool, scenario, number)),
+    "session": (Scenario, lambda scenario: scenario.writer(), write_in_session),
+    "session-pool": (Scenario, pool_of, write_in_session),
+}
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Face]:
+    kind, make, written_by = FACES[request.param]
+    is_sqlite = request.param == "sqlite"
+    database: Database = (
+        SqliteDatabase(tmp_path) if is_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
+    )
+    scenario = kind(database, emulator, transactional_id=f"{unique('struck')}-0")
+    yield Face(scenario, lambda: make(scenario), lambda writer, number: written_by(writer, scenario, number))
+    database.close()
+
+
+def assert_nothing_in_use(writer: Any) -> None:
+    coordinator = writer.coordinator
+    if isinstance(coordinator, PoolCoordinator):
+        assert (coordinator.status().in_use, coordinator.status().waiting, coordinator.registry.blocks) == (0, 0, 0)
+        coordinators = [slot.coordinator for slot in coordinator.registry.all_slots()]
+    else:
+        coordinators = [coordinator]
+    until(lambda: all(each.first_use is None for each in coordinators))  # the background may resolve some
+    assert getattr(writer.blocks.of_thread, "tx", None) is None
+
+
+def strike(at: int, act: Callable[[], object]) -> str:
+    """Strike at a place, if there is one with this number. Return where."""
+    has_reached = False
+    with Strike(at) as struck:
+        try:
+            act()
+        except Exception as error:  # and forget it: a traceback keeps a block alive whose `__exit__` was not begun
+            has_reached = is_about_strike(error)
+            if not has_reached:
+                raise
+    assert has_reached is bool(struck.where), f"the exception of {struck.where} did not reach the caller"
+    return struck.where
+
+
+def is_about_strike(error: BaseException | None) -> bool:
+    """Return whether it is what struck, or what SQLAlchemy raises because its driver was struck in a statement."""
+    while isinstance(error, sa.exc.DBAPIError | psycopg.Error):
+        error = error.__context__
+    return isinstance(error, StruckError)
+
+
+def assert_agreed(face: Face) -> None:
+    """Both sides are equal, and no connection is in a transaction."""
+    seen = written(face.scenario)
+    assert {str(number) for number in range(1, face.number + 1)} - seen <= face.struck.keys()
+    if face.scenario.database.engine.dialect.name == "postgresql":
+        with psycopg.connect(conninfo_of(face.scenario.database.url), autocommit=True) as connection:
+            until(lambda: not connection.execute(_IN_TRANSACTION).fetchall())
+
+
+_IN_TRANSACTION = (
+    "SELECT query FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in transaction%'"
+)
+
+
+@contextmanager
+def explained(face: Face, where: str) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"after an exception struck at {where}")
+        raise
+
+
+def strike_blocks(face: Face, stride: int) -> int:
+    """Strike a block at each place, or at some of them, while the writer has its id. Return how many."""
+    with closing(face.make()) as writer:
+        face.write(writer, face.next())
+        with Strike() as counted:
+            face.write(writer, face.next())
+        for at in range(1 + face.number % stride, counted.places + 1, stride):
+            number = face.next()
+            where = strike(at, partial(face.write, writer, number))
+            face.struck[str(number)] = where
+            with explained(face, where):
+                assert_nothing_in_use(writer)
+                face.write(writer, face.next())
+    assert_agreed(face)
+    return counted.places
+
+
+def strike_lives(face: Face, stride: int) -> int:
+    """Strike the first block of a writer, which takes its id over, or its `close`, at each place or at some."""
+
+    made: list[Any] = []
+
+    def live(number: int) -> None:
+        made.append(writer := face.make())
+        face.write(writer, number)
+        writer.close()
+
+    with Strike() as counted:
+        live(face.next())
+    for at in range(1, counted.places + 1, stride):
+        number = face.next()
+        where = strike(at, partial(live, number))
+        face.struck[str(number)] = where
+        with explained(face, where):
+            for writer in made:
+                writer.close()
+            live(face.next())
+        made.clear()
+    assert_agreed(face)
+    return counted.places
+
+
+def test_some_places_of_a_block(face: Face) -> None:
+    assert strike_blocks(face, stride=29) > 100
+
+
+def test_every_place_of_a_block(face: Face) -> None:
+    strike_blocks(face, EVERY)
+
+
+def test_places_of_the_first_block_and_the_close(face: Face) -> None:
+    strike_lives(face, stride=7)

@@ -1,0 +1,68 @@
+"""Strike an exception into this thread at each place where CPython can deliver that of a signal's handler.
+
+CPython looks for signals when a Python function begins or a generator goes on (RESUME), after a call of C code (CALL),
+and where a loop jumps back. A profile function is called at the first two, so that an exception which it raises is
+raised there; the end of an `__init__` stands for the call of a class. Places are counted in the frames of our packages
+alone. A loop's jump back is left out: a call comes right before it, with the same facts.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+_OURS: Final = str(Path(__file__).parents[2] / "dualwrite") + "/"
+_NO_CALLER: Final = ("__del__", "<genexpr>")
+"""Whose exceptions reach no caller: a generator that is not used up is "called" once more when it is dropped."""
+
+
+class StruckError(Exception):
+    """What the handler of a signal raises, such as the soft time limit of a task."""
+
+
+class Strike:
+    """Strikes once, at the place with this number, inside its `with`; None: only counts the places."""
+
+    def __init__(self, at: int | None = None) -> None:
+        self._at = at
+        self.places = 0
+        self.where = ""
+        """The place that was struck; empty if there is none with that number."""
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGUSR1, self._handle)
+        sys.setprofile(self._look)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.setprofile(None)
+        signal.signal(signal.SIGUSR1, self._before)
+
+    def _handle(self, *_: object) -> None:
+        raise StruckError(self.where)
+
+    def _look(self, frame: FrameType, event: str, arg: Any) -> None:
+        code = frame.f_code
+        if event not in ("call", "c_return") and (event, code.co_name) != ("return", "__init__"):
+            return
+        if not code.co_filename.startswith(_OURS) or code.co_name in _NO_CALLER:
+            return
+        self.places += 1
+        if self.places == self._at and not _is_swallowed(frame):
+            of = f" of {arg.__qualname__}" if event == "c_return" else ""
+            self.where = f"{code.co_filename.removeprefix(_OURS)}:{frame.f_lineno} {code.co_qualname}, {event}{of}"
+            signal.raise_signal(signal.SIGUSR1)
+
+
+def _is_swallowed(frame: FrameType | None) -> bool:
+    """Return whether SQLAlchemy gives a connection back here: it logs what is raised, and drops the connection."""
+    while frame is not None:
+        if frame.f_code.co_name == "_finalize_fairy":
+            return True
+        frame = frame.f_back
+    return False
