@@ -11,6 +11,7 @@ from typing import Final
 
 from dualwrite.broker_emulator.schema_registry.avro_schema import AvroField, AvroType
 from dualwrite.broker_emulator.schema_registry.errors import TOO_LARGE, RegistryError
+from dualwrite.broker_emulator.schema_registry.json_text import step
 
 MAX_COMPARISONS: Final = 200_000
 
@@ -80,21 +81,20 @@ class _Comparison:
             return [
                 problem
                 for index, branch in enumerate(writer.branches)
-                for problem in self.problems(reader, branch, f"{path}/{index}")
+                for problem in self.problems(reader, branch, step(path, str(index)))
             ]
         if reader.kind == "union":
             return self._read_by_union(reader, writer, path)
         if reader.kind != writer.kind:
             if writer.kind in _PROMOTED.get(reader.kind, ()):
                 return []
-            return [f"TYPE_MISMATCH at {path or '/'}: {writer.name} cannot be read as {reader.name}"]
+            return [f"TYPE_MISMATCH at {path or '/'}: {writer.name:.80} cannot be read as {reader.name:.80}"]
         match reader.kind:
             case "array" | "map":
                 assert reader.items is not None
                 assert writer.items is not None
-                return self.problems(
-                    reader.items, writer.items, f"{path}/{'items' if reader.kind == 'array' else 'values'}"
-                )
+                where = step(path, "items" if reader.kind == "array" else "values")
+                return self.problems(reader.items, writer.items, where)
             case "record" | "enum" | "fixed":
                 return self._named(reader, writer, path)
         return []
@@ -102,17 +102,17 @@ class _Comparison:
     def _read_by_union(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
         if any(not self.problems(branch, writer, path) for branch in reader.branches):
             return []
-        return [f"MISSING_UNION_BRANCH at {path or '/'}: no branch of the reader's union can read {writer.name}"]
+        return [f"MISSING_UNION_BRANCH at {path or '/'}: no branch of the reader's union can read {writer.name:.80}"]
 
     def _named(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
         if reader.name != writer.name and writer.full_name not in reader.aliases:
-            return [f"NAME_MISMATCH at {path or '/'}: {writer.full_name} cannot be read as {reader.full_name}"]
+            return [f"NAME_MISMATCH at {path or '/'}: {writer.full_name:.80} cannot be read as {reader.full_name:.80}"]
         if reader.kind == "fixed" and reader.size != writer.size:
             return [f"FIXED_SIZE_MISMATCH at {path or '/'}: {writer.size} bytes cannot be read as {reader.size}"]
         if reader.kind == "enum" and not reader.has_default:
             missing = sorted(writer.symbols - reader.symbols)
             return (
-                [f"MISSING_ENUM_SYMBOLS at {path or '/'}: the reader does not know {', '.join(missing[:10])}"]
+                [f"MISSING_ENUM_SYMBOLS at {path or '/'}: the reader does not know {', '.join(missing[:10]):.200}"]
                 if missing
                 else []
             )
@@ -123,7 +123,7 @@ class _Comparison:
         found = written.get(read.name) or next(
             (written[name] for name in sorted(read.aliases) if name in written), None
         )
-        where = f"{path}/fields/{read.name}"
+        where = step(path, "fields", read.name)
         if found is not None:
             return self.problems(read.type, found.type, where)
         if read.has_default:

@@ -2,7 +2,8 @@
 
 Decided, by the rules of Confluent's registry: `type`, `enum`, `properties`, `required`, `additionalProperties`, `items`
 (one schema), and the limits of numbers, lengths and counts. Descriptions are left aside. Any other keyword is decided
-only where both schemas have the same; `$ref` only where both have the same definitions. Everything else is refused.
+only where both schemas have the same; `$ref` only where both have the same definitions, and it leads to one of them, to
+the schema itself or to another schema. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dualwrite.broker_emulator.schema_registry.errors import (
     RegistryError,
     UndecidedError,
 )
-from dualwrite.broker_emulator.schema_registry.json_text import compact, loads
+from dualwrite.broker_emulator.schema_registry.json_text import compact, loads, same, step
 
 MAX_COMPARISONS: Final = 50_000
 
@@ -24,6 +25,11 @@ _DESCRIPTIONS: Final = frozenset(
     ("$schema", "$id", "id", "$comment", "title", "description", "default", "examples", "readOnly", "writeOnly")
 )
 _DEFINITIONS: Final = ("definitions", "$defs")
+_INTO_DEFINITIONS: Final = tuple(f"#/{name}/" for name in _DEFINITIONS)
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_DYNAMIC: Final = ("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
+_BASES: Final = ("$id", "id")
+"""Where references begin; below the root, they change the meaning of those beside them."""
 _OBJECT: Final = ("properties", "required", "additionalProperties")
 _LOWER: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _UPPER: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
@@ -58,15 +64,44 @@ def not_accepted(reader: str, writer: str) -> list[str]:
     Raises UndecidedError where that is not decided here.
     """
     new, old = loads(reader), loads(writer)
-    has_references = '"$ref"' in reader or '"$ref"' in writer
-    same_definitions = all(_definitions(new, name) == _definitions(old, name) for name in _DEFINITIONS)
+    if same(new, old):
+        return []
+    has_references = any(f'"{name}"' in text for name in _REFERENCES for text in (reader, writer))
+    if has_references:
+        is_base_same = all(same(_value_of(new, name), _value_of(old, name)) for name in _BASES)
+        _check_references(new, is_base_same=is_base_same)
+        _check_references(old, is_base_same=is_base_same)
+    same_definitions = all(same(_value_of(new, name), _value_of(old, name)) for name in _DEFINITIONS)
     if has_references and not same_definitions:
         raise UndecidedError("they use $ref, and their definitions differ")
     return _Comparison().problems(new, old, "#")
 
 
-def _definitions(schema: Any, name: str) -> Any:
+def _value_of(schema: Any, name: str) -> Any:
     return schema.get(name) if isinstance(schema, dict) else None
+
+
+def _check_references(schema: Any, *, is_base_same: bool) -> None:
+    """Raise UndecidedError unless all that is referred to is a definition, the schema itself, or another schema."""
+    todo = [(schema, True)]
+    while todo:
+        value, is_root = todo.pop()
+        if isinstance(value, list):
+            todo += [(each, False) for each in value]
+        elif isinstance(value, dict):
+            for name in _DYNAMIC if is_root else (*_DYNAMIC, *_BASES):
+                if isinstance(value.get(name), str | bool):
+                    raise UndecidedError(f"{name} changes the meaning of references")
+            target = value.get("$ref")
+            if isinstance(target, str) and not _is_clear(target, is_base_same=is_base_same):
+                raise UndecidedError(f"what the $ref {target[:100]!r} means is not compared")
+            todo += [(each, False) for each in value.values()]
+
+
+def _is_clear(target: str, *, is_base_same: bool) -> bool:
+    if target.startswith("#"):
+        return target == "#" or target.startswith(_INTO_DEFINITIONS)
+    return is_base_same
 
 
 class _Comparison:
@@ -79,7 +114,7 @@ class _Comparison:
         self._count += 1
         if self._count > MAX_COMPARISONS:
             raise RegistryError(TOO_LARGE, f"the schemas are too large: more than {MAX_COMPARISONS} places to compare")
-        if new == old or old is False:
+        if old is False or same(new, old):
             return []
         new, old = _as_object(new, path), _as_object(old, path)
         _check_undecided(new, old, path)
@@ -89,7 +124,7 @@ class _Comparison:
         if "object" in types:
             found += self._object_problems(new, old, path)
         if "array" in types and "items" in new:
-            found += self.problems(new["items"], old.get("items", True), f"{path}/items")
+            found += self.problems(new["items"], old.get("items", True), step(path, "items"))
         return found
 
     def _object_problems(self, new: Mapping[str, Any], old: Mapping[str, Any], path: str) -> list[str]:
@@ -97,16 +132,16 @@ class _Comparison:
         further_read, further_written = new.get("additionalProperties", True), old.get("additionalProperties", True)
         found = []
         for name, schema in read.items():
-            where = f"{path}/properties/{name}"
+            where = step(path, "properties", name)
             if name in written:
                 found += self.problems(schema, written[name], where)
             elif self.problems(schema, further_written, where):
                 found.append(f"PROPERTY_ADDED_TO_OPEN_CONTENT_MODEL at {where}: older data may have anything there")
         for name in written.keys() - read.keys():
-            where = f"{path}/properties/{name}"
+            where = step(path, "properties", name)
             if self.problems(further_read, written[name], where):
                 found.append(f"PROPERTY_REMOVED_FROM_CLOSED_CONTENT_MODEL at {where}: older data may have it")
-        if self.problems(further_read, further_written, f"{path}/additionalProperties"):
+        if self.problems(further_read, further_written, step(path, "additionalProperties")):
             found.append(f"ADDITIONAL_PROPERTIES_NARROWED at {path}: older data may have more properties")
         return found + _required_problems(new, old, read, path)
 
@@ -125,7 +160,7 @@ def _check_undecided(new: Mapping[str, Any], old: Mapping[str, Any], path: str) 
     for name in (new.keys() | old.keys()) - _DECIDED - _DESCRIPTIONS:
         if name in _DEFINITIONS and path == "#":
             continue
-        differs = name not in new or name not in old or new[name] != old[name]
+        differs = name not in new or name not in old or not same(new[name], old[name])
         if differs or name in _ENTANGLED:
             raise UndecidedError(f"they differ at {path}, where the keyword {name} is")
 
@@ -158,7 +193,7 @@ def _enum_problems(new: Mapping[str, Any], old: Mapping[str, Any], path: str) ->
 def _limit_problems(new: Mapping[str, Any], old: Mapping[str, Any], path: str) -> list[str]:
     found = []
     for name in (*_LOWER, *_UPPER):
-        if name not in new or new[name] == old.get(name):
+        if name not in new or same(new[name], old.get(name)):
             continue
         limits = new[name], old.get(name)
         if not all(

@@ -20,6 +20,9 @@ _BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")
 """Files that every client has, and registers nothing for."""
 
 _REQUIRED: Final = 2
+_LAST_NUMBER: Final = (1 << 29) - 1
+_RESERVED: Final = range(19_000, 20_000)
+_LONGEST_SHOWN: Final = 80
 _INTERCHANGEABLE: Final = (
     frozenset((3, 4, 5, 8, 13)),  # int64, uint64, int32, bool, uint32: one kind of varint
     frozenset((17, 18)),  # sint32, sint64
@@ -40,6 +43,7 @@ def read_protobuf(text: str, references: Iterable[str]) -> str:
     missing = [name for name in file.dependency if name not in known and not name.startswith(_BUILT_IN)]
     if missing:
         raise InvalidSchemaError(f"the schema imports {missing[0]!r}, which is not among its references")
+    _check_numbers(file)
     file.ClearField("source_code_info")
     file.ClearField("name")  # which is the reference's
     return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
@@ -52,14 +56,14 @@ def incompatible(reader: str, writer: str) -> list[str]:
     """
     new, old = _file(reader), _file(writer)
     if new.package != old.package:
-        return [f"PACKAGE_CHANGED: from {old.package!r} to {new.package!r}"]
+        return [f"PACKAGE_CHANGED: from {old.package[:80]!r} to {new.package[:80]!r}"]
     if new.syntax != old.syntax or new.edition != old.edition:
         raise UndecidedError("they have another syntax")
-    read, written = dict(_messages(new.message_type, "")), dict(_messages(old.message_type, ""))
+    read, written = dict(_messages(new.message_type)), dict(_messages(old.message_type))
     removed = [name for name in written.keys() - read.keys() if not written[name].options.map_entry]
-    found = [f"MESSAGE_REMOVED: {name}" for name in removed]
+    found = [f"MESSAGE_REMOVED: {_shown(name)}" for name in removed]
     for name in written.keys() & read.keys():
-        found += _message_problems(read[name], written[name], name)
+        found += _message_problems(read[name], written[name], _shown(name))
     return sorted(found)
 
 
@@ -81,24 +85,45 @@ def _file(text: str) -> FileDescriptorProto:
     return file
 
 
-def _messages(messages: Iterable[DescriptorProto], prefix: str) -> Iterator[tuple[str, DescriptorProto]]:
+def _check_numbers(file: FileDescriptorProto) -> None:
+    """Raise InvalidSchemaError for fields that no compiler would number so, or put into such a oneof."""
+    for name, message in _messages(file.message_type):
+        numbers = [each.number for each in message.field]
+        if len(set(numbers)) < len(numbers):
+            raise InvalidSchemaError(f"a number of a field occurs twice in the message {_shown(name)}")
+        for each in message.field:
+            if not 0 < each.number <= _LAST_NUMBER or each.number in _RESERVED:
+                raise InvalidSchemaError(f"{_shown(name)} has a field with the number {each.number}")
+            if each.HasField("oneof_index") and not 0 <= each.oneof_index < len(message.oneof_decl):
+                raise InvalidSchemaError(f"{_shown(name)} has a field in a oneof that is not there: {each.oneof_index}")
+
+
+_Path = tuple[str, ...]
+"""The names of a message and of those around it: joined, long ones would take their length for each nested one."""
+
+
+def _messages(messages: Iterable[DescriptorProto], around: _Path = ()) -> Iterator[tuple[_Path, DescriptorProto]]:
     for message in messages:
-        name = f"{prefix}{message.name}"
+        name = (*around, message.name)
         yield name, message
-        yield from _messages(message.nested_type, f"{name}.")
+        yield from _messages(message.nested_type, name)
+
+
+def _shown(name: _Path) -> str:
+    return ".".join(part[:_LONGEST_SHOWN] for part in name)
 
 
 def _message_problems(new: DescriptorProto, old: DescriptorProto, name: str) -> Iterator[str]:
     read, written = {each.number: each for each in new.field}, {each.number: each for each in old.field}
     for number, field in written.items():
-        _check_oneof(read.get(number), field, new, old, f"{name}.{field.name}")
+        _check_oneof(read.get(number), field, new, old, f"{name}.{field.name[:_LONGEST_SHOWN]}")
         if number in read:
-            yield from _field_problems(read[number], field, f"{name}.{field.name}")
+            yield from _field_problems(read[number], field, f"{name}.{field.name[:_LONGEST_SHOWN]}")
         elif field.label == _REQUIRED:
-            yield f"REQUIRED_FIELD_REMOVED: {name}.{field.name}"
+            yield f"REQUIRED_FIELD_REMOVED: {name}.{field.name[:_LONGEST_SHOWN]}"
     for number in read.keys() - written.keys():
         if read[number].label == _REQUIRED:
-            yield f"REQUIRED_FIELD_ADDED: {name}.{read[number].name}"
+            yield f"REQUIRED_FIELD_ADDED: {name}.{read[number].name[:_LONGEST_SHOWN]}"
 
 
 def _field_problems(new: FieldDescriptorProto, old: FieldDescriptorProto, name: str) -> Iterator[str]:
@@ -108,7 +133,7 @@ def _field_problems(new: FieldDescriptorProto, old: FieldDescriptorProto, name: 
         if not any(new.type in group and old.type in group for group in _INTERCHANGEABLE):
             yield f"FIELD_KIND_CHANGED: {name}"
     elif new.type_name != old.type_name:
-        yield f"FIELD_NAMED_TYPE_CHANGED: {name}, from {old.type_name} to {new.type_name}"
+        yield f"FIELD_NAMED_TYPE_CHANGED: {name}, from {old.type_name:.80} to {new.type_name:.80}"
 
 
 def _check_oneof(

@@ -12,6 +12,8 @@ from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
+from dualwrite.broker_emulator.schema_registry.avro_schema import read_avro
 from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, UndecidedError
 from dualwrite.broker_emulator.schema_registry.json_schema import not_accepted, read_json_schema
 from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, read_protobuf
@@ -44,6 +46,17 @@ ACCEPTED = [  # new, old
     ({"type": "integer", "minimum": 1}, {"type": "integer", "minimum": 2}),
     ({"type": "string", "title": "new"}, {"type": "string", "title": "old"}),
     ({"type": "integer", "multipleOf": 2, "minimum": 1}, {"type": "integer", "multipleOf": 2, "minimum": 2}),
+    *(
+        ({**schema, "title": "new"}, schema)
+        for schema in (
+            {"properties": {"next": {"$ref": "#"}, "id": {"type": "string"}}},
+            {
+                "$id": "http://a/",
+                "$defs": {"s": {}},
+                "properties": {"x": {"$ref": "#/$defs/s"}, "y": {"$ref": "other"}},
+            },
+        )
+    ),
 ]
 NOT_ACCEPTED = [
     ({"type": "integer"}, {"type": "number"}, "TYPE_NARROWED at #: number"),
@@ -57,6 +70,8 @@ NOT_ACCEPTED = [
     ({"type": "array", "items": {"type": "integer"}}, NUMBERS, "TYPE_NARROWED at #/items"),
     ({"enum": [1]}, {"enum": [1, 2]}, "ENUM_ARRAY_NARROWED"),
     ({"enum": [1]}, {}, "ENUM_ARRAY_NARROWED"),
+    ({"enum": [1]}, {"enum": [True]}, "ENUM_ARRAY_NARROWED"),
+    ({"properties": {"x": {"enum": [False, 2]}}}, {"properties": {"x": {"enum": [0, 2]}}}, "ENUM_ARRAY_NARROWED"),
     ({"type": "string", "maxLength": 4}, {"type": "string"}, "maxLength at #: 4 accepts less"),
     ({"type": "integer", "minimum": 2}, {"type": "integer", "minimum": 1}, "minimum at #: 2 accepts less"),
 ]
@@ -68,6 +83,16 @@ UNDECIDED = [
     ({"type": "array", "items": [{}]}, {"type": "array", "items": [{}, {}]}),
     ({"type": "nothing"}, {"type": "string"}),
     ({"type": "string", "maxLength": "x"}, {"type": "string"}),
+    ({"const": 1}, {"const": True}),
+    *(
+        ({**schema, "title": "new"}, {**schema, "title": "old"})
+        for schema in (
+            {"properties": {"x": {"$dynamicRef": "#n"}}},
+            {"properties": {"x": {"$ref": "#/examples/0"}}},
+            {"$defs": {"s": {"$id": "http://a/s"}}, "properties": {"x": {"$ref": "#/$defs/s"}}},
+        )
+    ),
+    ({"$id": "http://b/", "items": {"$ref": "s"}}, {"$id": "http://a/", "items": {"$ref": "s"}}),
 ]
 
 
@@ -129,7 +154,7 @@ def test_what_is_compatible_is_accepted_by_jsonschema(new: Any, old: Any, value:
         assert jsonschema.Draft202012Validator(new).is_valid(value)
 
 
-@pytest.mark.parametrize("text", ["[]", "1", '"a"', "{", "[" * 100_000])
+@pytest.mark.parametrize("text", ["[]", "1", '"a"', "{", "[" * 100_000, '{"maximum": 1e999}', '{"maximum": -1e999}'])
 def test_what_is_no_json_schema(text: str) -> None:
     with pytest.raises(InvalidSchemaError):
         read_json_schema(text)
@@ -237,3 +262,52 @@ def test_a_descriptor_of_another_file_name_is_the_same_schema() -> None:
     file.name = "other.proto"
     other = base64.b64encode(file.SerializeToString()).decode()
     assert read_protobuf(other, []) == read_protobuf(encoded(A), [])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        encoded(A, field("b", 1)),
+        encoded(field("a", 0)),
+        encoded(field("a", 19_500)),
+        encoded(field("a", 2**29)),
+        encoded(field("a", 1, oneof_index=1), **ONEOF),
+        encoded(field("a", 1, oneof_index=-1), **ONEOF),
+    ],
+)
+def test_a_descriptor_that_means_nothing_is_refused(given: str) -> None:
+    with pytest.raises(InvalidSchemaError, match=r"^(M has a field|a number of a field occurs twice in the message M)"):
+        read_protobuf(given, ())
+
+
+def _long_avro(kind: str, name: str, count: int) -> Any:
+    inner = {"type": "record", "name": "S", "fields": [{"name": f"f{index}", "type": kind} for index in range(count)]}
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": name, "type": inner}]})
+    return read_avro(text).root
+
+
+def _long_json(kind: str, name: str, count: int) -> str:
+    inner = {"type": "object", "properties": {f"f{index}": {"type": kind} for index in range(count)}}
+    return json.dumps({"type": "object", "properties": {name: inner}})
+
+
+def _long_protobuf(kind: str, name: str, count: int) -> str:
+    file = FileDescriptorProto(name="f.proto", package="p")
+    file.message_type.add(name=name, nested_type=[DescriptorProto(name=f"{kind}{index}") for index in range(count)])
+    return base64.b64encode(file.SerializeToString()).decode()
+
+
+@pytest.mark.parametrize(
+    ("made", "compare", "kinds"),
+    [
+        (_long_avro, unreadable, ("string", "int")),
+        (_long_json, not_accepted, ("string", "integer")),
+        (_long_protobuf, incompatible, ("a", "b")),
+    ],
+)
+def test_a_long_name_is_not_repeated_in_each_problem(made: Any, compare: Any, kinds: tuple[str, str]) -> None:
+    count = 500
+    new, old = (made(kind, "a" * 100_000, count) for kind in kinds)
+    found = compare(new, old)
+    assert len(found) == count
+    assert max(map(len, found)) < 600
