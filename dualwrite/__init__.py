@@ -6,6 +6,9 @@ The public names are imported when they are first used, so that importing an err
 
 from __future__ import annotations
 
+# It registers a function to be called when the main thread ends, which it cannot do later: an import of it, as uvloop
+# does one, fails then. Threads may go on after the main thread, and first use the library then.
+import concurrent.futures.thread  # noqa: F401
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import extend_path

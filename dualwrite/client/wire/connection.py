@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +30,7 @@ from dualwrite.client.wire.codec import (
     decode_api_versions,
     encode_api_versions,
 )
+from dualwrite.client.wire.in_a_thread import in_a_thread
 from dualwrite.client.wire.malformed import MalformedResponseError
 from dualwrite.client.wire.security import (
     NOT_TLS,
@@ -377,12 +379,8 @@ class Connector:
         return connection
 
     async def _open(self, host: str, port: int, new_connection: NewConnection) -> Connection:
-        loop = asyncio.get_running_loop()
         try:
-            name = host if self._tls is not None else None
-            _, connection = await loop.create_connection(
-                new_connection, host, port, ssl=self._tls, server_hostname=name
-            )
+            return await _connected(host, port, new_connection, self._tls)
         except ssl.SSLError as error:
             refusal = refusal_of_handshake(error, host)
             if refusal is not None:
@@ -393,7 +391,6 @@ class Connector:
             if self._tls is not None and not isinstance(error, ConnectionRefusedError):
                 await self._refuse_plain_listener(host, port, new_connection)
             raise
-        return connection
 
     async def _refuse_plain_listener(self, host: str, port: int, new_connection: NewConnection) -> None:
         """Raise `AuthenticationError` if the listener speaks Kafka without TLS.
@@ -401,12 +398,34 @@ class Connector:
         Such a listener closes the connection at a TLS handshake; but so does a broker that is shutting down.
         """
         with contextlib.suppress(OSError):
-            _, connection = await asyncio.get_running_loop().create_connection(new_connection, host, port)
+            connection = await _connected(host, port, new_connection, None)
             try:
                 await connection.negotiate()
             finally:
                 connection.close()
             raise AuthenticationError(NOT_TLS)
+
+
+async def _connected(host: str, port: int, new_connection: NewConnection, tls: ssl.SSLContext | None) -> Connection:
+    """Connect to the first address of a host that accepts; raise the last error if none does.
+
+    The host's name is looked up in a thread of its own: a loop does it in its default executor.
+    """
+    loop = asyncio.get_running_loop()
+    found = await in_a_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    addresses = list(dict.fromkeys(address[0] for *_, address in found))
+    name = None if tls is None else host
+    for address in addresses:
+        try:
+            _, connection = await loop.create_connection(new_connection, address, port, ssl=tls, server_hostname=name)
+        except ssl.SSLError:
+            raise
+        except OSError:
+            if address == addresses[-1]:
+                raise
+        else:
+            return connection
+    raise AssertionError("getaddrinfo() raises for a host without an address")
 
 
 class _Progress:

@@ -8,17 +8,16 @@ token provider's exception, because its text may quote a request.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import ssl
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from dualwrite.client.error_texts import error_name
 from dualwrite.client.messages import BrokerFeatures
 from dualwrite.client.wire import codec
+from dualwrite.client.wire.in_a_thread import in_a_thread
 from dualwrite.client.wire.kafka_python import (
     AbstractTokenProvider,
     SaslMechanismOAuth,
@@ -193,7 +192,7 @@ class Login:
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
         try:
-            return await _in_a_thread(step)
+            return await in_a_thread(step)
         except AuthenticationError:
             raise
         except Exception as error:  # raised by a mechanism: a wrong signature, a missing field, invalid text
@@ -300,30 +299,3 @@ def _version(features: BrokerFeatures, api: Api) -> int:
             "client need: use Apache Kafka 2.2 or newer"
         )
     return version
-
-
-async def _in_a_thread(step: Callable[[], Any]) -> Any:
-    """Run `step` in a daemon thread and return its result; a step that never returns does not block the exit."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: Exception | None) -> None:
-        if not done.done():
-            if error is None:
-                done.set_result(result)
-            else:
-                done.set_exception(error)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = step()
-        except Exception as raised:
-            error = raised
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:  # the loop was closed meanwhile
-            return
-
-    threading.Thread(target=run, name="dualwrite-login", daemon=True).start()
-    return await done

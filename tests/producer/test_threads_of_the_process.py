@@ -1,0 +1,61 @@
+"""Threads that outlive the main thread, and threads that are none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from dualwrite.broker_emulator import Emulator
+from dualwrite.client.io_thread import IoThread
+from dualwrite.errors import ConfigError
+
+LATE = """
+import sys, threading, time
+if not {uvloop}:
+    sys.modules["uvloop"] = None
+import dualwrite
+
+def late():
+    while not threading._SHUTTING_DOWN or not getattr(sys.modules.get("concurrent.futures.thread"), "_shutdown", True):
+        time.sleep(0.001)
+    {steps}
+    print("sent")
+
+threading.Thread(target=late).start()
+"""
+IN_THREAD = "with dualwrite.Producer(bootstrap_servers={servers!r}) as p: p.send('t', b'x').result(60)"
+IN_LOOP = """
+    import asyncio
+    async def main():
+        async with dualwrite.AsyncProducer(bootstrap_servers={servers!r}) as producer:
+            await (await producer.send("t", b"x"))
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("steps", [IN_THREAD, IN_LOOP], ids=["thread", "loop"])
+@pytest.mark.parametrize("uvloop", [True, False], ids=["uvloop", "asyncio"])
+def test_a_producer_that_is_made_after_the_main_thread_has_ended(uvloop: bool, steps: str) -> None:
+    with Emulator(topics={"t": 1}, listen="localhost:0") as emulator:
+        program = LATE.format(uvloop=uvloop, steps=steps.format(servers=emulator.bootstrap_servers))
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (ran.stdout, ran.stderr, ran.returncode) == ("sent\n", "", 0)
+        assert [record.value for record in emulator.records("t")] == [b"x"]
+
+
+@pytest.mark.parametrize(
+    ("library", "module", "question"),
+    [("gevent", "gevent.monkey", "is_module_patched"), ("eventlet", "eventlet.patcher", "is_monkey_patched")],
+)
+def test_greenlets_in_place_of_threads_are_refused(
+    monkeypatch: pytest.MonkeyPatch, library: str, module: str, question: str
+) -> None:
+    patched: Any = types.ModuleType(module)
+    setattr(patched, question, lambda name: name in ("threading", "thread"))
+    monkeypatch.setitem(sys.modules, module, patched)
+    with pytest.raises(ConfigError, match=rf"^{library} has replaced this process's threads by greenlets"):
+        IoThread()
