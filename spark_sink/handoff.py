@@ -39,6 +39,8 @@ class FilePlan:
     location: str
     """The table's, as the commit store keeps it."""
     directory: str
+    owner: int
+    """By which the files are named, see `LakeStore.owner`."""
     columns: pa.Schema
     """Names, types and field ids, as the table has them."""
 

@@ -1,6 +1,7 @@
 """The data file of one attempt: Parquet in a directory of the table, whose log does not name it yet.
 
-Its name has the id of the attempt, so no two attempts write one file, and the store alone tells whose it is.
+Its name has the id of the attempt, so no two attempts write one file, and the number of the sink in its store, so a
+store can tell its files from those of others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class DataFile:
         """Begin without a file, which appears with the first rows."""
         self._options = options
         self._columns = plan.columns
-        self._path = Path(plan.directory, file_name(attempt_id))
+        self._path = Path(plan.directory, file_name(plan.owner, attempt_id))
         self._writer: pq.ParquetWriter | None = None
         self._waiting: list[pa.RecordBatch] = []
         self.rows = 0

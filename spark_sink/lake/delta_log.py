@@ -17,7 +17,7 @@ from spark_sink.lake.columns import LakeColumns
 from spark_sink.lake.delta_support import DeltaTraits, why_unsupported
 from spark_sink.lake.files import flush_directory, flush_file, library_missing
 from spark_sink.lake.place import LakePlace
-from spark_sink.lake.table_log import LakeState, NewFile
+from spark_sink.lake.table_log import LakeState, Mark, NewFile
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -28,6 +28,8 @@ _READ_TRIES: Final = 10
 _LATE: Final = re.compile(r"Failed to commit transaction: \d+")
 """The library's sentence for a version that another writer has taken, with the number of its own tries."""
 _BUSY: Final = "other writers commit to it all the time"
+_MARKS: Final = ("/owner", "", "/batch")
+"""What follows the sink's id, which has no slash, in the application ids of the parts of a mark."""
 _WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
 """Those that deltalake commits to: 6 has identity columns, and 7 names its features."""
 
@@ -94,12 +96,12 @@ class DeltaLog:
             version=str(table.version()),
             table_id=str(about.id),
             directory=self._directory,
-            published=table.transaction_version(self._sink_id),
+            mark=Mark(*(table.transaction_version(f"{self._sink_id}{each}") for each in _MARKS)),
             columns=LakeColumns(pa.schema(table.schema().to_arrow()), why_unsupported(traits)),
             handle=table,
         )
 
-    def add(self, state: LakeState, generation: int, files: Sequence[NewFile]) -> Exception | None:
+    def add(self, state: LakeState, mark: Mark, files: Sequence[NewFile]) -> Exception | None:
         """See `TableLog.add`: the version after `state` is tried, and no two commits get the same one."""
         from deltalake import CommitProperties
         from deltalake.exceptions import CommitFailedError
@@ -117,7 +119,12 @@ class DeltaLog:
                 state.handle.schema(),
                 # The library's own retries would add the files again after a version that has them already.
                 commit_properties=CommitProperties(
-                    max_commit_retries=0, app_transactions=[Transaction(self._sink_id, generation, now_ms)]
+                    max_commit_retries=0,
+                    app_transactions=[
+                        Transaction(f"{self._sink_id}{each}", value, now_ms)
+                        for each, value in zip(_MARKS, (mark.owner, mark.generation, mark.batch), strict=True)
+                        if value is not None
+                    ],
                 ),
                 # Checkpoints are not flushed to disk; so what they replace stays until another writer cleans it up.
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),

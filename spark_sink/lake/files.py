@@ -12,9 +12,9 @@ from spark_sink.lake.place import LakePlace
 _PACKAGES: Final = {"Delta": ("deltalake", "spark-delta"), "Iceberg": ("pyiceberg", "spark-iceberg")}
 
 
-def file_name(attempt_id: str) -> str:
-    """Return the name of the file of an attempt; no engine hides names that begin like this."""
-    return f"dualwrite-{attempt_id}.parquet"
+def file_name(owner: int, attempt_id: str) -> str:
+    """Return the name of the file of an attempt of this sink of this store; engines do not hide such names."""
+    return f"dualwrite-{owner:016x}-{attempt_id}.parquet"
 
 
 def flush_file(path: Path) -> None:

@@ -46,14 +46,15 @@ def append(
 ) -> None:
     """Add files, and set properties of the table, if the metadata file at `location` is the current one.
 
-    `summary` goes into the snapshot. Raises StaleError; after any other error the commit may have been made, or may be
-    later.
+    `summary` goes into the snapshot; without it there is none. Raises StaleError; after any other error the commit may
+    have been made, or may be later.
     """
     io = _RecordingIO()
     transaction = _Transaction(Table(name, metadata, location, io, _OneCommit(pointer, io)))
-    with transaction.update_snapshot(snapshot_properties=summary).merge_append() as snapshot:
-        for file in files:
-            snapshot.append_data_file(_data_file(metadata, file))
+    if summary:
+        with transaction.update_snapshot(snapshot_properties=summary).merge_append() as snapshot:
+            for file in files:
+                snapshot.append_data_file(_data_file(metadata, file))
     transaction.set_properties(properties)
     try:
         transaction.commit_transaction()

@@ -17,13 +17,15 @@ from spark_sink.lake.files import flush_directory, flush_file, library_missing
 from spark_sink.lake.iceberg_pointer import TablePointer
 from spark_sink.lake.iceberg_support import IcebergTraits, local_path, why_unsupported
 from spark_sink.lake.place import LakePlace
-from spark_sink.lake.table_log import LakeState, NewFile
+from spark_sink.lake.table_log import LakeState, Mark, NewFile
 
 if TYPE_CHECKING:
     from pyiceberg.schema import Schema
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
+_MARKS: Final = ("owner", "generation", "batch")
+"""The ends of the names of the properties that are the parts of a mark."""
 _SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
 """Types that pyiceberg makes of Iceberg's, and those that Spark's rows and our files have."""
 
@@ -101,24 +103,23 @@ class IcebergLog:
 
         metadata = FromInputFile.table_metadata(PyArrowFileIO({}).new_input(location))
         unsupported = why_unsupported(_traits(metadata))
-        published = metadata.properties.get(self._property)
         return LakeState(
             version=location,
             table_id=str(metadata.table_uuid),
             directory=f"{str(local_path(metadata.location)).removesuffix('/')}/data",
-            published=None if published is None else int(published),
+            mark=Mark(*(_number(metadata.properties.get(self._property(each))) for each in _MARKS)),
             columns=LakeColumns(_columns(metadata.schema()) if unsupported is None else pa.schema([]), unsupported),
             handle=metadata,
         )
 
-    @property
-    def _property(self) -> str:
-        return f"dualwrite.{self._sink_id}.generation"
+    def _property(self, part: str) -> str:
+        return f"dualwrite.{self._sink_id}.{part}"
 
-    def add(self, state: LakeState, generation: int, files: Sequence[NewFile]) -> Exception | None:
+    def add(self, state: LakeState, mark: Mark, files: Sequence[NewFile]) -> Exception | None:
         """See `TableLog.add`: the catalog's pointer is moved only from the metadata file of `state`."""
         from spark_sink.lake.iceberg_commit import append
 
+        parts = zip(_MARKS, (mark.owner, mark.generation, mark.batch), strict=True)
         try:
             append(
                 self._pointer,
@@ -126,8 +127,10 @@ class IcebergLog:
                 state.handle,
                 state.version,
                 files,
-                properties={self._property: str(generation)},
-                summary={"dualwrite.sink-id": self._sink_id, "dualwrite.generation": str(generation)},
+                properties={self._property(part): str(value) for part, value in parts if value is not None},
+                summary={}
+                if mark.generation is None
+                else {"dualwrite.sink-id": self._sink_id, "dualwrite.generation": str(mark.generation)},
             )
         except Exception as error:
             return error
@@ -201,6 +204,10 @@ def _columns(schema: Schema) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
     return pa.schema([field.with_type(_SMALL.get(field.type, field.type)) for field in schema_to_pyarrow(schema)])
+
+
+def _number(value: str | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def _path(location: str) -> Path:

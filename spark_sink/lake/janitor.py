@@ -47,7 +47,7 @@ class Janitor:
 
     def _begun(self) -> dict[str, str]:
         begun = self._ledger.unrecorded(self._sink_id)
-        return {each: location for each, location in begun.items() if _path(location, each).exists()}
+        return {each: location for each, location in begun.items() if self._path(location, each).exists()}
 
     def _here(self, condemned: Mapping[str, str]) -> dict[str, str]:
         """Return those of directories that this machine has."""
@@ -55,8 +55,8 @@ class Janitor:
 
     def _delete(self, condemned: Mapping[str, str]) -> list[str]:
         for location in set(condemned.values()):
-            self._check(location, {file_name(each) for each, where in condemned.items() if where == location})
-        return [each for each, location in condemned.items() if _deleted(location, each)]
+            self._check(location, {self._name(each) for each, where in condemned.items() if where == location})
+        return [each for each, location in condemned.items() if self._deleted(location, each)]
 
     def _check(self, location: str, names: set[str]) -> None:
         place = LakePlace.of(location)
@@ -72,22 +72,22 @@ class Janitor:
                 "newer database back"
             )
 
+    def _name(self, attempt_id: str) -> str:
+        return file_name(self._ledger.owner(self._sink_id), attempt_id)
+
+    def _path(self, location: str, attempt_id: str) -> Path:
+        return _directory(location) / self._name(attempt_id)
+
+    def _deleted(self, location: str, attempt_id: str) -> bool:
+        """Delete the file of an attempt; return whether it is gone."""
+        try:
+            self._path(location, attempt_id).unlink(missing_ok=True)
+        except OSError as error:
+            table = LakePlace.of(location).named
+            _log.warning("the data file of the attempt %s of %s was not deleted: %s", attempt_id, table, error)
+            return False
+        return True
+
 
 def _directory(location: str) -> Path:
     return Path(str(LakePlace.of(location).directory))
-
-
-def _path(location: str, attempt_id: str) -> Path:
-    return _directory(location) / file_name(attempt_id)
-
-
-def _deleted(location: str, attempt_id: str) -> bool:
-    """Delete the file of an attempt; return whether it is gone."""
-    try:
-        _path(location, attempt_id).unlink(missing_ok=True)
-    except OSError as error:
-        _log.warning(
-            "the data file of the attempt %s of %s was not deleted: %s", attempt_id, LakePlace.of(location).named, error
-        )
-        return False
-    return True

@@ -47,7 +47,7 @@ class Lake:
         self._publisher = publisher
 
     def plan_for(self, schema: pa.Schema) -> FilePlan:
-        """PLAN: return where data files will be, and the columns that they will have. Changes no table.
+        """PLAN: return where data files will be, and the columns that they will have. The first one claims the table.
 
         Raises SinkOptionError if rows of this schema do not fit the table, and what `Publisher.read` raises.
         """
@@ -63,9 +63,11 @@ class Lake:
                 known.table_id,
             )
         columns = file_columns(self._options, schema, state.columns)
+        if state.mark.owner is None:
+            self._publisher.claim(self._place)
         if self._place.catalog is not None:
             create_directory(Path(state.directory))
-        return FilePlan(location, state.directory, columns)
+        return FilePlan(location, state.directory, self._ledger.owner(self._sink_id), columns)
 
     def check_decision(self, decision: Decision) -> ChosenTable:
         """COMMIT: check that the files can be added once the batch is decided; return the table.
@@ -76,7 +78,13 @@ class Lake:
         Raises DualTableError, StoreWentBackError and what `Publisher.read` raises; then nothing is decided.
         """
         state = self._publisher.read(self._place)
-        newest = state.published
+        owner, newest = state.mark.owner, state.mark.generation
+        if owner is None:
+            raise DualTableError(
+                f"batch {decision.batch_id} of the query {decision.query_id} is not decided, because "
+                f"{self._place.named} was replaced while it was written, and is not claimed by this sink. Nothing of "
+                "the batch is visible; start the query again"
+            )
         if newest is not None and decision.generation is not None and self._decided() < decision.generation <= newest:
             raise StoreWentBackError(
                 f"{self._place.named} has generation {newest} of the sink {self._sink_id!r} already, and this batch "
@@ -84,7 +92,7 @@ class Lake:
                 "decided; start the query again, which says what to do"
             )
         for attempt_id, (rows, size) in self._recorded(decision).items():
-            found = examined(Path(state.directory, file_name(attempt_id)), size=size, rows=rows)
+            found = examined(Path(state.directory, file_name(owner, attempt_id)), size=size, rows=rows)
             if isinstance(found, str):
                 raise DualTableError(
                     f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {found}. Nothing of "

@@ -17,17 +17,18 @@ from typing import Final
 import pyarrow as pa
 
 from spark_sink import commands
-from spark_sink.errors import BatchLostError, DualTableError, SinkError, SinkOptionError, StoreWentBackError
+from spark_sink.errors import BatchLostError, DualTableError, SinkError, SinkOptionError
 from spark_sink.lake.columns import check_file
 from spark_sink.lake.data_file import examined
 from spark_sink.lake.files import file_name
+from spark_sink.lake.history import History
 from spark_sink.lake.opening import OpenLog, open_log
 from spark_sink.lake.place import LakePlace
-from spark_sink.lake.table_log import LakeState, NewFile, TableLog
+from spark_sink.lake.table_log import LakeState, Mark, NewFile, TableLog
 from spark_sink.options import DualMode, DualTable
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.store.sink_store import LakeStore
-from spark_sink.store.tables import LakeFile, LakeRow, OwedBatch
+from spark_sink.store.tables import LakeFile, OwedBatch
 
 _TRIES: Final = 30
 _WAIT_S: Final = 0.05
@@ -54,6 +55,7 @@ class Publisher:
         self._pause = pause
         self._sleep = sleep
         self._tables: dict[LakePlace, TableLog] = {}
+        self._history = History(sink_id, ledger)
 
     def publish(self) -> tuple[OwedBatch, ...]:
         """Publish what is owed; return it.
@@ -69,12 +71,27 @@ class Publisher:
     def read(self, place: LakePlace) -> LakeState:
         """Read a table for a plan or a decision, and check it against what the store knows.
 
-        Raises StoreWentBackError, DualTableError for a table that went back, and what `TableLog.read` raises.
+        Raises SinkOptionError for a table that the sink of this id and another store has claimed, StoreWentBackError,
+        DualTableError for a table that went back, and what `TableLog.read` raises.
         """
         before = self._ledger.row(self._sink_id)
         state = self._table(place).read()
-        self._check_history(place.at(state.directory), state, before)
+        self._history.check(place.at(state.directory), state, before)
         return state
+
+    def claim(self, place: LakePlace) -> None:
+        """Claim a table for the sink of this id and this store, durably. Raises what `read` does, and SinkError."""
+        table, mark = self._table(place), Mark(self._ledger.owner(self._sink_id))
+        self._commit_once(
+            table,
+            read=lambda: self.read(place),
+            is_there=lambda state: state.mark.owner is not None,
+            add=lambda state: table.add(state, mark, ()),
+            failed=lambda reason: SinkError(
+                f"{place.named} could not be claimed for the sink {self._sink_id!r}: {_why(reason)}. Nothing new has "
+                "begun; start the query again"
+            ),
+        )
 
     def file_names(self, place: LakePlace) -> set[str]:
         """Read a table in the same way; return the names of its data files."""
@@ -91,25 +108,49 @@ class Publisher:
     def _publish(self, batch: OwedBatch) -> None:
         place = LakePlace.of(batch.location)
         table = self._table_for(batch, place)
-        version, reason = "", None
-        for number in range(_TRIES):
-            state = self._read_for(batch, place)
-            if state.published is not None and state.published >= batch.generation:
-                if not table.flush(state):
-                    continue
-                self._pause(PausePoint.BEFORE_FORGETTING)
-                self._ledger.published(batch)
-                return
-            if reason is not None and state.version == version:
-                raise self._not_added(batch, reason) from reason
-            if number:
-                self._sleep(_WAIT_S * min(number, 10))
+
+        def add(state: LakeState) -> Exception | None:
             self._check_files(batch, place, state)
             self._pause(PausePoint.BEFORE_ADDITION)
-            files = [NewFile(_path(place, file), file.size, file.rows) for file in batch.files]
-            version, reason = state.version, table.add(state, batch.generation, files)
+            owner = self._ledger.owner(self._sink_id)
+            files = [NewFile(_path(place, owner, file), file.size, file.rows) for file in batch.files]
+            reason = table.add(state, Mark(owner, batch.generation, batch.mark), files)
             self._pause(PausePoint.AFTER_ADDITION)
-        raise self._not_added(batch, reason)
+            return reason
+
+        self._commit_once(
+            table,
+            read=lambda: self._read_for(batch, place),
+            is_there=lambda state: self._history.has(place, state, batch),
+            add=add,
+            failed=lambda reason: self._not_added(batch, reason),
+        )
+        self._pause(PausePoint.BEFORE_FORGETTING)
+        self._ledger.published(batch)
+
+    def _commit_once(
+        self,
+        table: TableLog,
+        *,
+        read: Callable[[], LakeState],
+        is_there: Callable[[LakeState], bool],
+        add: Callable[[LakeState], Exception | None],
+        failed: Callable[[Exception | None], SinkError],
+    ) -> None:
+        """Add to the table until it has what was to be added, read anew and flushed to disk."""
+        version, reason = "", None
+        for number in range(_TRIES):
+            state = read()
+            if is_there(state):
+                if table.flush(state):
+                    return
+                continue
+            if reason is not None and state.version == version:
+                raise failed(reason) from reason
+            if number:
+                self._sleep(_WAIT_S * min(number, 10))
+            version, reason = state.version, add(state)
+        raise failed(reason)
 
     def _table_for(self, batch: OwedBatch, place: LakePlace) -> TableLog:
         try:
@@ -127,7 +168,10 @@ class Publisher:
         if state.table_id != batch.table_id:
             why = f"there is another table in its place now ({state.table_id}, not {batch.table_id})"
             raise self._lost(batch, [file.attempt_id for file in batch.files], why)
-        found = {file.attempt_id: examined(_path(place, file), size=file.size, rows=file.rows) for file in batch.files}
+        owner = self._ledger.owner(self._sink_id)
+        found = {
+            file.attempt_id: examined(_path(place, owner, file), size=file.size, rows=file.rows) for file in batch.files
+        }
         reasons = {attempt_id: reason for attempt_id, reason in found.items() if isinstance(reason, str)}
         if reasons:
             raise self._lost(batch, list(reasons), "; ".join(sorted(reasons.values())[:5]))
@@ -159,45 +203,16 @@ class Publisher:
         )
 
     def _not_added(self, batch: OwedBatch, reason: Exception | None) -> SinkError:
-        why = "other writers commit to it all the time" if reason is None else " ".join(str(reason).split())
         return SinkError(
             f"batch {batch.batch_id} of the query {batch.query_id} is decided, but could not be added to "
-            f"{LakePlace.of(batch.location).named}: {why}. It stays decided; the next plan, or "
+            f"{LakePlace.of(batch.location).named}: {_why(reason)}. It stays decided; the next plan, or "
             f"{commands.recover(self._sink_id, schema=self._schema)}, adds it"
         )
 
-    # ---- the history of the table and the store's -----------------------------------------------------------
 
-    def _check_history(self, place: LakePlace, state: LakeState, before: LakeRow | None) -> None:
-        """Check the table against the store: `before` was read before the table.
-
-        The store decides first, so what the table has must be in the store when that is read after the table; and what
-        the store has noted as published must be in a table that is read after the store.
-        """
-        self._check_store_is_not_behind(place, state, before)
-        if before is None or (before.location, before.table_id) != (place.location, state.table_id):
-            return  # another table, which has nothing of this sink yet
-        if before.published is not None and (state.published is None or state.published < before.published):
-            raise DualTableError(
-                f"{place.named} had the batch of generation {before.published} of the sink "
-                f"{self._sink_id!r}, and now its newest is {state.published}: an older copy of it was restored. "
-                "Nothing new has begun. Bring the newer table back; or, if it is to stay without those rows, set "
-                "`published` of the sink's row in dw_lake to NULL"
-            )
-
-    def _check_store_is_not_behind(self, place: LakePlace, state: LakeState, before: LakeRow | None) -> None:
-        if state.published is None or (before is not None and state.published <= before.decided):
-            return
-        now = self._ledger.row(self._sink_id)
-        if now is None or state.published > now.decided:
-            known = "none" if now is None else f"{now.decided} as the newest"
-            raise StoreWentBackError(
-                f"{place.named} has a batch of generation {state.published} of the sink {self._sink_id!r}, but the "
-                f"commit store has {known}: the database has lost decisions. Nothing new has begun. Bring the newer "
-                "database back; if it is gone, compare table and topic, and go on with a new sinkId and a new "
-                "checkpoint after the last batch that is written"
-            )
+def _path(place: LakePlace, owner: int, file: LakeFile) -> Path:
+    return Path(str(place.directory), file_name(owner, file.attempt_id))
 
 
-def _path(place: LakePlace, file: LakeFile) -> Path:
-    return Path(str(place.directory), file_name(file.attempt_id))
+def _why(reason: Exception | None) -> str:
+    return "other writers commit to it all the time" if reason is None else " ".join(str(reason).split())

@@ -11,6 +11,18 @@ from spark_sink.lake.columns import LakeColumns
 
 
 @dataclass(frozen=True)
+class Mark:
+    """What the table notes of a sink. Numbers have 63 bits."""
+
+    owner: int | None
+    """The sink's number in its commit store: no other store has the same sink with the same one, except a copy."""
+    generation: int | None = None
+    """Of the sink's last batch in the table; None if it has none."""
+    batch: int | None = None
+    """That batch's own number."""
+
+
+@dataclass(frozen=True)
 class LakeState:
     """A table as it was read."""
 
@@ -20,8 +32,8 @@ class LakeState:
     """Another one if the table was dropped and created again."""
     directory: str
     """Where data files are put."""
-    published: int | None
-    """The generation of the sink's last batch in the table; None if it has none."""
+    mark: Mark
+    """Of the sink for which the table was read."""
     columns: LakeColumns
     handle: Any
     """What the log itself needs of this state."""
@@ -42,11 +54,11 @@ class TableLog(Protocol):
     def read(self) -> LakeState:
         """Read the newest state. Raises SinkOptionError if there is no table or no library, SinkError otherwise."""
 
-    def add(self, state: LakeState, generation: int, files: Sequence[NewFile]) -> Exception | None:
-        """Try to add the files in one commit after exactly this state, with the generation; return what went wrong.
+    def add(self, state: LakeState, mark: Mark, files: Sequence[NewFile]) -> Exception | None:
+        """Try to add the files and the mark in one commit after exactly this state; return what went wrong.
 
-        Only the table read anew says whether it has them: also after an error, and also without one. The commit may
-        also take effect later.
+        Without a generation, the mark only claims the table for the sink, and there are no files. Only the table read
+        anew says whether it has them: also after an error, and also without one. The commit may also take effect later.
         """
 
     def flush(self, state: LakeState) -> bool:

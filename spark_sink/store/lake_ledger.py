@@ -6,25 +6,30 @@ outlives batches and attempts, so nothing that is owed is ever pruned.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Collection
 from typing import Final
 
 import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
 
 from spark_sink.attempt.states import AttemptEvent, after
 from spark_sink.errors import DualTableError, SinkError
 from spark_sink.store.tables import DETAIL_LENGTH, Decision, LakeFile, LakeRow, OwedBatch, StoreTables
 from spark_sink.store.transactions import StoreTransactions
 
+_MARK_BITS: Final = 63
+_OWNER: Final = 0
+"""The generation of the sink's own mark; that of a plan is higher."""
 _CONDEMNED: Final = (after(AttemptEvent.CONDEMN), after(AttemptEvent.ABORT))
 
 
 class LakeLedger:
-    """The tables `dw_lake` and `dw_lake_file`."""
+    """The tables `dw_lake`, `dw_lake_file` and `dw_lake_mark`."""
 
     def __init__(self, transactions: StoreTransactions, tables: StoreTables) -> None:
         self._transactions = transactions
-        self._lake, self._file = tables.lake, tables.lake_file
+        self._lake, self._file, self._mark = tables.lake, tables.lake_file, tables.lake_mark
         self._attempt = tables.attempt
 
     # ---- in transactions of the store -----------------------------------------------------------------------
@@ -63,6 +68,8 @@ class LakeLedger:
         values = {"decided_at": sa.func.now(), "table_id": table_id}
         connection.execute(sa.update(self._file).where(winners).values(values))
         self._advance(connection, decision, location, table_id)
+        if decision.winners:
+            self._add_mark(connection, decision.sink_id, decision.generation)
 
     def _advance(self, connection: sa.Connection, decision: Decision, location: str, table_id: str) -> None:
         mine = self._lake.c.sink_id == decision.sink_id
@@ -80,7 +87,27 @@ class LakeLedger:
             values["published"] = None
         connection.execute(sa.update(self._lake).where(mine).values(values))
 
+    def _add_mark(self, connection: sa.Connection, sink_id: str, generation: int | None) -> None:
+        values = {"sink_id": sink_id, "generation": generation, "mark": secrets.randbits(_MARK_BITS)}
+        connection.execute(sa.insert(self._mark).values(values))
+
     # ---- transactions of its own ----------------------------------------------------------------------------
+
+    def owner(self, sink_id: str) -> int:
+        """See `LakeStore.owner`."""
+        m = self._mark.c
+        query = sa.select(m.mark).where(m.sink_id == sink_id, m.generation == _OWNER)
+
+        def known(connection: sa.Connection) -> int | None:
+            mark: int | None = connection.scalar(query)
+            return mark
+
+        while (mark := self._transactions.read(known)) is None:
+            try:
+                self._transactions.write(lambda connection: self._add_mark(connection, sink_id, _OWNER))
+            except IntegrityError:
+                continue  # another process has just added it
+        return mark
 
     def files(self, attempt_ids: Collection[str]) -> tuple[LakeFile, ...]:
         """See `LakeStore.files`."""
@@ -112,6 +139,7 @@ class LakeLedger:
             connection.execute(sa.delete(self._file).where(*of_batch))
             update = sa.update(self._lake).where(*here, newer)
             connection.execute(update.values(published=batch.generation))
+            self._forget_marks(connection, batch.sink_id)
 
         self._transactions.write(steps)
 
@@ -127,7 +155,15 @@ class LakeLedger:
         f = self._file.c
         named = (f.sink_id == sink_id, f.query_id == query_id, f.batch_id == batch_id)
         lost = (f.decided_at.is_not(None), f.detail.is_not(None))
-        return connection.execute(sa.delete(self._file).where(*named, *lost)).rowcount
+        count = connection.execute(sa.delete(self._file).where(*named, *lost)).rowcount
+        self._forget_marks(connection, sink_id)
+        return count
+
+    def _forget_marks(self, connection: sa.Connection, sink_id: str) -> None:
+        """Delete the marks of batches of which nothing is owed any more."""
+        f, m = self._file.c, self._mark.c
+        is_owed = sa.exists().where(f.sink_id == sink_id, f.generation == m.generation, f.decided_at.is_not(None))
+        connection.execute(sa.delete(self._mark).where(m.sink_id == sink_id, m.generation > _OWNER, ~is_owed))
 
     # ---- what is condemned ----------------------------------------------------------------------------------
 
@@ -173,8 +209,10 @@ class LakeLedger:
         return None if row is None else LakeRow(row.location, row.table_id, row.decided, row.published)
 
     def _owed(self, connection: sa.Connection, sink_id: str) -> tuple[OwedBatch, ...]:
-        f = self._file.c
-        query = sa.select(self._file).where(f.sink_id == sink_id, f.decided_at.is_not(None))
+        f, m = self._file.c, self._mark.c
+        marked = self._file.outerjoin(self._mark, sa.and_(m.sink_id == f.sink_id, m.generation == f.generation))
+        query = sa.select(self._file, m.mark).select_from(marked)
+        query = query.where(f.sink_id == sink_id, f.decided_at.is_not(None))
         batches: dict[int, list[sa.Row[tuple[object, ...]]]] = {}
         for row in connection.execute(query.order_by(f.generation, f.attempt_id)):
             batches.setdefault(row.generation, []).append(row)
@@ -190,6 +228,7 @@ def _owed_batch(rows: list[sa.Row[tuple[object, ...]]]) -> OwedBatch:
         generation=first.generation,
         location=first.location,
         table_id=first.table_id,
+        mark=first.mark,
         files=tuple(LakeFile(row.attempt_id, row.n_rows, row.n_bytes) for row in rows),
         decided_at=first.decided_at,
         detail=next((row.detail for row in rows if row.detail is not None), None),

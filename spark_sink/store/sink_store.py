@@ -71,6 +71,12 @@ class LakeStore(Protocol):
         decided before: the table could not tell the two batches apart. The transaction must then be rolled back.
         """
 
+    def owner(self, sink_id: str) -> int:
+        """Return the number by which tables know this sink of this store; it is made up at the first call.
+
+        Copies of the store have the same one. Files of the sink are named by it, too.
+        """
+
     def files(self, attempt_ids: Collection[str]) -> tuple[LakeFile, ...]:
         """Return the recorded files of these attempts."""
 

@@ -117,6 +117,14 @@ class StoreTables:
             sa.Column("decided_at", sa.DateTime(timezone=True), nullable=True),
         )
 
+        # Numbers that a table of files repeats: of the sink itself, as generation 0, and of each batch that is owed.
+        self.lake_mark: Final = self._table(
+            "dw_lake_mark",
+            sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
+            sa.Column("generation", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("mark", sa.BigInteger, nullable=False),
+        )
+
     def _table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
         # InnoDB, whatever the server's default is: other engines do not have transactions.
         return sa.Table(name, self.metadata, *parts, mysql_engine="InnoDB", mariadb_engine="InnoDB")
@@ -158,8 +166,8 @@ class StoreTables:
 def missing_tables(schema: str | None) -> SinkError:
     """Return the error for a database without a commit store."""
     return SinkError(
-        "the tables dw_sink, dw_batch, dw_attempt, dw_retired, dw_lake and dw_lake_file are not all in this database; "
-        "nothing was written: "
+        "the tables dw_sink, dw_batch, dw_attempt, dw_retired, dw_lake, dw_lake_file and dw_lake_mark are not all in "
+        "this database; nothing was written: "
         f"create them with {commands.init_store(schema=schema)}, or let the sink do it (commitStore.createTables=true)"
     )
 
@@ -334,6 +342,8 @@ class OwedBatch:
     generation: int
     location: str
     table_id: str
+    mark: int | None
+    """What the table notes with the batch: no other store has the same generation with the same mark."""
     files: tuple[LakeFile, ...]
     decided_at: dt.datetime
     detail: str | None

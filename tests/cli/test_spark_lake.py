@@ -67,7 +67,7 @@ def test_what_is_owed_is_shown_and_published(world: World, table: LakeTable, cal
 
 def test_a_file_that_is_gone_is_shown_until_it_is_acknowledged(world: World, table: LakeTable, call: Call) -> None:
     (batch,) = world.store.lake.owed("s")
-    Path(table.directory, file_name(batch.files[0].attempt_id)).unlink()
+    Path(table.directory, file_name(world.store.lake.owner("s"), batch.files[0].attempt_id)).unlink()
     recover = ("spark", "recover", *world.reach, "--apply", "--min-age", 0)
     failed = call(*recover)
     assert failed.code == 1
@@ -101,7 +101,8 @@ def test_files_of_given_up_attempts_are_deleted(world: World, table: LakeTable, 
     call("spark", "recover", *world.reach, "--condemn", "s", "--apply", "--min-age", 0)
     assert (rows(table), len(table.files())) == (["a", "b"], 2)
     (aborted,) = (each for each in world.store.attempts("s") if each.batch_id == 1)
-    Path(table.directory, file_name(aborted.attempt_id)).write_bytes(b"written by a task that woke up late")
+    late = Path(table.directory, file_name(world.store.lake.owner("s"), aborted.attempt_id))
+    late.write_bytes(b"written by a task that woke up late")
     assert call(*gc).document["files"] == {"s": 1}
     assert call(*gc, "--apply").document["files"] == {"s": 1}
     assert len(table.files()) == 2

@@ -42,7 +42,7 @@ class LakeWorld(World):
 
     def file_of(self, attempt_id: str) -> Path:
         """Return the path of the file of an attempt."""
-        return self.table.directory / file_name(attempt_id)
+        return self.table.directory / file_name(self.store.lake.owner(self.options.sink_id), attempt_id)
 
 
 def die_at(point: PausePoint) -> Pause:

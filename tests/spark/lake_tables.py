@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from spark_sink.lake.opening import open_log
 from spark_sink.lake.place import Catalog, LakePlace
-from spark_sink.lake.table_log import LakeState, TableLog
+from spark_sink.lake.table_log import LakeState, Mark, TableLog
 from spark_sink.options import DualMode, DualTable
 from tests.support.databases import unique
 
@@ -147,7 +147,8 @@ class DeltaLake(LakeTable):
     def generations(self) -> list[int]:
         logged = [each.read_text() for each in sorted(Path(self.root, "_delta_log").glob("*.json"))]
         actions = [json.loads(line) for text in logged for line in text.splitlines()]
-        return [action["txn"]["version"] for action in actions if "txn" in action]
+        marks = [action["txn"] for action in actions if "txn" in action]
+        return [mark["version"] for mark in marks if "/" not in mark["appId"]]
 
     def back_up(self, directory: Path) -> None:
         shutil.copytree(self.root, directory)
@@ -287,9 +288,9 @@ class UnreliableLog:
     def read(self) -> LakeState:
         return self._log.read()
 
-    def add(self, state: LakeState, generation: int, files: Any) -> Exception | None:
+    def add(self, state: LakeState, mark: Mark, files: Any) -> Exception | None:
         if self.has_effect:
-            self._log.add(state, generation, files)
+            self._log.add(state, mark, files)
         return OSError("no answer")
 
     def flush(self, state: LakeState) -> bool:

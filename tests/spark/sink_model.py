@@ -78,7 +78,7 @@ class World:
     def __init__(self, store: AnyStore, **options: Any) -> None:
         """`store` may be shared: the sink has an id of its own."""
         self.broker = FakeBroker()
-        self.options = sink_options(unique("sink").replace("-", "_"), **options)
+        self.options = sink_options(**({"sink_id": unique("sink").replace("-", "_")} | options))
         self.store = store
 
     @property

@@ -100,7 +100,7 @@ def _assert_published(store: CommitStore, directory: Path, path: Path) -> None:
     world = LakeWorld(store, DeltaLake(directory), dual=dual(path))
     run_batch(world.process(), 0, [1, 2])
     state = DeltaLog(LakePlace(str(path)), world.options.sink_id).read()
-    assert (state.published, owed(world)) == (1, ())
+    assert (state.mark.generation, owed(world)) == (1, ())
 
 
 @pytest.mark.parametrize("feature", ["identityColumns", "rowTracking", "domainMetadata", "newer"])

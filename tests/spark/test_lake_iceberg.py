@@ -18,6 +18,7 @@ from spark_sink.lake.iceberg_commit import StaleError
 from spark_sink.lake.iceberg_pointer import TablePointer
 from spark_sink.lake.janitor import Janitor
 from spark_sink.lake.place import Catalog, LakePlace
+from spark_sink.lake.table_log import Mark
 from spark_sink.pause_points import PausePoint as P
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, die_at, owe, owed, publisher, refusal
@@ -199,7 +200,7 @@ def test_pyiceberg_does_not_try_again_by_itself(sqlite_world: LakeWorld, sqlite_
     state = log.read()
     table.append(pa.table({"value": ["2"]}))
     current, files = table.pointer(), in_metadata(table)
-    assert isinstance(log.add(state, 1_000, []), StaleError)
+    assert isinstance(log.add(state, Mark(1, 1_000), []), StaleError)
     assert (table.pointer(), in_metadata(table)) == (current, files), "nothing is left of what was tried"
 
 
@@ -215,8 +216,8 @@ def test_what_a_commit_may_refer_to_is_not_deleted(sqlite_world: LakeWorld, sqli
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("spark_sink.lake.iceberg_log.TablePointer", Unknown)
         log = sqlite_table.log(sqlite_world.options.sink_id)
-        assert isinstance(log.add(log.read(), 7, []), OSError)
-    assert log.read().published == 7
+        assert isinstance(log.add(log.read(), Mark(1, 7), []), OSError)
+    assert log.read().mark.generation == 7
     assert before < in_metadata(sqlite_table)
 
 
@@ -239,8 +240,8 @@ def test_writers_at_once(table: IcebergLake) -> None:
     def publish(sink_id: str) -> None:
         log = table.log(sink_id)
         for generation in generations:
-            while ((state := log.read()).published or 0) < generation:
-                failures.append(log.add(state, generation, []))
+            while ((state := log.read()).mark.generation or 0) < generation:
+                failures.append(log.add(state, Mark(1, generation), []))
             log.flush(state)
 
     def append() -> None:
@@ -269,6 +270,7 @@ def test_writers_at_once(table: IcebergLake) -> None:
 def test_all_that_the_pointer_leads_to_is_flushed_before_it_is_moved(
     sqlite_world: LakeWorld, sqlite_table: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    sqlite_world.process().plan()  # which claims the table
     order: list[str] = []
     real, move, read = os.fsync, TablePointer.move, TablePointer.read_durably
 

@@ -22,6 +22,7 @@ from spark_sink.errors import (
     StoreWentBackError,
 )
 from spark_sink.lake.janitor import Janitor
+from spark_sink.lake.table_log import Mark
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark.lake_model import LakeWorld, die_at, owe, owed, publisher, refusal
@@ -261,7 +262,7 @@ def test_what_is_recorded_was_flushed_before(sqlite_world: LakeWorld, monkeypatc
         assert world.table.pointer().rpartition("/")[2] in before_forgetting
         assert before_forgetting[-1] == "metadata"
     else:
-        assert "00000000000000000001.json" in before_forgetting
+        assert "00000000000000000002.json" in before_forgetting
         assert before_forgetting[-1] == "_delta_log"
 
 
@@ -290,6 +291,9 @@ def test_a_store_that_is_new_writes_nothing(sqlite_world: LakeWorld, tmp_path: P
             connection.execute(sa.text(f"DELETE FROM {table}"))
     with pytest.raises(StoreWentBackError, match="none"):
         world.process().plan()
+    with world.database.engine.begin() as connection:
+        connection.execute(sa.text("DELETE FROM dw_lake_mark"))
+    assert "another commit store" in refusal(world, world.table.dual())
 
 
 def test_a_store_that_goes_back_before_the_decision(sqlite_world: LakeWorld, tmp_path: Path) -> None:
@@ -300,7 +304,8 @@ def test_a_store_that_goes_back_before_the_decision(sqlite_world: LakeWorld, tmp
     result = process.write(plan, 1, 0, [2])
     assert plan.generation is not None
     log = world.table.log(world.options.sink_id)
-    assert log.add(log.read(), plan.generation, []) is None
+    owner = world.store.lake.owner(world.options.sink_id)
+    assert log.add(log.read(), Mark(owner, plan.generation), []) is None
     with pytest.raises(StoreWentBackError):
         process.commit([result], 1, [2])
     assert (sorted(world.rows), world.lake_rows) == ([1], [1])
@@ -449,7 +454,7 @@ def test_a_store_that_went_back_deletes_nothing_that_the_table_has(sqlite_world:
 
 def _set_decided(world: LakeWorld, generation: int) -> None:
     with world.database.engine.begin() as connection:
-        connection.execute(sa.text("UPDATE dw_lake SET decided = :it"), {"it": generation})
+        connection.execute(sa.text("UPDATE dw_lake SET decided = :it, published = NULL"), {"it": generation})
 
 
 def test_a_file_that_nobody_recorded_is_deleted_by_gc(world: LakeWorld) -> None:

@@ -24,6 +24,10 @@ class NoLake:
         """Raise SinkOptionError."""
         _refuse()
 
+    def owner(self, sink_id: str) -> int:
+        """Raise SinkOptionError."""
+        _refuse()
+
     def files(self, attempt_ids: Collection[str]) -> tuple[LakeFile, ...]:
         """Return nothing."""
         return ()
