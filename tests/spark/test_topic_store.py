@@ -15,6 +15,7 @@ from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
 from spark_sink.store.sink_store import unavailable_means
 from spark_sink.store.tables import Decision
+from spark_sink.store.topic.log import StoredRecord
 from spark_sink.store.topic.records import Mark, NewStore, Snapshot, Update, decoded, encoded
 from spark_sink.store.topic.replica import Replica
 from spark_sink.store.topic.state import StoreState
@@ -333,6 +334,56 @@ def test_a_log_that_must_not_be_deleted_grows_with_a_warning(
     assert len(warnings) == 1
     assert "grows, because nothing old is deleted: TOPIC_AUTHORIZATION_FAILED" in warnings[0]
     assert here.partition.start == 0
+
+
+def _move_on(here: Surroundings, offset: int) -> None:
+    """Let another process write until all records before this offset are deleted."""
+    while here.partition.start < offset:
+        here.other.sinks()
+        here.other.prune("neighbour", 2)
+
+
+@pytest.mark.parametrize(("snapshots", "overtaken"), [(1, 0), (12, 0), (12, 3)])
+def test_a_process_that_the_log_has_left_behind_goes_on(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch, snapshots: int, overtaken: int
+) -> None:
+    """A fast neighbour has deleted the records after which this process would read on, and goes on to."""
+    monkeypatch.setattr("spark_sink.store.topic.replica.SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr("spark_sink.store.topic.replica._FIRST_LOOK", 4)
+    decision, read = here.batch(), here.partition.end
+    _move_on(here, read + 10 * snapshots)
+    left = [here.partition.start + 1] * overtaken
+
+    def slow_read(first: int, last: int) -> list[StoredRecord]:
+        if left:
+            _move_on(here, left.pop())
+        return FakeLog.read(here.log, first, last)
+
+    monkeypatch.setattr(here.log, "read", slow_read)
+    assert here.store.decide(decision, FAIL).anew
+    assert here.other.is_decided(SINK, QUERY, 0)
+
+
+def test_without_the_right_to_delete_a_process_reads_from_a_snapshot_on(
+    here: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_sink.store.topic.replica.SNAPSHOT_EVERY", 20)
+    monkeypatch.setattr("spark_sink.store.topic.replica._FIRST_LOOK", 2)
+    monkeypatch.setattr(here.log, "delete_before", lambda offset: None)
+    for batch_id in range(30):
+        here.store.decide(here.batch(batch_id), FAIL)
+        here.store.prune(SINK, 40)
+    log = FakeLog(here.partition)
+    read: list[int] = []
+
+    def noted(first: int, last: int) -> list[StoredRecord]:
+        read.append(first)
+        return FakeLog.read(log, first, last)
+
+    monkeypatch.setattr(log, "read", noted)
+    assert TopicStore(log).batches(SINK) == here.store.batches(SINK)
+    assert min(read) > 0
+    assert here.partition.end - min(read) < 100 < here.partition.end
 
 
 def test_what_is_too_long_is_refused_before_it_is_sent(here: Surroundings) -> None:

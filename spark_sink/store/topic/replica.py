@@ -27,8 +27,9 @@ ResultT = TypeVar("ResultT")
 SNAPSHOT_EVERY: Final = 64
 """Records between two snapshots, at least."""
 
-
 _REFRESH_TRIES: Final = 10
+_FIRST_LOOK: Final = 4 * SNAPSHOT_EVERY
+"""How many records at the end of the log are searched for a snapshot first."""
 
 
 class OutcomeUnknownError(CommitLogError):
@@ -122,11 +123,13 @@ class Replica:
     def _read_to(self, last: int) -> None:
         with self._lock:
             while self._next is None or self._next <= last:
+                is_anew = self._next is None
                 try:
                     self._read_on(last)
                 except OutOfLogError:
                     self._forget()
-                    return  # the log has lost its end, or moved on far beyond what was read: its callers begin again
+                    if is_anew:
+                        return  # the log has lost its end: callers begin again
                 except CommitLogError:
                     raise
                 except BaseException:
@@ -150,14 +153,22 @@ class Replica:
             self._apply(record)
 
     def _load(self, last: int) -> None:
+        """Read anew, from a snapshot on if there is one. Raises OutOfLogError if the log has lost its end."""
         start = self._log.start()
-        records = self._log.read(start, max(last, start))
-        base, contents = self._base(start, records)
+        while True:
+            try:
+                base, records, contents = self._ending(start, last)
+            except OutOfLogError:
+                gone, start = start, self._log.start()
+                if start == gone:
+                    raise
+            else:
+                break
         state = StoreState() if base is None else StoreState.of(base.state)
         if self._store_id is not None and state.store_id not in (None, self._store_id):
             raise self._another_store()
         self._state = state
-        self._next = start if base is None else base.upto + 1
+        self._next = 0 if base is None else base.upto + 1
         self._places = {
             each.offset: _Place(each.epoch, content.id)
             for each, content in zip(records, contents, strict=True)
@@ -170,18 +181,21 @@ class Replica:
         if self._store_id is not None and self._state.store_id is None:
             raise self._another_store()
 
-    def _base(self, start: int, records: list[StoredRecord]) -> tuple[Snapshot | None, list[Content]]:
-        """Return the first snapshot of this log's history that covers what is not in it any more; None if all is."""
+    def _ending(self, start: int, last: int) -> tuple[Snapshot | None, list[StoredRecord], list[Content]]:
+        """Read the log from its end backwards, until a snapshot covers what was not read, or all was read."""
+        first = max(start, last - _FIRST_LOOK)
+        records = self._log.read(first, max(last, first))
         contents = [decoded(record.value) for record in records]
-        if start == 0:
-            return None, contents
-        places = {each.offset: _Place(each.epoch, content.id) for each, content in zip(records, contents, strict=True)}
-        for content in contents:
-            if isinstance(content, Snapshot) and places.get(content.upto) == _Place(content.epoch, content.of):
-                return content, contents
-        raise self._is_lost(
-            f"begins at offset {start}, and no snapshot has what was before it: something has deleted it"
-        )
+        while (base := _base(records, contents)) is None and first > start:
+            beyond, first = first, max(start, first - 2 * (last - first))
+            earlier = [record for record in self._log.read(first, beyond - 1) if record.offset < beyond]
+            records = earlier + records
+            contents = [decoded(record.value) for record in earlier] + contents
+        if base is None and start > 0:
+            raise self._is_lost(
+                f"begins at offset {start}, and no snapshot has what was before it: something has deleted it"
+            )
+        return base, records, contents
 
     def _apply(self, record: StoredRecord) -> None:
         if record.offset != self._next:
@@ -281,6 +295,15 @@ class Replica:
         return self._is_lost(
             "was deleted and created again, so it holds another store than the one that was used before"
         )
+
+
+def _base(records: list[StoredRecord], contents: list[Content]) -> Snapshot | None:
+    """Return the first snapshot of this log's history that covers what is not among the records."""
+    places = {each.offset: _Place(each.epoch, content.id) for each, content in zip(records, contents, strict=True)}
+    for content in contents:
+        if isinstance(content, Snapshot) and places.get(content.upto) == _Place(content.epoch, content.of):
+            return content
+    return None
 
 
 def missing_store(topic: str) -> SinkError:
