@@ -8,12 +8,19 @@ from __future__ import annotations
 import shlex
 
 
-def acknowledge_lost(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
+def acknowledge_lost(sink_id: str, query_id: str, batch_id: int, *, schema: str | None, owed: bool = False) -> str:
     """Return the command after which a query goes on in spite of a batch; `schema` is the store's, if not the default.
 
     It declares that the records of a lost batch were dealt with, or accepts that Kafka gets those of a batch twice.
+    `owed`: also that the files which a table is owed are not to be added to it.
     """
-    return _command("acknowledge-lost", "--sink", sink_id, "--query", query_id, "--batch", str(batch_id), schema=schema)
+    more = ("--owed",) if owed else ()
+    return _command("acknowledge-lost", *_batch(sink_id, query_id, batch_id), *more, schema=schema)
+
+
+def export_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
+    """Return the command that copies the files which a table is owed, and cannot get, to a directory."""
+    return _command("export-files", *_batch(sink_id, query_id, batch_id), "--to", "DIRECTORY", schema=schema)
 
 
 def after_lost_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
@@ -37,6 +44,10 @@ def recover(sink_id: str, *, schema: str | None) -> str:
 def init_store(*, schema: str | None) -> str:
     """Return the command that creates what is missing of the store's tables."""
     return _command("init-store", schema=schema)
+
+
+def _batch(sink_id: str, query_id: str, batch_id: int) -> tuple[str, ...]:
+    return "--sink", sink_id, "--query", query_id, "--batch", str(batch_id)
 
 
 def _command(name: str, *arguments: str, schema: str | None) -> str:

@@ -18,6 +18,7 @@ from dualwrite.cli.groups import Group
 from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
+from dualwrite.cli.spark_files import command as export_files
 from dualwrite.cli.spark_phases import command as phases
 from dualwrite.cli.spark_status import command as status
 from dualwrite.cli.spark_store import commit_store, is_topic, schema_option, sink_option, topic_store
@@ -42,6 +43,7 @@ def command() -> None:
 
 command.add_command(status)
 command.add_command(phases)
+command.add_command(export_files)
 
 
 def _completion(access: KafkaAccess) -> Completion:
@@ -366,6 +368,11 @@ def _gc(
 @click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
 @click.option("--query", "query_id", required=True, metavar="ID", help="The query, as `status` shows it.")
 @click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), metavar="N", help="The batch.")
+@click.option(
+    "--owed",
+    is_flag=True,
+    help="Also give up files that a Delta or Iceberg table is owed and cannot take: it was altered, or dropped.",
+)
 @click.pass_context
 def _acknowledge_lost(
     ctx: click.Context,
@@ -376,6 +383,7 @@ def _acknowledge_lost(
     sink_id: str,
     query_id: str,
     batch_id: int,
+    owed: bool,
 ) -> None:
     """Declare that the records which a LOST batch lacks in Kafka have been dealt with, so that the query may continue.
 
@@ -383,9 +391,18 @@ def _acknowledge_lost(
 
     Also after StoreWentBackError, for a batch that Kafka has and the database has lost: it is written again, so Kafka
     then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
+
+    With --owed, the table does not get what it still lacks of the batch. The files stay where they are until `dualwrite
+    spark gc` deletes them: copy them with `dualwrite spark export-files` before.
     """
     with commit_store(database_url, schema, access) as store:
-        acknowledged = store.acknowledge_lost(sink_id, query_id, batch_id)
+        if owed and not isinstance(store, CommitStore):
+            raise click.UsageError("--owed is for a Delta or Iceberg table, and a commit store in a topic has none")
+        acknowledged = (
+            store.acknowledge_lost(sink_id, query_id, batch_id, owed=owed)
+            if isinstance(store, CommitStore)
+            else store.acknowledge_lost(sink_id, query_id, batch_id)
+        )
     where = f"batch {batch_id} of query {query_id} of sink {sink_id}"
     if not acknowledged:
         click.echo(f"{where} is not lost, or was acknowledged before; nothing was changed", err=True)

@@ -12,6 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from spark_sink.errors import SinkOptionError
 from spark_sink.options import DualTable
 from spark_sink.store.dual_columns import ValueKind, mapped, refused, value_kind
 
@@ -48,17 +49,46 @@ def file_columns(options: DualTable, schema: pa.Schema, table: LakeColumns) -> p
 
 
 def check_file(options: DualTable, file: pa.Schema, table: LakeColumns) -> None:
-    """Raise SinkOptionError if a data file does not fit the table, as that is now."""
+    """Raise SinkOptionError if a data file does not fit the table as it is, as that is now."""
+    for field, now in zip(file, columns_now(options, file, table), strict=True):
+        if not is_same(field, now):
+            raise _changed(options, field, now)
+
+
+def columns_now(options: DualTable, file: pa.Schema, table: LakeColumns) -> list[pa.Field]:
+    """Return the columns of the table that get those of a data file now: renamed, or of a wider type.
+
+    Raises SinkOptionError if the table cannot store the file's rows any more.
+    """
     check_supported(options, table)
-    for field in file:
-        if field.name not in table.columns.names:
-            raise refused(f"{options.table} has no column {field.name} any more")
-        now = table.columns.field(field.name)
-        if now.type != field.type:
-            raise refused(f"the column {field.name} of {options.table} was {field.type}, and is {now.type} now")
-        if _field_id(now) != _field_id(field):
-            raise refused(f"the column {field.name} of {options.table} is another one of that name now")
-    _check_left_out(options, table, set(file.names))
+    found = [_column_now(options, field, table.columns) for field in file]
+    _check_left_out(options, table, {now.name for now in found})
+    return found
+
+
+def is_same(field: pa.Field, now: pa.Field) -> bool:
+    """Return whether a column of a file is that of the table unchanged."""
+    return (field.name, field.type) == (now.name, now.type)
+
+
+def _column_now(options: DualTable, field: pa.Field, columns: pa.Schema) -> pa.Field:
+    same_id = [each for each in columns if _field_id(each) is not None and _field_id(each) == _field_id(field)]
+    if not same_id and field.name not in columns.names:
+        raise refused(f"{options.table} has no column {field.name} any more")
+    now = same_id[0] if same_id else columns.field(field.name)
+    if _field_id(now) != _field_id(field):
+        raise refused(f"the column {field.name} of {options.table} is another one of that name now")
+    if now.type != field.type and why_not(field.type, now.type) is not None:
+        raise _changed(options, field, now)
+    if field.nullable and not now.nullable:
+        raise refused(f"the column {now.name} of {options.table} is NOT NULL now")
+    return now
+
+
+def _changed(options: DualTable, field: pa.Field, now: pa.Field) -> SinkOptionError:
+    if field.type == now.type:
+        return refused(f"the column {field.name} of {options.table} is called {now.name} now")
+    return refused(f"the column {field.name} of {options.table} was {field.type}, and is {now.type} now")
 
 
 def _field_id(field: pa.Field) -> bytes | None:

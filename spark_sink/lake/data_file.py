@@ -6,7 +6,7 @@ store can tell its files from those of others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,6 +104,29 @@ class DataFile:
             f"{self._options.table} cannot store the rows: {why}. Nothing of the batch is visible; correct the data, "
             "and start the query again"
         )
+
+
+def rewritten(path: Path, new: Path, columns: Sequence[pa.Field]) -> int:
+    """Write the rows of a data file to a new one, whose columns these are, durably; return its size in bytes.
+
+    Raises SinkError.
+    """
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(list(columns))
+    try:
+        with pq.ParquetFile(path) as file, pq.ParquetWriter(new, schema, **_SETTINGS) as writer:
+            for rows in file.iter_batches():
+                arrays = [each.cast(column.type) for each, column in zip(rows.columns, columns, strict=True)]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        flush_file(new)
+        flush_directory(new.parent)
+        return new.stat().st_size
+    except (OSError, pa.ArrowInvalid) as error:
+        raise SinkError(
+            f"the rows of the data file {path} cannot be written for the table as it is now ({error}). What is decided "
+            "stays decided, and is added to the table later; nothing new has begun"
+        ) from error
 
 
 def examined(path: Path, *, size: int, rows: int) -> pa.Schema | str:

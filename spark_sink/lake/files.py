@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,19 @@ _PACKAGES: Final = {"Delta": ("deltalake", "spark-delta"), "Iceberg": ("pyiceber
 def file_name(owner: int, attempt_id: str) -> str:
     """Return the name of the file of an attempt of this sink of this store; engines do not hide such names."""
     return f"dualwrite-{owner:016x}-{attempt_id}.parquet"
+
+
+def copy_file(path: Path, directory: Path) -> Path:
+    """Copy a file to a directory, which is created if it is missing, durably; return the copy. Raises SinkError."""
+    copy = directory / path.name
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+        flush_file(copy)
+        flush_directory(directory)
+    except OSError as error:
+        raise SinkError(f"{path} cannot be copied to {directory} ({error}); it stays owed to its table") from error
+    return copy
 
 
 def flush_file(path: Path) -> None:

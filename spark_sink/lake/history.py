@@ -50,7 +50,8 @@ class History:
         if newest is None or newest < batch.generation:
             return False
         is_same = (newest, state.mark.batch) == (batch.generation, batch.mark)
-        if not is_same and batch.generation in self._owed():
+        owed = self._ledger.owed(self._sink_id, durably=False)
+        if not is_same and any(each.generation == batch.generation for each in owed):
             raise self._foreign(place, newest)
         return True
 
@@ -80,16 +81,15 @@ class History:
 
     def _check_is_own(self, place: LakePlace, state: LakeState, before: LakeRow) -> None:
         """Check a batch that the store has not noted as published: it owes it, unless a process has just noted it."""
-        owed = self._owed()
-        newest = state.mark.generation
+        marks = self._ledger.marks(self._sink_id)
         now = self._ledger.row(self._sink_id)
-        if now is not None and now.published == before.published and owed.get(newest, -1) != state.mark.batch:
+        newest = state.mark.generation
+        if newest is None or now is None or now.published != before.published:
+            return
+        if marks.get(newest, -1) != state.mark.batch:
             raise self._foreign(place, newest)
 
-    def _owed(self) -> dict[int | None, int | None]:
-        return {batch.generation: batch.mark for batch in self._ledger.owed(self._sink_id, durably=False)}
-
-    def _foreign(self, place: LakePlace, generation: int | None) -> StoreWentBackError:
+    def _foreign(self, place: LakePlace, generation: int) -> StoreWentBackError:
         return StoreWentBackError(
             f"{place.named} has a batch of generation {generation} of the sink {self._sink_id!r} that this commit "
             "store has not decided: the database was restored to an older state, or a copy of it is in use. What this "

@@ -10,6 +10,7 @@ The table read anew, and flushed to disk, is what makes the store forget a batch
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,8 +19,8 @@ import pyarrow as pa
 
 from spark_sink import commands
 from spark_sink.errors import BatchLostError, DualTableError, SinkError, SinkOptionError
-from spark_sink.lake.columns import check_file
-from spark_sink.lake.data_file import examined
+from spark_sink.lake.columns import columns_now, is_same
+from spark_sink.lake.data_file import examined, rewritten
 from spark_sink.lake.files import file_name
 from spark_sink.lake.history import History
 from spark_sink.lake.opening import OpenLog, open_log
@@ -110,10 +111,9 @@ class Publisher:
         table = self._table_for(batch, place)
 
         def add(state: LakeState) -> Exception | None:
-            self._check_files(batch, place, state)
-            self._pause(PausePoint.BEFORE_ADDITION)
             owner = self._ledger.owner(self._sink_id)
-            files = [NewFile(_path(place, owner, file), file.size, file.rows) for file in batch.files]
+            files = self._fitting_files(batch, place, state, owner)
+            self._pause(PausePoint.BEFORE_ADDITION)
             reason = table.add(state, Mark(owner, batch.generation, batch.mark), files)
             self._pause(PausePoint.AFTER_ADDITION)
             return reason
@@ -162,36 +162,43 @@ class Publisher:
         try:
             return self.read(place)
         except SinkOptionError as error:
-            raise self._not_added(batch, error) from error
+            raise SinkError(f"{self._not_added(batch, error)}. {self._way_out(batch)}") from error
 
-    def _check_files(self, batch: OwedBatch, place: LakePlace, state: LakeState) -> None:
+    def _fitting_files(self, batch: OwedBatch, place: LakePlace, state: LakeState, owner: int) -> list[NewFile]:
+        """Return the batch's files, or others with their rows where the table has changed in a way that allows it."""
         if state.table_id != batch.table_id:
             why = f"there is another table in its place now ({state.table_id}, not {batch.table_id})"
             raise self._lost(batch, [file.attempt_id for file in batch.files], why)
-        owner = self._ledger.owner(self._sink_id)
         found = {
             file.attempt_id: examined(_path(place, owner, file), size=file.size, rows=file.rows) for file in batch.files
         }
         reasons = {attempt_id: reason for attempt_id, reason in found.items() if isinstance(reason, str)}
         if reasons:
             raise self._lost(batch, list(reasons), "; ".join(sorted(reasons.values())[:5]))
-        self._check_columns(
-            batch, place, state, [columns for columns in found.values() if not isinstance(columns, str)]
-        )
+        columns = {attempt_id: each for attempt_id, each in found.items() if not isinstance(each, str)}
+        now = {attempt_id: self._columns_now(batch, place, each, state) for attempt_id, each in columns.items()}
+        return [
+            _fitting_file(place, owner, file, columns[file.attempt_id], now[file.attempt_id]) for file in batch.files
+        ]
 
-    def _check_columns(
-        self, batch: OwedBatch, place: LakePlace, state: LakeState, columns: Sequence[pa.Schema]
-    ) -> None:
+    def _columns_now(self, batch: OwedBatch, place: LakePlace, file: pa.Schema, state: LakeState) -> list[pa.Field]:
         target = DualTable(place.named, None, DualMode.INSERT, None, lake=place)
-        for each in columns:
-            try:
-                check_file(target, each, state.columns)
-            except SinkOptionError as error:
-                raise DualTableError(
-                    f"batch {batch.batch_id} of the query {batch.query_id} is decided, and Kafka has it, but its files "
-                    f"do not fit the table, which was altered since ({error}). Alter it back, and start the query "
-                    f"again, or run {commands.recover(self._sink_id, schema=self._schema)}"
-                ) from error
+        try:
+            return columns_now(target, file, state.columns)
+        except SinkOptionError as error:
+            raise DualTableError(
+                f"batch {batch.batch_id} of the query {batch.query_id} is decided, and Kafka has it, but its files "
+                f"do not fit the table, which was altered since ({error}). Alter it back, and start the query again, "
+                f"or run {commands.recover(self._sink_id, schema=self._schema)}. {self._way_out(batch)}"
+            ) from error
+
+    def _way_out(self, batch: OwedBatch) -> str:
+        name = (batch.sink_id, batch.query_id, batch.batch_id)
+        return (
+            "If the table is to stay like that, copy the files with "
+            f"{commands.export_files(*name, schema=self._schema)}, write their rows by other means, and run "
+            f"{commands.acknowledge_lost(*name, schema=self._schema, owed=True)}"
+        )
 
     def _lost(self, batch: OwedBatch, attempt_ids: Sequence[str], why: str) -> BatchLostError:
         self._ledger.note_lost(batch, attempt_ids, why)
@@ -208,6 +215,15 @@ class Publisher:
             f"{LakePlace.of(batch.location).named}: {_why(reason)}. It stays decided; the next plan, or "
             f"{commands.recover(self._sink_id, schema=self._schema)}, adds it"
         )
+
+
+def _fitting_file(place: LakePlace, owner: int, file: LakeFile, columns: pa.Schema, now: Sequence[pa.Field]) -> NewFile:
+    path = _path(place, owner, file)
+    if all(is_same(*each) for each in zip(columns, now, strict=True)):
+        return NewFile(path, file.size, file.rows)
+    # A name of its own: another process may be about to add another copy.
+    new = path.with_name(file_name(owner, uuid.uuid4().hex))
+    return NewFile(new, rewritten(path, new, now), file.rows)
 
 
 def _path(place: LakePlace, owner: int, file: LakeFile) -> Path:

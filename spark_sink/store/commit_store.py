@@ -843,13 +843,13 @@ class CommitStore:
 
         return self._transactions.write(steps)
 
-    def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
+    def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int, *, owed: bool = False) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
-        The former may also be one whose files a table cannot get any more. The latter has attempts that are to be
-        aborted although Kafka was found to have committed them, or to have a newer transaction of their ids
-        (StoreWentBackError). Its records stay in Kafka, and the batch is written again. Others that are to be aborted
-        may be open in Kafka, and are left to be. Return whether there was such a batch.
+        The former may also be one whose files a table cannot get any more; with `owed`, one that it has not got. The
+        latter has attempts that are to be aborted although Kafka was found to have committed them, or to have a newer
+        transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is written again. Others
+        that are to be aborted may be open in Kafka, and are left to be. Return whether there was such a batch.
         """
         t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
@@ -859,7 +859,7 @@ class CommitStore:
 
         def steps(connection: sa.Connection) -> bool:
             self._locked_sink(connection, sink_id)
-            files = self.lake.acknowledge(connection, sink_id, query_id, batch_id)
+            files = self.lake.acknowledge(connection, sink_id, query_id, batch_id, owed=owed)
             if connection.execute(update).rowcount == 1 or files:
                 return True
             return self._change(connection, AttemptEvent.ABORT, *of_batch, a.detail.is_not(None)) > 0

@@ -128,9 +128,15 @@ class LakeLedger:
         shown = self._transactions.read(steps)
         return self._transactions.read_durably(steps) if shown and durably else shown
 
+    def marks(self, sink_id: str) -> dict[int, int]:
+        """See `LakeStore.marks`."""
+        m = self._mark.c
+        query = sa.select(m.generation, m.mark).where(m.sink_id == sink_id, m.generation > _OWNER)
+        return self._transactions.read(lambda connection: {row[0]: row[1] for row in connection.execute(query)})
+
     def published(self, batch: OwedBatch) -> None:
         """See `LakeStore.published`."""
-        f, t = self._file.c, self._lake.c
+        f, t, m = self._file.c, self._lake.c, self._mark.c
         of_batch = (f.sink_id == batch.sink_id, f.generation == batch.generation, f.decided_at.is_not(None))
         here = (t.sink_id == batch.sink_id, t.table_id == batch.table_id)
         newer = sa.or_(t.published.is_(None), t.published < batch.generation)
@@ -139,7 +145,8 @@ class LakeLedger:
             connection.execute(sa.delete(self._file).where(*of_batch))
             update = sa.update(self._lake).where(*here, newer)
             connection.execute(update.values(published=batch.generation))
-            self._forget_marks(connection, batch.sink_id)
+            old = (m.sink_id == batch.sink_id, m.generation > _OWNER, m.generation <= batch.generation)
+            connection.execute(sa.delete(self._mark).where(*old))
 
         self._transactions.write(steps)
 
@@ -150,20 +157,15 @@ class LakeLedger:
         update = sa.update(self._file).where(*lost).values(detail=detail[:DETAIL_LENGTH])
         self._transactions.write(lambda connection: connection.execute(update))
 
-    def acknowledge(self, connection: sa.Connection, sink_id: str, query_id: str, batch_id: int) -> int:
-        """Forget the files of a batch that were found to be lost; return how many there were."""
+    def acknowledge(self, connection: sa.Connection, sink_id: str, query_id: str, batch_id: int, *, owed: bool) -> int:
+        """Forget the files of a batch that were found to be lost, or all that are `owed`; return how many there were.
+
+        Their mark stays: a process that sleeps may add them yet.
+        """
         f = self._file.c
         named = (f.sink_id == sink_id, f.query_id == query_id, f.batch_id == batch_id)
-        lost = (f.decided_at.is_not(None), f.detail.is_not(None))
-        count = connection.execute(sa.delete(self._file).where(*named, *lost)).rowcount
-        self._forget_marks(connection, sink_id)
-        return count
-
-    def _forget_marks(self, connection: sa.Connection, sink_id: str) -> None:
-        """Delete the marks of batches of which nothing is owed any more."""
-        f, m = self._file.c, self._mark.c
-        is_owed = sa.exists().where(f.sink_id == sink_id, f.generation == m.generation, f.decided_at.is_not(None))
-        connection.execute(sa.delete(self._mark).where(m.sink_id == sink_id, m.generation > _OWNER, ~is_owed))
+        lost = (f.decided_at.is_not(None), sa.true() if owed else f.detail.is_not(None))
+        return connection.execute(sa.delete(self._file).where(*named, *lost)).rowcount
 
     # ---- what is condemned ----------------------------------------------------------------------------------
 

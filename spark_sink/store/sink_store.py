@@ -86,6 +86,9 @@ class LakeStore(Protocol):
     def owed(self, sink_id: str, *, durably: bool = True) -> tuple[OwedBatch, ...]:
         """Return what is owed, in the order of the decisions. A table may be told of it only if it is durable."""
 
+    def marks(self, sink_id: str) -> Mapping[int, int]:
+        """Return the marks, by generation, of the batches that are owed, and of those given up since the last one."""
+
     def published(self, batch: OwedBatch) -> None:
         """Forget a batch that the table has, on its disk."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
@@ -106,3 +107,19 @@ def test_files_of_given_up_attempts_are_deleted(world: World, table: LakeTable, 
     assert call(*gc).document["files"] == {"s": 1}
     assert call(*gc, "--apply").document["files"] == {"s": 1}
     assert len(table.files()) == 2
+
+
+def test_files_that_a_table_cannot_take_are_copied_and_given_up(
+    world: World, table: LakeTable, call: Call, tmp_path: Path
+) -> None:
+    table.retype()
+    batch = (*world.store_options, "--sink", "s", "--query", "query", "--batch", 0)
+    failed = call("spark", "recover", *world.reach, "--apply", "--min-age", 0)
+    assert (failed.code, "dualwrite spark export-files --sink s --query query --batch 0" in failed.out) == (1, True)
+    done = call("spark", "export-files", *batch, "--to", tmp_path / "copies", "--json")
+    copies = [Path(each["file"]) for each in done.document["copies"]]
+    assert sorted(value for each in copies for value in pq.read_table(each)["value"].to_pylist()) == ["a", "b"]
+    assert call("spark", "acknowledge-lost", *batch).code == 1
+    assert call("spark", "acknowledge-lost", *batch, "--owed").code == 0
+    assert call("spark", "export-files", *batch, "--to", tmp_path / "copies").code == 1
+    assert call("spark", "recover", *world.reach, "--apply", "--min-age", 0).code == 0

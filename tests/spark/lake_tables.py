@@ -68,6 +68,14 @@ class LakeTable(ABC):
         """Replace the column `value` by one of numbers."""
 
     @abstractmethod
+    def widen(self, column: str) -> None:
+        """Let an empty table have numbers of 64 bits in this column."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Drop the table with its files."""
+
+    @abstractmethod
     def replace(self) -> None:
         """Drop the table with its files, and create another one in its place."""
 
@@ -140,8 +148,16 @@ class DeltaLake(LakeTable):
         rows = pa.table({"value": pa.array([7], pa.int64())})
         deltalake.write_deltalake(str(self.root), rows, mode="overwrite", schema_mode="overwrite")
 
-    def replace(self) -> None:
+    def widen(self, column: str) -> None:
+        fields = [each.with_type(pa.int64()) if each.name == column else each for each in self._columns]
+        rows = pa.schema(fields).empty_table()
+        deltalake.write_deltalake(str(self.root), rows, mode="overwrite", schema_mode="overwrite")
+
+    def drop(self) -> None:
         shutil.rmtree(self.root)
+
+    def replace(self) -> None:
+        self.drop()
         DeltaLake(self.root.parent, self._columns).root.rename(self.root)
 
     def generations(self) -> list[int]:
@@ -244,10 +260,19 @@ class IcebergLake(LakeTable):
         with self.open().update_schema() as update:
             update.add_column("value", LongType())
 
-    def replace(self) -> None:
-        catalog = self.catalog()
-        catalog.drop_table(self.NAME)
+    def widen(self, column: str) -> None:
+        from pyiceberg.types import LongType
+
+        with self.open().update_schema() as update:
+            update.update_column(column, LongType())
+
+    def drop(self) -> None:
+        self.catalog().drop_table(self.NAME)
         shutil.rmtree(self.root)
+
+    def replace(self) -> None:
+        self.drop()
+        catalog = self.catalog()
         catalog.create_table(self.NAME, self._columns)
 
     def generations(self) -> list[int]:

@@ -532,12 +532,58 @@ def test_a_table_that_is_altered_while_a_batch_is_written(world: LakeWorld) -> N
     assert world.rows == []
 
 
-def test_a_table_that_is_altered_after_the_decision(world: LakeWorld) -> None:
+@pytest.mark.parametrize("harm", ["retype", "drop"])
+def test_a_table_that_is_altered_for_good_after_the_decision(world: LakeWorld, harm: str) -> None:
+    """It has a way out: the query goes on without the batch in the table, once an operator says so."""
     owe(world, 0, [1])
-    world.table.retype()
-    with pytest.raises(DualTableError, match="do not fit the table"):
+    getattr(world.table, harm)()
+    with pytest.raises(
+        SinkError, match=r"is decided.*export-files .* --batch 0.* acknowledge-lost .* --owed"
+    ) as raised:
         publisher(world).publish()
+    assert isinstance(raised.value, DualTableError) == (harm == "retype")
     assert len(owed(world)) == 1
+    sink_id = world.options.sink_id
+    assert not world.store.acknowledge_lost(sink_id, QUERY, 0)
+    assert world.database.acknowledge_lost(sink_id, QUERY, 0, owed=True)
+    assert owed(world) == ()
+    assert not world.database.acknowledge_lost(sink_id, QUERY, 0, owed=True)
+    run_batch(world.process(dual=None), 1, [2])
+    assert sorted(world.broker.committed) == [1, 2]
+
+
+def test_a_batch_that_was_given_up_and_is_added_after_all(world: LakeWorld) -> None:
+    """A process that slept adds it, and dies: the table has nothing that this store has not decided."""
+    run_batch(world.process(), 0, [1])
+    owe(world, 1, [2])
+    asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
+    assert world.database.acknowledge_lost(world.options.sink_id, QUERY, 1, owed=True)
+    asleep.until(P.AFTER_ADDITION).kill()
+    run_batch(world.process(), 2, [3])
+    assert world.lake_rows == [1, 2, 3]
+
+
+@pytest.mark.parametrize("before", ["owed", "being written"])
+def test_a_column_that_was_widened(sqlite_world: LakeWorld, tmp_path: Path, before: str) -> None:
+    """What is decided is written for the table as it is now; what is not is written again."""
+    columns = pa.schema([pa.field("value", pa.string()), pa.field("n", pa.int32())])
+    world = LakeWorld(sqlite_world.database, type(sqlite_world.table)(tmp_path, columns), dual=None)
+    process = world.process(die_at(P.BEFORE_ADDITION), dual=world.table.dual(("value", "n")))
+    rows = pa.record_batch({"value": pa.array(["1", "2"]), "n": pa.array([7, None], pa.int32())})
+    result = process.sink.write(process.sink.plan(rows.schema, query_id=QUERY), task(0, 0), iter([rows]))
+    if before == "being written":
+        world.table.widen("n")
+        with pytest.raises(DualTableError, match=r"n of .* was int32, and is int64 now"):
+            process.commit([result], 0)
+        assert world.table.read().num_rows == 0
+        return
+    with pytest.raises(Crash):
+        process.commit([result], 0)
+    world.table.widen("n")
+    publisher(world).publish()
+    found = world.table.read()
+    assert (found["value"].to_pylist(), found["n"].to_pylist()) == (["1", "2"], [7, None])
+    assert (found.schema.field("n").type, owed(world)) == (pa.int64(), ())
 
 
 def test_null_in_a_column_that_is_not_null(sqlite_world: LakeWorld, tmp_path: Path) -> None:

@@ -40,6 +40,10 @@ class NoLake:
         """Return nothing."""
         return ()
 
+    def marks(self, sink_id: str) -> Mapping[int, int]:
+        """Return nothing."""
+        return {}
+
     def published(self, batch: OwedBatch) -> None:
         """Raise SinkOptionError."""
         _refuse()

@@ -1,0 +1,72 @@
+"""`dualwrite spark export-files`: the data files of a decided batch that its table cannot get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from dualwrite.cli.connection import KafkaAccess, database_option, json_option, store_kafka_options
+from dualwrite.cli.failures import LEFT
+from dualwrite.cli.output import print_json
+from dualwrite.cli.spark_store import commit_store, schema_option
+from spark_sink.lake.files import copy_file, file_name
+from spark_sink.lake.place import LakePlace
+
+
+@click.command("export-files", short_help="Copy the data files that a Delta or Iceberg table is owed.")
+@store_kafka_options
+@database_option(required=True)
+@schema_option
+@click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
+@click.option("--query", "query_id", required=True, metavar="ID", help="The query, as `status` shows it.")
+@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), metavar="N", help="The batch.")
+@click.option(
+    "--to",
+    "target",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIRECTORY",
+    help="Where the copies go; made if it is missing.",
+)
+@json_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    access: KafkaAccess,
+    database_url: str,
+    schema: str | None,
+    sink_id: str,
+    query_id: str,
+    batch_id: int,
+    target: Path,
+    as_json: bool,
+) -> None:
+    """Copy the Parquet files of a decided batch that a Delta or Iceberg table is owed, and flush the copies to disk.
+
+    For a table that was altered so that it cannot take them, or was dropped. The batch stays owed: write the rows of
+    the copies by other means, then run `dualwrite spark acknowledge-lost --owed`. Needs no library of the table.
+
+    The exit code is 1 if nothing of this batch is owed.
+    """
+    with commit_store(database_url, schema, access) as store:
+        owed = [each for each in store.lake.owed(sink_id) if (each.query_id, each.batch_id) == (query_id, batch_id)]
+        owner = store.lake.owner(sink_id) if owed else 0
+    copies = [
+        {"file": str(copy_file(_source(batch.location, owner, file.attempt_id), target)), "rows": file.rows}
+        for batch in owed
+        for file in batch.files
+    ]
+    if as_json:
+        print_json({"copies": copies})
+    else:
+        for each in copies:
+            click.echo(f"{each['file']}: {each['rows']} rows")
+    if not copies:
+        click.echo(f"nothing of batch {batch_id} of query {query_id} of sink {sink_id} is owed to a table", err=True)
+        ctx.exit(LEFT)
+
+
+def _source(location: str, owner: int, attempt_id: str) -> Path:
+    return Path(str(LakePlace.of(location).directory), file_name(owner, attempt_id))
