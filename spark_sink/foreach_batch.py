@@ -173,7 +173,8 @@ def _analyzed_plan(df: DataFrame) -> str | None:
             return str(df._jdf.queryExecution().analyzed().toString())  # noqa: SLF001 - explain() also optimizes
         of_connect: Any = df
         explained: str = of_connect._explain_string(extended=True)  # noqa: SLF001 - explain() prints it
-        return explained.partition("== Optimized Logical Plan ==")[0]
+        analyzed = explained.partition("== Analyzed Logical Plan ==")[2]  # the parsed one has ids of the session
+        return analyzed.partition("== Optimized Logical Plan ==")[0] or None
     except Exception:  # of py4j or gRPC, or an attribute that is not there
         log.info("Spark does not tell the plan of a batch", exc_info=True)
         return None
