@@ -136,4 +136,9 @@ def topic_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
     if topic.is_compacted is None:
         remedy = "grant DESCRIBE_CONFIGS on the topic, or see to it that its cleanup.policy is 'delete'"
         return warning(where, what, "yes, unless it is compacted, which this client may not ask", remedy)
-    return Check(where, what, f"yes: readable, cleanup.policy is {topic.cleanup_policy!r}")
+    late = (
+        f"; a record that is published again later than {topic.most_age_ms} ms (message.timestamp.before.max.ms) gets "
+        "a new timestamp, and keeps its own in a header"
+    )
+    has = f"yes: readable, cleanup.policy is {topic.cleanup_policy!r}"
+    return Check(where, what, has if topic.most_age_ms is None else has + late)

@@ -95,6 +95,7 @@ def test_whether_a_topic_can_be_repaired(call: Call, tier: Tier) -> None:
     topics = dict.fromkeys(("unreadable", "unknown", "kept", "compacted"), 1)
     with Emulator(config=TIERS[tier], topics=topics, acls=rights) as broker:
         broker.set_config({"cleanup.policy": "compact"}, topic="compacted")
+        broker.set_config({"message.timestamp.before.max.ms": "60000"}, topic="kept")
         asked = [option for name in (*topics, "missing") for option in ("--topic", name)]
         done = call("doctor", "--bootstrap-server", broker.bootstrap_servers, "--json", *asked)
         shown = call("doctor", "--bootstrap-server", broker.bootstrap_servers, "--topic", "unreadable")
@@ -108,7 +109,10 @@ def test_whether_a_topic_can_be_repaired(call: Call, tier: Tier) -> None:
         "missing": "warn",
     }
     assert (done.code, shown.code) == ((1, 1) if is_bounded else (0, 0))
-    assert checks["topic kept"]["found"] == "yes: readable, cleanup.policy is 'delete'"
+    assert checks["topic kept"]["found"] == (
+        "yes: readable, cleanup.policy is 'delete'; a record that is published again later than 60000 ms "
+        "(message.timestamp.before.max.ms) gets a new timestamp, and keeps its own in a header"
+    )
     if is_bounded:
         assert "fail: topic unreadable, can be repaired: dual writes to this topic are refused: grant READ" in shown.out
     else:

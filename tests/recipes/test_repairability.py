@@ -242,6 +242,20 @@ def test_a_policy_that_may_not_be_asked_is_warned_of_once_for_each_topic(
 
 @bounded
 @both_faces
+def test_a_topic_that_takes_no_old_records_is_warned_of_once(
+    site: Site, face: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    limit = 2**62  # the clock of the broker stands still, years ago
+    site.grant(READS_ALL, CONFIGS)
+    site.emulator.set_config({"message.timestamp.before.max.ms": str(limit)}, topic="orders")
+    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
+        assert site.run(face, [Write("a"), Write("b")]) == [None] * 2
+    (warning,) = caplog.messages
+    assert f"topic 'orders' takes no record that is older than {limit} ms" in warning
+
+
+@bounded
+@both_faces
 @pytest.mark.parametrize("policy", ["compact", "delete"])
 def test_a_topic_that_sending_creates_is_checked_before_the_decision(site: Site, face: str, policy: str) -> None:
     site.grant(READS_ALL, CONFIGS)

@@ -47,6 +47,8 @@ PATTERN_VERSION: Final = 2
 """The first ListTransactions with a pattern of transactional ids (KIP-1152)."""
 
 CLEANUP_POLICY: Final = "cleanup.policy"
+_MOST_AGE_MS: Final = "message.timestamp.before.max.ms"
+_NO_LIMIT: Final = 2**63 - 1
 
 _FIRST_WITH_RIGHTS: Final = 8
 """The first Metadata with the operations that a client is allowed (KIP-430)."""
@@ -149,8 +151,15 @@ def _is_readable(topic: Any) -> bool | None:
     return None if operations is None else _READ in operations
 
 
-def describe_cleanup_policies(topics: Sequence[str]) -> Call[dict[str, Reply[str]]]:
-    """Return the request for the setting `cleanup.policy` of topics, which any broker answers."""
+class TopicSettings(NamedTuple):
+    """The settings of a topic; `most_age_ms` is `message.timestamp.before.max.ms`, None if there is no limit."""
+
+    cleanup_policy: str | None
+    most_age_ms: int | None
+
+
+def describe_topic_settings(topics: Sequence[str]) -> Call[dict[str, Reply[TopicSettings]]]:
+    """Return the request for settings of topics, which any broker answers."""
 
     def encode(version: int) -> bytes:
         resource_class = DescribeConfigsRequest.DescribeConfigsResource
@@ -159,21 +168,25 @@ def describe_cleanup_policies(topics: Sequence[str]) -> Call[dict[str, Reply[str
                 version=version,
                 resource_type=_TOPIC_RESOURCE,
                 resource_name=name,
-                configuration_keys=[CLEANUP_POLICY],
+                configuration_keys=[CLEANUP_POLICY, _MOST_AGE_MS],
             )
             for name in topics
         ]
         return _bytes(DescribeConfigsRequest(version=version, resources=resources), version)
 
-    def decode(body: memoryview, version: int) -> dict[str, Reply[str]]:
+    def decode(body: memoryview, version: int) -> dict[str, Reply[TopicSettings]]:
         rows = _decoded(DescribeConfigsResponse, body, version).results
-        return {row.resource_name: Reply(row.error_code, _cleanup_policy(row)) for row in rows}
+        return {row.resource_name: Reply(row.error_code, _topic_settings(row)) for row in rows}
 
     return Call(Api.DESCRIBE_CONFIGS, (1, 4), encode, decode)
 
 
-def _cleanup_policy(row: Any) -> str | None:
-    return next((config.value for config in row.configs or () if config.name == CLEANUP_POLICY), None)
+def _topic_settings(row: Any) -> TopicSettings | None:
+    if row.error_code:
+        return None
+    values = {config.name: config.value for config in row.configs or ()}
+    most_age_ms = int(values.get(_MOST_AGE_MS) or _NO_LIMIT)
+    return TopicSettings(values.get(CLEANUP_POLICY), None if most_age_ms == _NO_LIMIT else most_age_ms)
 
 
 def find_coordinators(transactional_ids: Sequence[str]) -> Call[dict[str, Reply[m.Broker]]]:

@@ -138,12 +138,14 @@ class TopicDescription:
     """Whether this client can read a topic later, and whether its log keeps every record until retention.
 
     `is_readable` is None if the topic does not exist, or may not be seen. `cleanup_policy` is None if it is not known;
-    `why_not_known` then says why.
+    `why_not_known` then says why. `most_age_ms` is how old a record may be that the topic takes
+    (`message.timestamp.before.max.ms`), None without a limit, and if it is not known.
     """
 
     is_readable: bool | None = None
     cleanup_policy: str | None = None
     why_not_known: KafkaError | None = None
+    most_age_ms: int | None = None
 
     @property
     def is_compacted(self) -> bool | None:

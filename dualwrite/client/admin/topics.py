@@ -25,18 +25,19 @@ async def describe_topics(
     async def any_broker(some: Sequence[str]) -> Located[str]:
         return Located(dict.fromkeys(some, ANY_NODE), {}, {})
 
-    policies = await driver.fulfil(
-        readable, any_broker, lambda _, some: codec.describe_cleanup_policies(some), deadline_s=deadline_s
+    settings = await driver.fulfil(
+        readable, any_broker, lambda _, some: codec.describe_topic_settings(some), deadline_s=deadline_s
     )
-    for error in policies.failed.values():
+    for error in settings.failed.values():
         if isinstance(error, KafkaTimeoutError | AuthenticationError):
             raise error
     unseen = {name: seen[name].error_code for name in names if name in seen and name not in readable}
     return {
         name: TopicDescription(
             readable.get(name),
-            policies.done.get(name),
-            failure(Api.METADATA, unseen[name], name) if name in unseen else policies.failed.get(name),
+            settings.done[name].cleanup_policy if name in settings.done else None,
+            failure(Api.METADATA, unseen[name], name) if name in unseen else settings.failed.get(name),
+            settings.done[name].most_age_ms if name in settings.done else None,
         )
         for name in names
     }

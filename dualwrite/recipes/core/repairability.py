@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from dualwrite.client.admin.results import TopicDescription
+from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest
 from dualwrite.errors import KafkaError, RetriableError, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee
@@ -153,6 +154,8 @@ class Repairability:
         for topic, found in described.items():
             if found.is_readable and found.is_compacted is None:
                 self._warn_once(topic, _POLICY_NOT_KNOWN, topic, found.why_not_known)
+            if found.most_age_ms is not None:
+                self._warn_once(topic, _TAKES_NO_OLD_ONES, topic, found.most_age_ms, ORIGINAL_TIMESTAMP)
         self._checked.update(topic for topic, found in described.items() if found.is_readable)
         return [topic for topic, found in described.items() if found.is_readable is None]
 
@@ -223,6 +226,10 @@ _ACCEPTED: Final = (
 _POLICY_NOT_KNOWN: Final = (
     "topic %r: whether it is compacted is not known (%s); compaction would remove the records of aborted transactions, "
     "and then they could not be published again"
+)
+_TAKES_NO_OLD_ONES: Final = (
+    "topic %r takes no record that is older than %d ms (message.timestamp.before.max.ms): one that is published again "
+    "later than that gets the time of that as its timestamp, and keeps its own in the header %s"
 )
 _NO_MANIFEST: Final = (
     "transactional id %s: the dual write %s is written without a manifest, because it is %s: if the broker aborts it "
