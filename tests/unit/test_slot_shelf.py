@@ -123,14 +123,14 @@ def test_the_slot_that_was_used_last_is_used_next() -> None:
 
 
 def test_a_slot_is_taken_at_once_only_below_the_limit() -> None:
-    shelf = SlotRegistry(1)
-    shelf.request_turn(lambda: None)
-    shelf.take_new(slot := a_slot(0))
+    shelf, other, turn = SlotRegistry(1), Turn(), Turn()
+    used_by(shelf, slot := a_slot(0))
     shelf.put_idle(slot)
-    shelf.request_turn(lambda: None)
-    assert shelf.take_at_once() is None
-    shelf.give_back_turn()
-    assert shelf.take_at_once() is slot
+    shelf.request_turn(other)
+    assert not shelf.take_at_once(turn)
+    shelf.end_turn(other)
+    assert shelf.take_at_once(turn)
+    assert turn.taken is slot
 
 
 def test_a_slot_that_was_put_aside_makes_room_for_another_one() -> None:
