@@ -168,6 +168,8 @@ def _problems(
     direction, _, transitive = level.partition("_")
     found: list[str] = []
     for version in reversed(known if transitive and not only_latest else known[-1:]):
+        if state.stops.is_set():
+            raise RegistryError(errors.STORE_FAILED, "the registry stops; nothing was changed")
         old = version.schema, resolve(state, version.schema)
         if direction in ("BACKWARD", "FULL"):
             found += [f"version {version.number} cannot be read: {each}" for each in problems(new, old)]

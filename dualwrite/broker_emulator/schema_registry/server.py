@@ -31,6 +31,11 @@ class SchemaRegistryServer(HttpServer):
         super().__init__("the schema registry", own_names, _error_response)
         self._service = service
 
+    def close(self) -> None:
+        """Stop listening, close all connections, and give up what is being decided."""
+        super().close()
+        self._service.stop()
+
     async def respond(self, request: HttpRequest) -> HttpResponse:
         """Serve one request. Raises ControlError if it is none of this API; other errors are responses."""
         self.check_origin(request)

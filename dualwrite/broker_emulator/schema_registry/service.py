@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -46,7 +47,8 @@ class RegistryService:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._state = RegistryState()
+        self._stops = threading.Event()
+        self._state = RegistryState(self._stops)
         self._position: _Position | None = None
         self._deciding = asyncio.Lock()
 
@@ -55,6 +57,10 @@ class RegistryService:
         if SCHEMAS_TOPIC not in self._cluster.topics:
             self._cluster.create_topic(SCHEMAS_TOPIC, 1, configs=_CONFIGS, replication_factor=len(self._cluster.nodes))
         self._catch_up(self._cluster.topics[SCHEMAS_TOPIC].partitions[0])
+
+    def stop(self) -> None:
+        """Give up the decision that a thread makes: a process does not end before its threads."""
+        self._stops.set()
 
     def check_access(self, host: str, operation: AclOperation) -> None:
         """Raise RegistryError if the ACLs forbid a client without a login this operation on the topic."""
@@ -131,7 +137,7 @@ class RegistryService:
         is_same = known is not None and known._replace(end_offset=0) == _position_of(log)._replace(end_offset=0)
         first = known.end_offset if is_same and known is not None else 0
         if not first:
-            self._state = RegistryState()
+            self._state = RegistryState(self._stops)
         for batch in log.batches() if log.log_end_offset > first else ():
             self._read_batch(batch, first)
         self._position = _position_of(log)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -41,6 +42,8 @@ class Version:
 class RegistryState:
     """Changed by `apply` alone."""
 
+    stops: threading.Event = field(default_factory=threading.Event)
+    """Set when the registry stops: a decision that takes long is given up then."""
     subjects: dict[str, dict[int, Version]] = field(default_factory=dict)
     levels: dict[str | None, str] = field(default_factory=dict)
     """By subject; None: where a subject has none."""
