@@ -109,6 +109,7 @@ FILES: Final = frozenset(
 
 FUNCTIONS: Final = frozenset(
     {
+        "tests/recipes/test_statement_plans.py::test_half_a_million_blocks_and_an_old_snapshot",
         "tests/crash/test_away_chaos.py::test_on_every_tier",
         "tests/crash/test_away_chaos.py::test_refused_for_longer",
         "tests/crash/test_away_chaos.py::test_while_connections_to_the_database_are_cut",

@@ -64,6 +64,7 @@ from dualwrite.recipes.sql.pinned_tables import (
 )
 from dualwrite.recipes.sql.postgres import (
     ANOTHER_TRANSACTION,
+    BY_INDEX,
     LOCATION,
     NOT_AS_LOCKED,
     RAISE,
@@ -394,7 +395,7 @@ class PostgresTransaction(ABC):
 
     @property
     def stored_blocks(self) -> StoredBlocks:
-        return BlocksOfAnyId(RedoTable(_Statements(self, self._pin)), self.outbox)
+        return BlocksOfAnyId(RedoTable(_Statements(self, self._pin), by_index=BY_INDEX), self.outbox)
 
     @property
     def outbox(self) -> OutboxTable:

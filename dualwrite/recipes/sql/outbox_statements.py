@@ -21,7 +21,7 @@ from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import NOT_COUNTED, NOTHING_STORED, Added, Stored, StoredBlock, StoredBlocks
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, IS_MARKED, LOCATION, RAISE, with_literals
+from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, BY_INDEX, IS_MARKED, LOCATION, RAISE, with_literals
 
 OUTBOX_TABLE: Final = "kafka_transaction_outbox"
 
@@ -200,6 +200,7 @@ class OutboxTable:
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
         if not await self._statements.has_outbox_table():
             return NOTHING_STORED, ()
+        await self._statements.rows(BY_INDEX, {})
         found = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "most": max_bytes})
         if not found:
             return NOTHING_STORED, ()

@@ -111,6 +111,16 @@ def assert_no_row(pinned: PinnedTables, transactional_id: str) -> Query[None]:
         yield pinned.sql(_INSERT_UNLESS_HIDDEN), {"id": transactional_id}
 
 
+BY_INDEX: Final = (
+    "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),"
+    " set_config('enable_sort', 'off', true)"
+)
+"""Lets this transaction find and order rows by an index only, whatever the planner believes about the table.
+
+What waits to be published comes and goes faster than statistics follow: VACUUM may have seen the table empty, or full
+of rows that an old snapshot keeps. The planner then reads all of it for each batch, or sorts all that waits.
+"""
+
 LOCATION: Final = (
     "concat_ws('/', current_database(), CAST(date_part('epoch', pg_postmaster_start_time()) * 1000000 AS bigint))"
 )

@@ -71,11 +71,15 @@ class Statements(Protocol):
 
 
 class RedoTable:
-    """`StoredBlocks` in the table. `lock_clause` makes a SELECT return the newest row at every isolation level."""
+    """`StoredBlocks` in the table. `lock_clause` makes a SELECT return the newest row at every isolation level.
 
-    def __init__(self, statements: Statements, *, lock_clause: str = " FOR UPDATE") -> None:
+    `by_index` is a statement after which the transaction finds rows by an index only; empty if there is none.
+    """
+
+    def __init__(self, statements: Statements, *, lock_clause: str = " FOR UPDATE", by_index: str = "") -> None:
         self._statements = statements
         self._lock_clause = lock_clause
+        self._by_index = by_index
 
     async def stored(self, transactional_id: str) -> Stored:
         if not await self._statements.has_redo_table():
@@ -107,6 +111,8 @@ class RedoTable:
         return stored, await self._oldest(transactional_id, max_bytes) if stored.newest_seq else ()
 
     async def _oldest(self, transactional_id: str, max_bytes: int) -> Sequence[StoredBlock]:
+        if self._by_index:
+            await self._statements.rows(self._by_index, {})
         sizes = await self._statements.rows(_SELECT_SIZES, {"id": transactional_id})
         if not sizes:
             return ()

@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
+from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.recipes.sql.redo_statements import INSERT_HEAD, REDO_TABLE, SELECT_HEAD, RedoTable
 from dualwrite.recipes.sqlalchemy.drivers import Carry
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_wait_limit
@@ -89,7 +90,11 @@ class SqlAlchemyRedo:
         """Return the stored blocks as seen in the transaction of `connection`."""
         statements = _Statements(self, connection, pinned, carry)
         # SQLite has one write lock for the whole file, which is held with the state row
-        return RedoTable(statements, lock_clause="" if connection.dialect.name == "sqlite" else " FOR UPDATE")
+        return RedoTable(
+            statements,
+            lock_clause="" if connection.dialect.name == "sqlite" else " FOR UPDATE",
+            by_index=BY_INDEX if connection.dialect.name == "postgresql" else "",
+        )
 
 
 def _has_redo_table(connection: sa.Connection, pinned: PinnedTables) -> bool:

@@ -1,0 +1,137 @@
+"""How PostgreSQL finds what waits to be published: by the index, however wrong the statistics of the tables are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.postgres.transaction import _schema
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxTable
+from dualwrite.recipes.sql.postgres import BY_INDEX
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import conninfo_of
+from tests.recipes.outboxes import forgetful
+from tests.support.databases import PostgresDatabase
+
+__all__ = ["forgetful"]  # a fixture
+
+ID: Final = "pool-outbox-0"
+MOST_BYTES: Final = 8_388_608
+BLOCKS: Final = 3_000
+OTHER_THAN_BY_INDEX: Final = {"Seq Scan", "Bitmap Heap Scan", "Sort", "Incremental Sort"}
+
+
+@pytest.fixture
+def connection(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
+    database = PostgresDatabase(postgres_server)
+    as_superuser = postgres_server.url.set(database=database.url.database)
+    with psycopg.connect(conninfo_of(as_superuser), autocommit=True) as opened:
+        opened.execute(f"DROP TABLE IF EXISTS {OUTBOX_TABLE}, {REDO_TABLE}".encode())
+        for file in ("outbox_schema.sql", "redo_schema.sql"):
+            opened.execute(_schema(file).encode())
+        for table in (OUTBOX_TABLE, REDO_TABLE):
+            opened.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
+        yield opened
+        opened.execute(f"DROP TABLE {OUTBOX_TABLE}, {REDO_TABLE}".encode())
+    database.close()
+
+
+def fill(connection: psycopg.Connection, blocks: int) -> None:
+    records = "SELECT %s, 1, repeat('x', 100)::bytea FROM generate_series(1, %s)"
+    connection.execute(f"INSERT INTO {OUTBOX_TABLE} (transactional_id, stored_at_ms, records) {records}", [ID, blocks])
+    numbered = "SELECT %s, n, repeat('x', 100)::bytea FROM generate_series(1, %s) AS n"
+    connection.execute(f"INSERT INTO {REDO_TABLE} (transactional_id, seq, records) {numbered}", [ID, blocks])
+    head = f"INSERT INTO {REDO_TABLE} (transactional_id, seq, newest_seq) VALUES (%s, 0, %s)"
+    connection.execute(head, [ID, blocks])
+
+
+class Explaining:
+    """`Statements` that explain each statement before they execute it."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self._connection = connection
+        self.met: set[str] = set()
+        """The kinds of nodes in all plans."""
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        statement = _for_psycopg(sql, values)
+        ((plan,),) = self._connection.execute(b"EXPLAIN (FORMAT JSON) " + statement, values)
+        self.met |= set(_nodes(plan if isinstance(plan, list) else json.loads(plan)))
+        return self._connection.execute(statement, values).fetchall()
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        ((_, *_),) = await self.rows(f"WITH changed AS ({sql} RETURNING 1) SELECT count(*) FROM changed", values)
+        return 1
+
+    async def has_outbox_table(self) -> bool:
+        return True
+
+    async def has_redo_table(self) -> bool:
+        return True
+
+
+def _for_psycopg(sql: str, values: Mapping[str, Any]) -> bytes:
+    for name in sorted(values, key=len, reverse=True):
+        sql = sql.replace(f":{name}", f"%({name})s")
+    return sql.encode()
+
+
+def _nodes(plan: Any) -> Iterator[str]:
+    if isinstance(plan, list):
+        for each in plan:
+            yield from _nodes(each)
+    elif isinstance(plan, dict):
+        if plan.get("Relation Name") or "Sort" in plan.get("Node Type", ""):
+            yield plan["Node Type"]
+        for each in plan.values():
+            yield from _nodes(each)
+
+
+def publish(connection: psycopg.Connection) -> set[str]:
+    """Read and delete a batch of both tables, as a publisher does. Return how their rows were found."""
+    explaining = Explaining(connection)
+    outbox, redo = OutboxTable(explaining), RedoTable(explaining, by_index=BY_INDEX)
+
+    async def steps() -> None:
+        for table in (outbox, redo):
+            stored, blocks = await table.waiting(ID, max_bytes=MOST_BYTES)
+            assert len(blocks) in (500, 1_000)
+            await table.delete(ID, blocks, before=stored)
+
+    with connection.transaction():
+        blocking.run(steps())
+    return explaining.met
+
+
+@pytest.mark.parametrize("columns", [True, False], ids=["columns analyzed", "columns unknown"])
+@pytest.mark.parametrize("rows", [0, 1, 100, 1_000, 100_000_000])
+@pytest.mark.usefixtures("forgetful")
+def test_statistics_that_are_wrong(connection: psycopg.Connection, rows: int, columns: bool) -> None:
+    fill(connection, BLOCKS)
+    if columns:
+        connection.execute("ANALYZE")
+    doctored = "UPDATE pg_class SET reltuples = %s, relpages = greatest(relpages, 50) WHERE relname LIKE %s"
+    connection.execute(doctored, [rows, "kafka_transaction_%"])
+    assert not publish(connection) & OTHER_THAN_BY_INDEX
+    assert connection.execute("SHOW enable_seqscan").fetchone() == ("on",)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_half_a_million_blocks_and_an_old_snapshot(connection: psycopg.Connection) -> None:
+    """VACUUM between the batches notes what it believes of a table whose deleted rows it may not remove."""
+    connection.execute(f"VACUUM (ANALYZE, TRUNCATE OFF) {OUTBOX_TABLE}".encode())
+    fill(connection, 500_000)
+    with psycopg.connect(connection.info.dsn) as snapshot:
+        snapshot.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        snapshot.execute("SELECT 1")
+        for _ in range(20):
+            for _ in range(5):
+                assert not publish(connection) & OTHER_THAN_BY_INDEX
+            for table in (OUTBOX_TABLE, REDO_TABLE):
+                connection.execute(f"VACUUM (TRUNCATE OFF) {table}".encode())
