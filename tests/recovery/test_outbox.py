@@ -193,3 +193,21 @@ def test_a_copy_of_a_database_publishes_nothing_that_waits_in_the_original(scena
     assert waiting(scenario) == 0
     assert found_by(scenario, apply=True) == []
     assert (bodies(scenario), event_bodies(scenario.database)) == ([], ["1"])
+
+
+@pytest.mark.parametrize("is_behind", [True, False])
+def test_a_copy_without_sequences_publishes_what_waits_before_new_blocks(scenario: Scenario, is_behind: bool) -> None:
+    """Logical replication copies rows, and migration services do."""
+    leave_waiting(scenario, 1, 2)
+    with scenario.database.aside.begin() as connection:
+        connection.execute(sa.text("UPDATE kafka_transaction_outbox SET seq = seq + 1000 WHERE seq > 0"))
+        number = 1 if is_behind else 5_000
+        connection.execute(sa.text(f"ALTER TABLE kafka_transaction_outbox ALTER seq RESTART WITH {number}"))
+    adopt(scenario.database.aside, "moved", force=True)
+    leave_waiting(scenario, 3)
+    with scenario.database.aside.connect() as connection:
+        numbers = connection.scalars(sa.text("SELECT seq FROM kafka_transaction_outbox WHERE seq > 0")).all()
+    assert len(numbers) == 3
+    assert max(numbers) > (1_000 if is_behind else 5_000)
+    found_by(scenario, apply=True)
+    assert bodies(scenario) == ["1", "2", "3"]

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENTITY, Place, identity_is_missing
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, RAISE_SEQUENCE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
@@ -44,9 +44,10 @@ class Adopted:
 def adopt(engine: sa.Engine, how: Adoption, *, schema: str | None = None, force: bool = False) -> Adopted:
     """Let this database keep its transactional ids, or give it ids of its own.
 
-    "moved" keeps the ids and their in-doubt transactions. "copied" creates a new suffix, empties the state rows, and
-    deletes stored records: in-doubt transactions stay with the original, which decides them, and publishes what it
-    stores. Stop the writers of this database first.
+    "moved" keeps the ids and their in-doubt transactions. What waits in outboxes keeps its place before later blocks,
+    also in a copy by logical replication, which has the rows and would number new ones from 1. "copied" creates a new
+    suffix, empties the state rows, and deletes stored records: in-doubt transactions stay with the original, which
+    decides them, and publishes what it stores. Stop the writers of this database first.
 
     Raises IllegalStateError if the database is, as far as it can tell, where its state table was created, unless
     `force` is set: a physical copy (a backup of the files, a snapshot of the disk) identifies itself like the original.
@@ -71,12 +72,19 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
             "changed: use force if you know that it is a copy of another database's files"
         )
     if how == "moved":
+        if _has_table(connection, pinned, OUTBOX_TABLE):
+            raised = sa.text(pinned.sql(RAISE_SEQUENCE))
+            connection.execute(raised, {"name": pinned.sql(OUTBOX_TABLE)})
         note_place(connection, pinned)
         return Adopted(made_in, found_in, suffix, str(suffix), 0)
     for table in _WITH_RECORDS:
-        if sa.inspect(connection).has_table(table, schema=pinned.schema):
+        if _has_table(connection, pinned, table):
             connection.execute(sa.text(pinned.sql(f"DELETE FROM {table}")))  # the original publishes them
     emptied = connection.execute(sa.text(pinned.sql(_FORGET))).rowcount
     connection.execute(sa.text(pinned.sql(_DELETE)))
     new = insert_identity(connection, pinned)
     return Adopted(made_in, found_in, suffix, new.suffix, emptied)
+
+
+def _has_table(connection: sa.Connection, pinned: PinnedTables, table: str) -> bool:
+    return sa.inspect(connection).has_table(table, schema=pinned.schema)

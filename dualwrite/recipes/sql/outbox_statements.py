@@ -135,6 +135,13 @@ SELECT_OUTBOXES: Final = (
 )
 
 
+RAISE_SEQUENCE: Final = (
+    "SELECT setval(sequence, greatest(nextval(sequence),"
+    f" (SELECT coalesce(max(abs(seq)), 1) FROM {OUTBOX_TABLE})))"
+    " FROM (SELECT CAST(pg_get_serial_sequence(:name, 'seq') AS regclass) AS sequence) AS named"
+)
+"""Lets the next number be higher than all in the table `:name`: a copy by rows has the rows, and a new sequence."""
+
 VACUUM: Final = f"VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {OUTBOX_TABLE}"
 """Removes what deleted rows have left. It is not executed in a transaction, and waits for no lock."""
 
