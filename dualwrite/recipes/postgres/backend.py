@@ -93,7 +93,13 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
                 f"this dual write runs on {self._driver.connection_name}, not on {bind!r}; nothing was written"
             )
         before = partial(self._take_slot_before_snapshot, use) if use.needs_slot_early else None
-        return self._handle(await self.database.transaction(bind, records, before), records)
+        transaction = await self.database.transaction(bind, records, before)
+        try:
+            return self._handle(transaction, records)
+        except BaseException:  # an interruption: only the garbage collector would find the connection
+            await transaction.rollback()
+            await transaction.close()
+            raise
 
     async def _take_slot_before_snapshot(self, use: Use, connection: Any) -> None:
         if await self.database.keeps_a_snapshot(connection):

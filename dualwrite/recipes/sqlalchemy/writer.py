@@ -124,7 +124,12 @@ class ThreadBackend(SqlAlchemyBackend):
     async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
         bound = self._session_factory() if bind is None else bind
         transaction = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
-        tx = DualTransaction(transaction, self.database, records, transaction.session)
+        try:
+            tx = DualTransaction(transaction, self.database, records, transaction.session)
+        except BaseException:  # an interruption: only the garbage collector would find the connection
+            transaction.rollback()
+            transaction.close()
+            raise
         if use.needs_slot_early:
             await self.take_slot_before_snapshot(use, transaction.connection, tx)
         return tx
