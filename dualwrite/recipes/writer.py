@@ -26,6 +26,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.block_words import say_of_block
 from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
@@ -271,6 +272,7 @@ async def _begin(block: Block[TxT_co]) -> TxT_co:
         return await block.begin()
     except BaseException as error:
         note_outcome(error, Outcome.ROLLED_BACK)
+        say_of_block(error)
         raise
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,17 @@ import sqlalchemy as sa
 
 from dualwrite import errors
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import DualWriteError, OutcomeUnknown, PreparedTransactionLost, RetriableError
+from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.client.transactions.errors import RETRIED
+from dualwrite.errors import (
+    ERROR_CLASSES,
+    Api,
+    DualWriteError,
+    OutcomeUnknown,
+    PreparedTransactionLost,
+    RetriableError,
+    error_class,
+)
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
@@ -131,6 +142,25 @@ def test_the_answer_goes_with_the_error_to_another_process(scenario: Scenario) -
             left = write(writer, scenario, 1)
             assert left is error
             assert outcome_of(pickle.loads(pickle.dumps(left))) is Outcome.ROLLED_BACK
+
+
+OF_A_BLOCK = (Api.FIND_COORDINATOR, Api.INIT_PRODUCER_ID, Api.ADD_PARTITIONS_TO_TXN, Api.PRODUCE, Api.METADATA)
+REFUSALS = [(api, code) for api, code in ERROR_CLASSES if api in OF_A_BLOCK and error_class(api, code) not in RETRIED]
+
+
+def test_an_error_of_kafka_speaks_of_blocks(scenario: Scenario) -> None:
+    """Users of a writer have none of a producer's calls."""
+    for number, (api, code) in enumerate(REFUSALS):
+        refused = scenario.emulator.faults.add(Fault(api=api.kafka_name, action=Error(code), count=None))
+        with scenario.writer(max_block_ms=2_000, delivery_timeout_ms=2_000, request_timeout_ms=1_000) as writer:
+            error = write(writer, scenario, number)
+        refused.remove()
+        if error is None:
+            continue  # this broker's versions do not lead to that request
+        said = str(error)
+        assert not re.search(r"\b(?!send\b|recover\b|resolve\b)[a-z_]+\(\)|this producer|new producer", said), said
+        assert re.search("either side|either database|othing was written", said), said
+    assert len(REFUSALS) > 20
 
 
 def test_a_lost_commit_is_unknown_and_the_block_that_it_stops_is_rolled_back(scenario: Scenario) -> None:

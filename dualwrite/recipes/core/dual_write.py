@@ -13,6 +13,7 @@ from typing import Any, Final
 from dualwrite.errors import IllegalStateError, TransactionDoomedError
 from dualwrite.outcome import note_outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.block_words import say_of_block
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.store import Added, DatabaseTransaction, StoredBlock
@@ -132,6 +133,7 @@ class DualWrite:
         if isinstance(error, TransactionDoomedError) and error.__cause__ is not None:
             note_outcome(error, outcome_of(error.__cause__))
         note_outcome(error, self._ended_as)
+        say_of_block(error)
         if isinstance(error, Exception):
             return
         note = self._outcome_note()
