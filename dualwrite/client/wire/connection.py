@@ -36,9 +36,9 @@ from dualwrite.client.wire.security import (
     NOT_TLS,
     ONLY_TLS,
     Login,
+    TlsFiles,
     refusal_of_handshake,
     refuse_listener_that_requires_sasl,
-    tls_context,
 )
 from dualwrite.errors import Api, AuthenticationError
 from dualwrite.security_config import SecurityConfig
@@ -343,7 +343,8 @@ class Connector:
     """Opens the connections of one cluster. Raises `ConfigError` if a file that the settings name cannot be used."""
 
     def __init__(self, config: SecurityConfig) -> None:
-        self._tls = tls_context(config)
+        self._tls = TlsFiles(config)
+        self._uses_tls = config.uses_tls
         self._login = Login(config) if config.uses_sasl else None
 
     async def connect(
@@ -374,13 +375,14 @@ class Connector:
                 await connection.log_in(self._login)
             elif unserved_before:
                 progress.missing = "no response to SaslHandshake"
-                uses_tls = self._tls is not None
-                await refuse_listener_that_requires_sasl(connection.request, connection.features, uses_tls=uses_tls)
+                await refuse_listener_that_requires_sasl(
+                    connection.request, connection.features, uses_tls=self._uses_tls
+                )
         return connection
 
     async def _open(self, host: str, port: int, new_connection: NewConnection) -> Connection:
         try:
-            return await _connected(host, port, new_connection, self._tls)
+            return await _connected(host, port, new_connection, self._tls.context())
         except ssl.SSLError as error:
             refusal = refusal_of_handshake(error, host)
             if refusal is not None:
@@ -388,7 +390,7 @@ class Connector:
             await self._refuse_plain_listener(host, port, new_connection)
             raise
         except ConnectionError as error:
-            if self._tls is not None and not isinstance(error, ConnectionRefusedError):
+            if self._uses_tls and not isinstance(error, ConnectionRefusedError):
                 await self._refuse_plain_listener(host, port, new_connection)
             raise
 

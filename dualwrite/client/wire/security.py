@@ -8,6 +8,7 @@ token provider's exception, because its text may quote a request.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import ssl
@@ -33,7 +34,14 @@ _WRONG_NAME: Final = (62, 63, 64)
 """OpenSSL's X509_V_ERR_* numbers."""
 
 # OpenSSL's reasons when the peer has sent an alert about our certificate, or about its absence.
-_ABOUT_OUR_CERTIFICATE: Final = ("CERTIFICATE_REQUIRED", "BAD_CERTIFICATE", "ALERT_UNKNOWN_CA", "CERTIFICATE_UNKNOWN")
+_ABOUT_OUR_CERTIFICATE: Final = (
+    "CERTIFICATE_REQUIRED",
+    "BAD_CERTIFICATE",
+    "ALERT_UNKNOWN_CA",
+    "CERTIFICATE_UNKNOWN",
+    "CERTIFICATE_REVOKED",
+    "UNSUPPORTED_CERTIFICATE",
+)
 _NOT_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST")
 _NO_COMMON_GROUND: Final = ("HANDSHAKE_FAILURE", "PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_CIPHERS", "NO_SHARED")
 
@@ -45,6 +53,8 @@ ONLY_TLS: Final = (
     "the listener speaks TLS: set security.protocol to SSL or SASL_SSL, "
     "or connect to the port of a listener without TLS"
 )
+
+_log = logging.getLogger(__name__)
 
 SendRequest = Callable[[Api, int, bytes], Awaitable[memoryview]]
 """Sends a request and returns the body of the response; raises `ConnectionError` if none came."""
@@ -69,6 +79,48 @@ def tls_context(config: SecurityConfig) -> ssl.SSLContext | None:
     if config.ssl_certificate_location is not None:
         _identify(context, config)
     return context
+
+
+class TlsFiles:
+    """The TLS context of the settings, made anew when a file that they name has been replaced.
+
+    Certificates of days or hours are renewed in place while a process runs. Its next connection uses the new ones.
+    """
+
+    def __init__(self, config: SecurityConfig) -> None:
+        """Raise `ConfigError` if a file cannot be used."""
+        self._config = config
+        given = (config.ssl_ca_location, config.ssl_certificate_location, config.ssl_key_location)
+        self._paths = [] if config.ssl_context is not None else [path for path in given if path is not None]
+        self._seen = self._identities()
+        self._context = tls_context(config)
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return the context for a new connection; None without TLS.
+
+        The last usable one, if the files are just being replaced: a certificate without its key, for example.
+        """
+        found = self._identities()
+        if found != self._seen:
+            self._seen = found
+            try:
+                self._context = tls_context(self._config)
+            except ConfigError as error:
+                _log.warning("%s; connections use the certificates that were read before, until it is replaced", error)
+            else:
+                _log.info("the certificates of %s were read again", ", ".join(self._paths))
+        return self._context
+
+    def _identities(self) -> list[tuple[int, int, int] | None]:
+        return [_identity_of(path) for path in self._paths]
+
+
+def _identity_of(path: str) -> tuple[int, int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - a setting is a str
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _trusting(location: str | None) -> ssl.SSLContext:
@@ -109,6 +161,11 @@ def refusal_of_handshake(error: ssl.SSLError, host: str) -> str | None:
     reason = error.reason or ""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError) or not reason or "UNEXPECTED_EOF" in reason:
         return None
+    if "CERTIFICATE_EXPIRED" in reason:
+        return (
+            f"this client's certificate has expired by the broker's clock ({reason}): renew the file that "
+            "ssl.certificate.location names; the next connection reads it"
+        )
     if any(word in reason for word in _ABOUT_OUR_CERTIFICATE):
         return (
             f"the broker does not accept this client's certificate, or requires one and got none ({reason}): "
