@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 import psycopg
@@ -405,18 +406,17 @@ def test_blocks_after_a_refusal(scenario: PsycopgScenario) -> None:
         assert_published(scenario, *range(1, 50))
 
 
-def test_a_process_that_may_not_publish_a_record_leaves_it_to_one_that_may(scenario: PsycopgScenario) -> None:
-    with outbox_pool(scenario, max_request_size=500) as small:
-        write(small, scenario, 1)
-        assert_published(scenario, 1)
-        with outbox_pool(scenario) as large:
-            with large.transaction() as tx:
-                tx.send(scenario.topic, key="k", value="x" * 1_000)
-                put(tx, scenario, 2)
-            until(lambda: waiting(scenario) == 0)
-            assert (small.status.publishes_outbox, large.status.publishes_outbox) == (False, True)
-            write(small, scenario, 3)
-            until(lambda: waiting(scenario) == 0)
+def test_a_process_that_is_refused_leaves_it_to_one_that_is_not(scenario: PsycopgScenario) -> None:
+    refusal = replace(REFUSAL, client_id="refused")
+    with outbox_pool(scenario, client_id="refused") as refused, fault(scenario.emulator, refusal):
+        write(refused, scenario, 1)
+        until(lambda: bool(refused.status.refused))
+        with outbox_pool(scenario) as other:
+            write(other, scenario, 2)
+            assert_published(scenario, 1, 2)
+            assert (refused.status.publishes_outbox, other.status.publishes_outbox) == (False, True)
+            write(refused, scenario, 3)
+            assert_published(scenario, 1, 2, 3)
 
 
 def test_a_process_that_left_it_tries_again_if_there_is_no_other(scenario: PsycopgScenario) -> None:
