@@ -167,7 +167,7 @@ class RecoveryService:
             STORES_NOTHING, partitioner=KafkaSettings("checked-before-use", self._connection).config.partitioner
         )
         self._log_reader: Producer | None = None
-        self._admin = TransactionAdmin(of_connections(settings), default_api_timeout_ms=timeout_ms)
+        self._admin = TransactionAdmin(**of_connections(settings), default_api_timeout_ms=timeout_ms)
 
     def plan(self, progress: Progress | None = None) -> RecoveryReport:
         """Report what `recover()` would do now, and change nothing. Briefly locks rows, as `recover()` does."""
