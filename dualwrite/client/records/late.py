@@ -8,9 +8,10 @@ would be refused for ever.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from dualwrite.client.records.batches import Header
+if TYPE_CHECKING:
+    from dualwrite.client.records.batches import Header
 
 INVALID_TIMESTAMP: Final = 32
 
