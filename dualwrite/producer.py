@@ -16,6 +16,7 @@ from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.monotonic import monotonic_s
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.records.batches import Header
 from dualwrite.client.records.bulk import BulkSend
@@ -216,7 +217,7 @@ class Producer(ProducerBase[RecordFuture]):
         try:
             with self._core.lock:
                 wanted.all_ended.listen(waiter.wake)
-            waiter.wait(deadline_s - time.monotonic())
+            waiter.wait(deadline_s - monotonic_s())
         finally:
             self._core.give_up_topics(wanted)
         return self._not_learned(wanted)
@@ -360,7 +361,7 @@ class Producer(ProducerBase[RecordFuture]):
         waiter = self._new_waiter()
         with self._core.lock:
             operation.listen(waiter.wake)
-        if not waiter.wait(deadline_s - time.monotonic()):
+        if not waiter.wait(deadline_s - monotonic_s()):
             self._core.give_up_waiting(operation, waiter.wake)
             raise self._not_sent(operation, topic, progress())
         if operation.error is not None:
@@ -393,9 +394,7 @@ class Producer(ProducerBase[RecordFuture]):
         if self._generation != this_process.generation or sys.is_finalizing():
             return  # a forked child's copy, whose connections belong to the parent; or the I/O thread was stopped
         try:
-            ended = self._end_open_transaction(
-                self._deadline_s() if timeout_s is None else time.monotonic() + timeout_s
-            )
+            ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else monotonic_s() + timeout_s)
             self._core.mark_closed(pending=not ended, hand_over=hand_over)
         except BaseException:  # an interruption: nobody calls `close` again
             self._io.start(self._core.close())
@@ -413,7 +412,7 @@ class Producer(ProducerBase[RecordFuture]):
             return True
         with self._core.lock:
             operation.listen(waiter.wake)
-        if not waiter.wait(deadline_s - time.monotonic()):
+        if not waiter.wait(deadline_s - monotonic_s()):
             return operation.done
         self._core.log_failure_on_close(operation)
         return operation.done
@@ -481,7 +480,7 @@ class Producer(ProducerBase[RecordFuture]):
             raise IllegalStateError("the interpreter is shutting down and has stopped the producer's I/O thread")
 
     def _deadline_s(self) -> float:
-        return time.monotonic() + self.max_block_ms / 1000
+        return monotonic_s() + self.max_block_ms / 1000
 
 
 class Transaction:

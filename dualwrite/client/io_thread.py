@@ -16,6 +16,7 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+from dualwrite.client.monotonic import monotonic_s
 from dualwrite.errors import ConfigError
 
 ResultT = TypeVar("ResultT")
@@ -27,7 +28,9 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
     except ImportError:
-        return asyncio.new_event_loop()
+        loop = asyncio.new_event_loop()
+        loop.time = monotonic_s  # type: ignore[method-assign]
+        return loop
     return uvloop.new_event_loop()
 
 

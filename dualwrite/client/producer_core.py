@@ -16,6 +16,7 @@ from typing import Final
 
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.idempotence_manager import IdempotenceManager
+from dualwrite.client.monotonic import monotonic_ms
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.accumulator import Accumulator
 from dualwrite.client.records.batches import EncodedBatch, Header
@@ -33,7 +34,7 @@ from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
 from dualwrite.client.unfinished_on_close import failed_on_close, unfinished_on_close
 from dualwrite.client.wanted_topics import WantedTopics
-from dualwrite.client.wire.cluster import Lease, monotonic_ms
+from dualwrite.client.wire.cluster import Lease
 from dualwrite.client.wire.codec import ProduceEncoder
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import FatalError, IllegalStateError, InvalidRecordError, KafkaError

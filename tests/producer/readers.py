@@ -25,7 +25,7 @@ def read_with_librdkafka(emulator: Emulator, topic: str, count: int, partitions:
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in range(partitions)])
         messages: list[Message] = []
-        deadline_s = time.monotonic() + 15
+        deadline_s = time.monotonic() + 60
         while len(messages) < count and time.monotonic() < deadline_s:
             messages += consumer.consume(count - len(messages), 0.2)
         problems = [message.error() for message in messages if message.error() is not None]

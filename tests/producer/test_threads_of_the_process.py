@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator
+from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.client.io_thread import IoThread
 from dualwrite.errors import ConfigError
 
@@ -45,6 +46,27 @@ def test_a_producer_that_is_made_after_the_main_thread_has_ended(uvloop: bool, s
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (ran.stdout, ran.stderr, ran.returncode) == ("sent\n", "", 0)
         assert [record.value for record in emulator.records("t")] == [b"x"]
+
+
+FROZEN = """
+import sys, time
+if not {uvloop}:
+    sys.modules["uvloop"] = None
+time.monotonic = lambda began=time.monotonic(): began  # as libraries do that freeze time
+import dualwrite
+with dualwrite.Producer(bootstrap_servers={servers!r}, linger_ms=20, retry_backoff_ms=20) as producer:
+    producer.send("t", b"x").result(60)
+print("sent")
+"""
+
+
+@pytest.mark.parametrize("uvloop", [True, False], ids=["uvloop", "asyncio"])
+def test_waits_end_where_a_test_has_frozen_time(uvloop: bool) -> None:
+    with Emulator(topics={"t": 1}) as emulator:
+        emulator.faults.add(Fault(api="Produce", action=Error("NOT_ENOUGH_REPLICAS")))
+        program = FROZEN.format(uvloop=uvloop, servers=emulator.bootstrap_servers)
+        ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert (ran.stdout, ran.stderr, ran.returncode) == ("sent\n", "", 0)
 
 
 @pytest.mark.parametrize(

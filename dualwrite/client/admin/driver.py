@@ -16,9 +16,10 @@ from dualwrite.client.admin.codec import Call, ClusterMetadata, Reply
 from dualwrite.client.admin.results import BrokerDescription
 from dualwrite.client.error_texts import LastError, error_name, missing_right
 from dualwrite.client.messages import ANY_NODE, Broker, TopicMetadata
+from dualwrite.client.monotonic import monotonic_ms
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.records.record import TopicPartition
-from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster, monotonic_ms
+from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
 from dualwrite.client.wire.codec import common_version
 from dualwrite.client.wire.connection import Connection
 from dualwrite.client.wire.malformed import MalformedResponseError

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Protocol, Self
 
 from dualwrite.client.error_texts import LastError
 from dualwrite.client.messages import Broker
+from dualwrite.client.monotonic import monotonic_ms
 from dualwrite.client.pacing import Backoff
 from dualwrite.client.wire.codec import Framer
 from dualwrite.client.wire.connection import Connection, Connector
@@ -23,11 +23,6 @@ from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Address, Topology
 from dualwrite.errors import AuthenticationError
 from dualwrite.security_config import SecurityConfig
-
-
-def monotonic_ms() -> float:
-    """Return the time of the clock that all waits in this package use, in milliseconds."""
-    return time.monotonic() * 1000
 
 
 @dataclass(frozen=True, slots=True)

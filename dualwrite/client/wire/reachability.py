@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 
 from dualwrite.client.messages import TopicMetadata
-from dualwrite.client.wire.cluster import ClusterSettings, Lease, lease_cluster, monotonic_ms
+from dualwrite.client.monotonic import monotonic_ms
+from dualwrite.client.wire.cluster import ClusterSettings, Lease, lease_cluster
 from dualwrite.client.wire.connection import Connection
 from dualwrite.errors import KafkaError
 

@@ -1,0 +1,27 @@
+"""The clock of all waits for Kafka: the one of event loops, whatever stands in the place of `time.monotonic`.
+
+A library that freezes time replaces `time.monotonic` in every module, but not the clock of uvloop. Were some waits
+measured by one and some by the other, timers would end before their deadlines are reached, and wait for ever.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+
+def _unpatched() -> Callable[[], float]:
+    if not hasattr(time, "clock_gettime"):  # Windows
+        return time.monotonic
+    clock_gettime, monotonic = time.clock_gettime, time.CLOCK_MONOTONIC
+    return lambda: clock_gettime(monotonic)
+
+
+monotonic_s: Final = _unpatched()
+"""Return the time in seconds, of a clock that only goes forward."""
+
+
+def monotonic_ms() -> float:
+    """Return the time of the same clock in milliseconds."""
+    return monotonic_s() * 1000
