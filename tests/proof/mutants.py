@@ -360,13 +360,13 @@ MUTANTS: Final = (
             Edit(
                 f"{_CORE}steps.py",
                 (
-                    "            await kafka.send((*owned.owed, *ahead), sent)\n"
+                    "            await kafka.send((*owned.owed, *ahead), sent, any_size=True)\n"
                     "        await kafka.send(write.records, sent)\n"
                 ),
                 (
                     "            pass\n"
                     "        await kafka.send(write.records, sent)\n"
-                    "        await kafka.send((*owned.owed, *ahead), sent)\n"
+                    "        await kafka.send((*owned.owed, *ahead), sent, any_size=True)\n"
                 ),
             ),
         ),
@@ -669,8 +669,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}repair.py",
-                "manifest, end.aborted, owned.resolve_timeout_ms)\n    ]",
-                "manifest, end.aborted, owned.resolve_timeout_ms)\n    ][:1]",
+                "manifest, end.aborted, owned.resolve_timeout_ms)]",
+                "manifest, end.aborted, owned.resolve_timeout_ms)][:1]",
             ),
         ),
     ),

@@ -42,7 +42,7 @@ class Version:
 class RegistryState:
     """Changed by `apply` alone."""
 
-    stops: threading.Event = field(default_factory=threading.Event)
+    stops: threading.Event = field(default_factory=threading.Event, compare=False)
     """Set when the registry stops: a decision that takes long is given up then."""
     subjects: dict[str, dict[int, Version]] = field(default_factory=dict)
     levels: dict[str | None, str] = field(default_factory=dict)

@@ -17,7 +17,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from dualwrite.client.error_texts import error_name
 from dualwrite.client.messages import BrokerFeatures
@@ -409,13 +409,9 @@ class Connector:
 
 
 async def _connected(host: str, port: int, new_connection: NewConnection, tls: ssl.SSLContext | None) -> Connection:
-    """Connect to the first address of a host that accepts; raise the last error if none does.
-
-    The host's name is looked up in a thread of its own: a loop does it in its default executor.
-    """
+    """Connect to the first address of a host that accepts; raise the last error if none does."""
     loop = asyncio.get_running_loop()
-    found = await in_a_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
-    addresses = list(dict.fromkeys(address[0] for *_, address in found))
+    addresses = await _addresses_of(host, port)
     name = None if tls is None else host
     for address in addresses:
         try:
@@ -428,6 +424,15 @@ async def _connected(host: str, port: int, new_connection: NewConnection, tls: s
         else:
             return connection
     raise AssertionError("getaddrinfo() raises for a host without an address")
+
+
+async def _addresses_of(host: str, port: int) -> list[Any]:
+    """Return the addresses of a host. A name is looked up in a thread of its own: a loop uses its default executor."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name
+        found = await in_a_thread(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    return list(dict.fromkeys(address[0] for *_, address in found))
 
 
 class _Progress:

@@ -6,6 +6,7 @@ import gc
 import logging
 import random
 import secrets
+import socket
 import threading
 import time
 import uuid
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from dualwrite.client import monotonic
 from dualwrite.recipes.core.availability import Availability
 from tests.proof.simulation.loop import SimulatedLoop
 
@@ -51,6 +53,8 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
 
     replacements: list[Replacement] = [
         (time, "monotonic", lambda: loop.now_s),
+        (monotonic, "monotonic_s", lambda: loop.now_s),
+        (socket, "getaddrinfo", _address_is_name),
         (time, "perf_counter", lambda: loop.now_s),
         (time, "perf_counter_ns", lambda: int(loop.now_s * 1e9)),
         (time, "time", wall_s),
@@ -73,6 +77,10 @@ def nothing_from_outside(loop: SimulatedLoop, seed: int) -> Iterator[None]:
         random.setstate(state)
         if was_collecting:
             gc.enable()
+
+
+def _address_is_name(host: str, port: int, **_: object) -> list[tuple[Any, ...]]:
+    return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (host, port))]
 
 
 def _no_thread(thread: threading.Thread) -> None:
