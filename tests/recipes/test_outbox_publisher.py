@@ -307,7 +307,10 @@ def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Op
     until(lambda: idle.count > 0)  # its statement is one of them
     before = {name: cache.cache_info().currsize for name, cache in CACHES.items()}
     publish(range(5, 55))
-    assert {name: cache.cache_info().currsize for name, cache in CACHES.items()} == before
+    grown = {name: cache.cache_info().currsize - before[name] for name, cache in CACHES.items()}
+    assert max(grown.values()) < 5, (
+        grown
+    )  # a rare statement may have come for the first time, none comes for each block
     assert all(cache.cache_info().maxsize for cache in CACHES.values())
 
 
