@@ -279,9 +279,8 @@ _BY_THE_PRODUCER: Final = (
     "max.message.bytes of the topic, if that is lower)"
 )
 _BY_THE_TOPIC: Final = (
-    ". A batch of records is larger than max.message.bytes of the topic (message.max.bytes of the brokers, where the "
-    "topic has none). Nothing of this attempt becomes visible: raise it; or, if no single row is larger, set "
-    "kafka.batch.size to less than it"
+    ". A row is larger than max.message.bytes of the topic (message.max.bytes of the brokers, where the topic has "
+    "none). Nothing of this attempt becomes visible: raise it, or make the row smaller"
 )
 
 

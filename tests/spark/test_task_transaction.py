@@ -221,22 +221,22 @@ def test_a_row_that_is_larger_than_a_request_names_the_option(newest: KafkaWorld
     assert newest.committed() == []
 
 
-def test_a_batch_that_is_larger_than_the_topic_allows_names_the_options(newest: KafkaWorld) -> None:
+def test_a_row_that_is_larger_than_the_topic_allows_names_the_setting(newest: KafkaWorld) -> None:
     newest.emulator.set_config({"max.message.bytes": "1000"}, topic="orders")
     transaction = newest.side().open("s-0-0", mine)
     sentence = (
-        r"a batch of \d+ bytes exceeds 1000;.*larger than max\.message\.bytes of the topic.*"
-        r"Nothing of this attempt becomes visible: raise it; or, .* set kafka\.batch\.size to less"
+        r"exceeds 1000;.*A row is larger than max\.message\.bytes of the topic.*"
+        r"Nothing of this attempt becomes visible: raise it, or make the row smaller"
     )
     with pytest.raises(AbortableError, match=sentence):
-        transaction.write(rows(*["x" * 300] * 20))
+        transaction.write(rows("x" * 1200))
         transaction.prepare()
     transaction.abort()
     transaction.close()
     assert newest.open_ids() == []
-    fitting = newest.side(kafka__batch__size=900)
-    commit(newest, "s-0-0", newest.prepared(fitting, "s-0-0", *["x" * 300] * 20))
-    assert len(newest.committed()) == 20, "the advice helps"
+    side = newest.side()
+    commit(newest, "s-0-0", newest.prepared(side, "s-0-0", *["x" * 300] * 20))
+    assert len(newest.committed()) == 20, "smaller rows are split into batches that fit"
 
 
 def test_connections_are_kept_from_one_task_to_the_next(newest: KafkaWorld) -> None:
