@@ -19,7 +19,7 @@ P = ParamSpec("P")
 _log = logging.getLogger(__name__)
 
 _told: Final[set[str]] = set()
-"""What has failed already."""
+"""The places whose failure was logged already."""
 
 
 def guarded(report: Callable[P, object]) -> Callable[P, None]:

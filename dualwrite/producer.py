@@ -396,7 +396,7 @@ class Producer(ProducerBase[RecordFuture]):
         try:
             ended = self._end_open_transaction(self._deadline_s() if timeout_s is None else monotonic_s() + timeout_s)
             self._core.mark_closed(pending=not ended, hand_over=hand_over)
-        except BaseException:  # an interruption: nobody calls `close` again
+        except BaseException:  # an interruption: `close` is not called again
             self._io.start(self._core.close())
             raise
         try:

@@ -18,7 +18,7 @@ MAX_BYTES: Final = 16 << 20
 TIMES: Final = 16
 """How many times the largest batch of a topic that may be, if that is more."""
 MOST_BYTES: Final = 128 << 20
-"""What it may be at most, however large a batch the owner of a topic allows: the memory is the broker's."""
+"""The limit in bytes, however large a batch the owner of a topic allows: the memory is the broker's."""
 
 _FIRST_GUESS: Final = 4
 _GZIP_WINDOW: Final = 31

@@ -20,7 +20,7 @@ ORIGINAL_TIMESTAMP: Final = "dualwrite.original-timestamp-ms"
 
 
 class Stamp(NamedTuple):
-    """What changes of a record that gets a new timestamp."""
+    """The new headers and timestamp of a record that is published late."""
 
     headers: list[Header]
     timestamp_ms: int

@@ -20,7 +20,7 @@ _ADVICE: Final[dict[str, str]] = {
     "repeat the same call until it returns": _REPEAT,
     "init_transactions() or, for a dual write, with ": "",
 }
-"""What the user of a block does instead."""
+"""The remedies for the user of a block, in place of those for a producer."""
 
 _CALLS: Final[dict[str, str]] = {
     Call.INIT_TRANSACTIONS.value: "taking the transactional id over",
@@ -32,7 +32,7 @@ _CALLS: Final[dict[str, str]] = {
     "complete_transaction()": "completing the transaction",
     "flush()": "sending all records",
 }
-"""What a producer's call does."""
+"""Descriptions of a producer's calls, in place of their names."""
 
 _COMMITTED: Final = " (the database has committed this block)"
 _UNCHANGED: Final = ("either side", "either database", "othing was written")
