@@ -30,6 +30,12 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     ),
     "Produce with one partition twice": "both batches are appended; Kafka takes the last, and answers once",
     "AddPartitionsToTxn of a broker without transactions": "no results; Kafka does not answer",
+    "WriteTxnMarkers whose last marker has no partition that is there, or one partition twice": (
+        "an answer; Kafka writes the markers and does not answer"
+    ),
+    "transactions of one id in AddPartitionsToTxn": (
+        "the connection is closed if they repeat more partitions than `max.request.elements`; Kafka has no limit"
+    ),
     "Produce with null in place of records": "87; Kafka fails, and does not answer",
     "a reassignment that another one replaces": (
         "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"

@@ -8,19 +8,21 @@ Makes partitions part of a transaction.
 * v4-5: several transactions, from brokers (KIP-890), which need CLUSTER_ACTION (31); each adds partitions, or with
   VerifyOnly only verifies them. v5 may return 120. All are processed concurrently and answered in one response.
   What does not exist is 3, and the other partitions 55, also for VerifyOnly. 35 for the whole request if the log of a
-  cluster at `transaction.version` 0 cannot store an addition.
-* v0-3 is recorded as a TV0 transaction, v4+ as TV2.
+  cluster at `transaction.version` 0 cannot store an addition. Transactions with one id each apply to the partitions of
+  the last of them; an error of all partitions has the rows of the first.
+* v0-3 is recorded as a TV0 transaction, v4+ as TV2. Without partitions the transaction begins, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from dualwrite.broker_emulator.api.call import CloseConnectionError
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
@@ -39,15 +41,7 @@ async def handle(call: NodeCall) -> Any:
     if call.version >= _MANY_TRANSACTIONS_VERSION:
         if not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
             return await call.refused(ErrorCode.cluster_authorization_failed)
-        transactions = call.request.transactions
-        if len(transactions) == 1:
-            results = [await _transaction(call, transactions[0])]
-        else:
-            results = await _transactions(call, transactions)
-        if ErrorCode.unsupported_version in results:
-            return await call.refused(ErrorCode.unsupported_version)
-        rows = await _rows_of(call, list(zip(transactions, results, strict=True)))
-        return await call.made(_many, call, rows, NO_ERROR)
+        return await _transactions(call, call.request.transactions)
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return await call.refused(ErrorCode.transactional_id_authorization_failed)
@@ -62,17 +56,36 @@ async def handle(call: NodeCall) -> Any:
     )
     if isinstance(errors, ErrorCode):
         errors = producer_fenced_below(2, call.version, errors)
-    return _single(call, await _topic_results(call, request.v3_and_below_topics, names, errors))
+    return _single(call, await _topic_results(call, request.v3_and_below_topics, errors))
 
 
-async def _transactions(call: NodeCall, transactions: Iterable[Any]) -> list[ErrorCode | _Errors]:
+async def _transactions(call: NodeCall, transactions: Sequence[Any]) -> Any:
     """Process all of them. One that waits for the replication of its record must not delay the others."""
-    return await all_done(_transaction(call, transaction) for transaction in transactions)
+    first = {each.transactional_id: each.topics for each in reversed(transactions)}
+    last = {each.transactional_id: each.topics for each in transactions}
+    names = await _names_by_id(last)
+    limit = call.cluster.config.max_request_elements
+    for named in (names, await _names_by_id(first)):
+        # an id that is named very often multiplies its partitions
+        if sum(await mapped(len, [named[each.transactional_id] for each in transactions])) > limit:
+            raise CloseConnectionError("its transactions of one id have more partitions than max.request.elements")
+    results = await all_done(_transaction(call, each, names[each.transactional_id]) for each in transactions)
+    if ErrorCode.unsupported_version in results:
+        return await call.refused(ErrorCode.unsupported_version)
+    rows = []
+    pace = Pace()
+    for transaction, errors in zip(transactions, results, strict=True):
+        await pace.keep()
+        rows.append((transaction, await _topic_results(call, first[transaction.transactional_id], errors)))
+    return await call.made(_many, call, rows, NO_ERROR)
 
 
-async def _transaction(call: NodeCall, transaction: Any) -> ErrorCode | _Errors:
+async def _names_by_id(topics_of_ids: Mapping[str, Any]) -> dict[str, list[TopicPartition]]:
+    return dict(zip(topics_of_ids, await mapped(_names, topics_of_ids.values()), strict=True))
+
+
+async def _transaction(call: NodeCall, transaction: Any, names: list[TopicPartition]) -> ErrorCode | _Errors:
     identity = (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch)
-    names = _names(transaction.topics)
     if not transaction.verify_only:
         return await _add(call, *identity, names, transaction_version=2)
     return await _not_attempted(call, names) or call.node.transactions.verify_partitions(*identity, names)
@@ -91,8 +104,6 @@ async def _add(
     errors = await _not_attempted(call, names)
     if errors:
         return errors
-    if not names:
-        return NO_ERROR
     return await call.node.transactions.add_partitions(
         transactional_id, producer_id, producer_epoch, names, transaction_version=transaction_version
     )
@@ -125,9 +136,8 @@ def _names(topics: Any) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _row(call: NodeCall, errors: ErrorCode | _Errors, name: TopicPartition) -> Any:
-    error = errors if isinstance(errors, ErrorCode) else errors[name]
-    return call.new.AddPartitionsToTxnPartitionResult(partition_index=name.partition, partition_error_code=error)
+def _row(call: NodeCall, index: int, error: ErrorCode) -> Any:
+    return call.new.AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=error)
 
 
 def _topic_row(call: NodeCall, rows: Iterator[Any], topic: Any) -> Any:
@@ -137,27 +147,27 @@ def _topic_row(call: NodeCall, rows: Iterator[Any], topic: Any) -> Any:
     )
 
 
-async def _topic_results(
-    call: NodeCall, topics: Any, names: list[TopicPartition], errors: ErrorCode | _Errors
-) -> tuple[Any, ...]:
-    """Return the rows of topics whose partitions are `names`."""
-    rows = iter(await mapped(partial(_row, call, errors), names))
-    return tuple(await mapped(partial(_topic_row, call, rows), topics))
+async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
+    """Return rows as in `topics` for an error of all partitions, else one for each partition that has an error."""
+    if isinstance(errors, ErrorCode):
+        names = _names(topics)
+        rows = iter(await mapped(lambda name: _row(call, name.partition, errors), names))
+        return tuple(await mapped(partial(_topic_row, call, rows), topics))
+    rows_of_topics: dict[str, list[Any]] = {}
+
+    def add(item: tuple[TopicPartition, ErrorCode]) -> None:
+        name, error = item
+        rows_of_topics.setdefault(name.topic, []).append(_row(call, name.partition, error))
+
+    await mapped(add, errors.items())
+    new = call.new.AddPartitionsToTxnTopicResult
+    made = await mapped(lambda item: new(name=item[0], results_by_partition=tuple(item[1])), rows_of_topics.items())
+    return tuple(made)
 
 
 def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
-    rows = (_row(call, error, name) for name in _names(topics))
+    rows = (_row(call, name.partition, error) for name in _names(topics))
     return tuple(_topic_row(call, rows, topic) for topic in topics)
-
-
-async def _rows_of(call: NodeCall, results: list[tuple[Any, ErrorCode | _Errors]]) -> list[_Transaction]:
-    pace = Pace()
-    rows = []
-    for transaction, errors in results:
-        await pace.keep()
-        topics = transaction.topics
-        rows.append((transaction, await _topic_results(call, topics, _names(topics), errors)))
-    return rows
 
 
 def _single(call: NodeCall, topics: tuple[Any, ...]) -> Any:

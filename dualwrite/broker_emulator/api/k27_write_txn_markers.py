@@ -15,7 +15,7 @@ hanging transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -26,23 +26,33 @@ from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.slices import Pace
 from dualwrite.broker_emulator.transactions.ports import Marker
 
+_Results = dict[int, dict[str, dict[int, ErrorCode]]]
+"""Errors by producer id, topic and partition."""
+
 
 async def handle(call: NodeCall) -> Any:
     may_alter = call.is_allowed(AclOperation.ALTER, ResourceType.CLUSTER, is_logged=False)
     if not may_alter and not call.is_allowed(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER):
         return await call.refused(ErrorCode.cluster_authorization_failed)
-    errors = []
+    results: _Results = {}
     pace = Pace()
     for marker in call.request.markers:
         await pace.keep()
-        names = [TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes]
+        names = _names(marker)
         if -1 in (marker.producer_id, marker.producer_epoch) and any(_is_led(call, name) for name in names):
             return await call.refused(ErrorCode.unknown_server_error)
         for name in names:
             await pace.keep()
-            errors.append(await _write(call, marker, name))
-    remaining = iter(errors)
-    return await call.made(_response, call, lambda: next(remaining))
+            error = await _write(call, marker, name)
+            results.setdefault(marker.producer_id, {}).setdefault(name.topic, {})[name.partition] = error
+    return await call.made(_response, call, results)
+
+
+def _names(marker: Any) -> Iterable[TopicPartition]:
+    """Return each partition of the marker once."""
+    return dict.fromkeys(
+        TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes
+    )
 
 
 def _is_led(call: NodeCall, name: TopicPartition) -> bool:
@@ -62,31 +72,33 @@ async def _write(call: NodeCall, marker: Any, name: TopicPartition) -> ErrorCode
     return error if isinstance(error, ErrorCode) else await error
 
 
-def _response(call: NodeCall, next_error: Callable[[], ErrorCode]) -> Any:
+def _response(call: NodeCall, results: _Results) -> Any:
     new = call.new
     return new.response(
         markers=tuple(
             new.WritableTxnMarkerResult(
-                producer_id=marker.producer_id,
+                producer_id=producer_id,
                 topics=tuple(
                     new.WritableTxnMarkerTopicResult(
-                        name=topic.name,
+                        name=name,
                         partitions=tuple(
-                            new.WritableTxnMarkerPartitionResult(
-                                partition_index=index,
-                                error_code=next_error(),
-                            )
-                            for index in topic.partition_indexes
+                            new.WritableTxnMarkerPartitionResult(partition_index=index, error_code=error)
+                            for index, error in errors.items()
                         ),
                     )
-                    for topic in marker.topics
+                    for name, errors in topics.items()
                 ),
             )
-            for marker in call.request.markers
-            if any(topic.partition_indexes for topic in marker.topics)
+            for producer_id, topics in results.items()
         )
     )
 
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, lambda: error)
+    results: _Results = {}
+    for marker in call.request.markers:
+        topics: dict[str, dict[int, ErrorCode]] = {}
+        for topic in marker.topics:
+            topics.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes, error))
+        results[marker.producer_id] = topics
+    return _response(call, results)

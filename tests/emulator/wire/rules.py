@@ -83,7 +83,7 @@ RULES: Mapping[str, Set[Profile]] = {
     "AddPartitionsToTxn / to another node is 16": ALL,
     "AddPartitionsToTxn v0-3 / an internal topic is 29, the others 55": ALL,
     "AddPartitionsToTxn v0-3 / unknown partitions are 3, the others 55, and nothing is added": ALL,
-    "AddPartitionsToTxn v0-3 / nothing asked for, nothing answered": ALL,
+    "AddPartitionsToTxn v0-3 / without partitions the transaction begins": ALL,
     "AddPartitionsToTxn v4+ / many transactions in one request, each answered by itself, in the order asked": ALL,
     "AddPartitionsToTxn v4+ / one transaction that waits holds up no other": ALL,
     "AddPartitionsToTxn v4+ / internal topics can be added": ALL,

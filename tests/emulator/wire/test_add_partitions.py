@@ -8,7 +8,7 @@ import pytest
 
 from dualwrite.broker_emulator import PausePoint
 from tests.emulator.wire.world import COMMIT, KAFKA_3_9, TV2, World
-from tests.interop.wire import Code, Identity, Wire
+from tests.interop.wire import Code, ConnectionClosedError, Identity, Wire
 
 rule = pytest.mark.rule
 NONE, CT, PF, IPM = (
@@ -36,12 +36,13 @@ def test_one_bad_partition(wire: Wire) -> None:
     assert wire.describe("x").state == "Empty"
 
 
-@rule("AddPartitionsToTxn v0-3 / nothing asked for, nothing answered")
-def test_nothing(wire: Wire) -> None:
+@pytest.mark.parametrize("version", range(4))
+@rule("AddPartitionsToTxn v0-3 / without partitions the transaction begins")
+def test_no_partitions(wire: Wire, version: int) -> None:
     identity = wire.init_ok("x")
-    for version in range(4):
-        assert wire.add("x", identity, version=version) == []
-    assert wire.describe("x").state == "Empty"
+    assert wire.add("x", identity, version=version) == []
+    assert (wire.describe("x").state, wire.describe("x").topics) == ("Ongoing", {})
+    assert wire.end_settled("x", identity, commit=True, version=3).error == NONE
 
 
 @rule("AddPartitionsToTxn / an empty transactional id is 42")
@@ -153,6 +154,17 @@ def test_batch(world: World, version: int) -> None:
     }
     assert world.wire.describe("a").topics == {"t": [0], "many": [2]}
     assert world.wire.describe("b").topics == {"many": [1]}
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_one_id_does_not_multiply_partitions(world: World, is_first: bool) -> None:
+    """320 times 320 are more than a request may have in all."""
+    identity = world.wire.init_ok("x")
+    names = [("t", 0)] * 320
+    assert world.add_many(("x", identity, False, []), ("x", identity, False, names)) == {"x": {}}
+    of_one, of_others = (names, [("t", 0)]) if is_first else ([], names)
+    with pytest.raises(ConnectionClosedError):
+        world.add_many(("x", identity, False, of_one), *[("x", identity, False, of_others)] * 319)
 
 
 @rule("AddPartitionsToTxn v4+ / one transaction that waits holds up no other")

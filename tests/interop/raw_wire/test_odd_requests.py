@@ -36,40 +36,98 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 # -- AddPartitionsToTxn of brokers
 
 
+Names = tuple[tuple[str, list[int]], ...]
+
+
 def add_many(
-    wire: Wire, transactional_id: str, identity: Identity, *names: tuple[str, int], verify_only: bool
-) -> tuple[int, dict[tuple[str, int], int]]:
-    """AddPartitionsToTxn v4: the top-level error, and those of the partitions."""
-    of_many = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
-    transaction = of_many(
-        transactional_id=transactional_id,
-        producer_id=identity.producer_id,
-        producer_epoch=identity.producer_epoch,
-        verify_only=verify_only,
-        topics=[of_many.AddPartitionsToTxnTopic(name=name, partitions=[index]) for name, index in names],
-    )
-    answer = wire.call(AddPartitionsToTxnRequest(version=4, transactions=[transaction]))
-    codes = {
-        (topic.name, row.partition_index): row.partition_error_code
+    wire: Wire, *transactions: tuple[str, Identity, Names], verify_only: bool, version: int = 4
+) -> tuple[int, list[tuple[str, dict[str, list[tuple[int, int]]]]]]:
+    """AddPartitionsToTxn of brokers: the error at the top, and the rows of each transaction, sorted by partition."""
+    kind = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+    asked = [
+        kind(
+            transactional_id=transactional_id,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            verify_only=verify_only,
+            topics=[kind.AddPartitionsToTxnTopic(name=name, partitions=indexes) for name, indexes in names],
+        )
+        for transactional_id, identity, names in transactions
+    ]
+
+    def codes(topic: Any) -> list[tuple[int, int]]:
+        return sorted((row.partition_index, row.partition_error_code) for row in topic.results_by_partition)
+
+    answer = wire.call(AddPartitionsToTxnRequest(version=version, transactions=asked))
+    return answer.error_code, [
+        (
+            result.transactional_id,
+            {
+                topic.name: sorted(
+                    (row.partition_index, row.partition_error_code) for row in topic.results_by_partition
+                )
+                for topic in result.topic_results
+            },
+        )
         for result in answer.results_by_transaction
-        for topic in result.topic_results
-        for row in topic.results_by_partition
-    }
-    return answer.error_code, codes
+    ]
 
 
 @pytest.mark.parametrize("verify_only", [True, False])
 def test_partitions_that_do_not_exist(wire: Wire, transactional_id: str, topic: str, verify_only: bool) -> None:
     identity = wire.init_ok(transactional_id)
-    good, missing = (topic, 0), (next_name("none"), 0)
-    answer = add_many(wire, transactional_id, identity, good, missing, verify_only=verify_only)
-    assert answer == (0, {good: NOT_ATTEMPTED, missing: UNKNOWN})
-    for name in ((topic, 9), ("__transaction_state", 99)):
-        answer = add_many(wire, transactional_id, identity, name, verify_only=verify_only)
-        assert answer == (0, {name: UNKNOWN})
-    answer = add_many(wire, next_name("nobody"), identity, missing, verify_only=verify_only)
-    assert answer == (0, {missing: UNKNOWN})
+    none, nobody = next_name("none"), next_name("nobody")
+
+    def rows(id: str, *names: tuple[str, list[int]]) -> Any:
+        error, (answer,) = add_many(wire, (id, identity, names), verify_only=verify_only)
+        return (error, *answer)
+
+    expected = {topic: [(0, NOT_ATTEMPTED)], none: [(0, UNKNOWN)]}
+    assert rows(transactional_id, (topic, [0, 0]), (none, [0]), (topic, [0])) == (0, transactional_id, expected)
+    for name, index in ((topic, 9), ("__transaction_state", 99)):
+        assert rows(transactional_id, (name, [index])) == (0, transactional_id, {name: [(index, UNKNOWN)]})
+    assert rows(nobody, (none, [0])) == (0, nobody, {none: [(0, UNKNOWN)]})
     assert wire.describe(transactional_id).state == "Empty"
+
+
+@pytest.mark.parametrize("verify_only", [True, False])
+@pytest.mark.parametrize("version", [4, 5])
+def test_transactions_with_one_id(wire: Wire, transactional_id: str, version: int, verify_only: bool) -> None:
+    """Each is what it says of itself, for the partitions of the last; an error of all has the rows of the first."""
+    first, last, none = (next_name("topic") for _ in range(3))
+    for name in (first, last):
+        wire.create_topic(name, 2)
+    identity = wire.init_ok(transactional_id)
+    other = next_name("other")
+    wire.wait_for_coordinator(other)
+    other_identity = wire.init_ok(other)
+
+    def rows(*transactions: tuple[Identity, Names]) -> Any:
+        beside = (other, other_identity, ((first, [0]),))
+        asked = [(transactional_id, who, names) for who, names in transactions]
+        error, answers = add_many(wire, asked[0], beside, *asked[1:], verify_only=verify_only, version=version)
+        assert (error, [id for id, _ in answers]) == (0, [asked[0][0], other, *(each[0] for each in asked[1:])])
+        return [answer for id, answer in answers if id == transactional_id]
+
+    missing = {last: [(0, NOT_ATTEMPTED)], none: [(0, UNKNOWN)]}
+    assert rows((identity, ((first, [0]),)), (identity, ((last, [0]), (none, [0])))) == [missing, missing]
+    assert wire.describe(transactional_id).state == "Empty"
+    answers = rows((identity, ((none, [0]),)), (identity.bumped(5), ((last, [1]),)))
+    if verify_only:
+        assert answers == [{last: [(1, Code.TRANSACTION_ABORTABLE)]}, {last: [(1, Code.PRODUCER_FENCED)]}]
+        assert wire.describe(transactional_id).state == "Empty"
+    else:
+        assert answers == [{none: [(0, NONE)]}, {none: [(0, Code.PRODUCER_FENCED)]}]
+        assert wire.describe(transactional_id).topics == {last: [1]}
+
+
+def test_a_transaction_without_partitions(wire: Wire, transactional_id: str) -> None:
+    identity = wire.init_ok(transactional_id)
+    expected: Any = (0, [(transactional_id, {})])
+    assert add_many(wire, (transactional_id, identity, ()), verify_only=True) == expected
+    assert wire.describe(transactional_id).state == "Empty"
+    assert add_many(wire, (transactional_id, identity, ()), verify_only=False) == expected
+    assert (wire.describe(transactional_id).state, wire.describe(transactional_id).topics) == ("Ongoing", {})
 
 
 # -- markers
@@ -102,36 +160,64 @@ def test_a_marker_of_no_producer(wire: Wire, topic: str) -> None:
     assert wire.producers(topic) == (NONE, {})
 
 
+def topics_of(wire: Wire, count: int) -> list[str]:
+    names = [next_name("topic") for _ in range(count)]
+    for name in names:
+        wire.create_topic(name)
+    return names
+
+
+def marker(producer_id: int, *names: str, epoch: int = 0) -> Any:
+    kind = WriteTxnMarkersRequest.WritableTxnMarker
+    return kind(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        transaction_result=True,
+        topics=[kind.WritableTxnMarkerTopic(name=name, partition_indexes=[0]) for name in names],
+        coordinator_epoch=0,
+    )
+
+
+def write(wire: Wire, *markers: Any) -> dict[int, dict[tuple[str, int], int]]:
+    """WriteTxnMarkers: the errors of each producer's partitions. Each is answered in one row."""
+    answer = wire.call(WriteTxnMarkersRequest(version=1, markers=list(markers)))
+    rows = {
+        each.producer_id: {
+            (topic.name, row.partition_index): row.error_code for topic in each.topics for row in topic.partitions
+        }
+        for each in answer.markers
+    }
+    assert len(rows) == len(answer.markers)
+    assert [len(each.topics) for each in answer.markers] == [len({name for name, _ in row}) for row in rows.values()]
+    return rows
+
+
+def test_markers_of_one_producer(wire: Wire) -> None:
+    """Each is written, and they have one row, where the last error of a partition remains."""
+    one, other = topics_of(wire, 2)
+    first, second = 10**14, 10**14 + 1
+    written = write(wire, marker(first, one, other), marker(second, one), marker(first, one, epoch=-2))
+    expected = {(one, 0): Code.INVALID_PRODUCER_EPOCH, (other, 0): NONE}
+    assert written == {first: expected, second: {(one, 0): NONE}}
+    assert [wire.list_offsets(name) for name in (one, other)] == [2, 1]
+    assert write(wire, marker(first, one, epoch=-2), marker(first, one)) == {first: {(one, 0): NONE}}
+    assert wire.list_offsets(one) == 3
+    # an error of the whole request has what the last of them names
+    refused = write(wire, marker(first, one), marker(first, other), marker(second), marker(-1, one))
+    assert refused == {first: {(other, 0): FAILED}, second: {}, -1: {(one, 0): FAILED}}
+
+
 def test_a_marker_that_cannot_be_built_fails_the_request(wire: Wire) -> None:
     """Those before it are written by then."""
-    topics = [next_name("topic") for _ in range(3)]
-    for name in topics:
-        wire.create_topic(name)
-    kind = WriteTxnMarkersRequest.WritableTxnMarker
-
-    def marker(producer_id: int, *names: str) -> Any:
-        return kind(
-            producer_id=producer_id,
-            producer_epoch=0,
-            transaction_result=True,
-            topics=[kind.WritableTxnMarkerTopic(name=name, partition_indexes=[0]) for name in names],
-            coordinator_epoch=0,
-        )
-
-    def write(*markers: Any) -> dict[int, set[int]]:
-        answer = wire.call(WriteTxnMarkersRequest(version=1, markers=list(markers)))
-        return {
-            each.producer_id: {row.error_code for topic in each.topics for row in topic.partitions}
-            for each in answer.markers
-        }
-
+    topics = topics_of(wire, 3)
     first, second = 10**13, 10**13 + 1
-    written = write(marker(first, topics[0]), marker(-1, topics[1]), marker(second, topics[2]))
-    assert written == {first: {FAILED}, -1: {FAILED}, second: {FAILED}}
+    written = write(wire, marker(first, topics[0]), marker(-1, topics[1]), marker(second, topics[2]))
+    assert written == {first: {(topics[0], 0): FAILED}, -1: {(topics[1], 0): FAILED}, second: {(topics[2], 0): FAILED}}
     assert [wire.list_offsets(name) for name in topics] == [1, 0, 0]
     # it is built for partitions that exist
-    assert write(marker(-1, "none"), marker(second, topics[2])) == {-1: {UNKNOWN}, second: {NONE}}
-    assert write(marker(-1), marker(second, topics[2])) == {second: {NONE}}
+    expected = {second: {(topics[2], 0): NONE}}
+    assert write(wire, marker(-1, "none"), marker(second, topics[2])) == {-1: {("none", 0): UNKNOWN}, **expected}
+    assert write(wire, marker(-1), marker(second, topics[2])) == expected
 
 
 # -- isolation levels
