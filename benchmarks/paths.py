@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.dual_write_work import INSERT, PSYCOPG_INSERT, create_tables
-from dualwrite import DualWriter, Producer, PsycopgDualWriter
+from dualwrite import DualWriter, ParticipantProducer, PsycopgDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.import_graph import ROOT, import_cycles, import_graph, source_files
@@ -158,8 +158,8 @@ class Paths:
             traces.append(self._tracer.trace(in_emulator=in_emulator))
         return median(traces)
 
-    def _producer(self, name: str) -> Producer:
-        producer = Producer(
+    def _producer(self, name: str) -> ParticipantProducer:
+        producer = ParticipantProducer(
             bootstrap_servers=self._broker.bootstrap_servers,
             transactional_id=name,
             transaction_two_phase_commit_enable=True,

@@ -14,29 +14,24 @@ import asyncio
 import sys
 import time
 import warnings
-from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import shared_io_thread, this_process
-from dualwrite.client.log.batches import StoredRecord
-from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_base import BlockedSend, ProducerBase
 from dualwrite.client.producer_core import ProducerCore
-from dualwrite.client.records.batches import Header
 from dualwrite.client.records.bulk import BulkSend
 from dualwrite.client.records.delivery import OnDelivery
 from dualwrite.client.records.record import RecordHeaders, RecordMetadata, StoredRecords
 from dualwrite.client.records.record_future import BaseRecordFuture, BaseSentRecords
 from dualwrite.client.records.traces import end_unsent
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
-from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import DualWriteError, IllegalStateError
+from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import ProducerSettings
 
@@ -204,55 +199,6 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         checked = self._checked_prepared(state)
         await self._run(lambda: self._core.complete_transaction(checked, take_over=take_over))
 
-    async def complete_before_fencing(self, state: PreparedTxnState, *, is_over: bool = False) -> None:
-        """Do what `Producer.complete_before_fencing` does."""
-        checked = self._checked_prepared(state)
-        await self._run(lambda: self._core.complete_transaction(checked, fence_others=False, is_over=is_over))
-
-    async def fence_others(self) -> None:
-        """Do what `Producer.fence_others` does."""
-        await self._run(self._core.fence_others)
-
-    async def is_current(self) -> bool:
-        """Return what `Producer.is_current` returns."""
-        await self._run(self._core.describe)
-        return self._core.is_current
-
-    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
-        """Return what `Producer.end_of` returns."""
-        self._check_here()
-        return await self._read_end(manifest, timeout_ms, is_over=is_over)
-
-    async def records_of(
-        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
-    ) -> list[StoredRecord]:
-        """Return what `Producer.records_of` returns."""
-        self._check_here()
-        return await self._read_records(manifest, partitions, timeout_ms)
-
-    async def repair_of(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
-    ) -> PreparedTxnState | None:
-        """Return what `Producer.repair_of` returns."""
-        self._check_here()
-        return await self._read_repair(manifest, part, undecided, timeout_ms)
-
-    async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """Return what `Producer.describe_topics` returns."""
-        self._check_here()
-        return await self._describe_topics(topics)
-
-    async def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
-        """Return what `Producer.learn_topics` returns."""
-        self._check_here()
-        deadline_s = self._deadline_s()
-        wanted = self._core.want_topics(topics, beside)
-        try:
-            await self._ends(wanted.all_ended, deadline_s - self._loop.time())
-        finally:
-            self._core.give_up_topics(wanted)
-        return self._not_learned(wanted)
-
     async def commit_transaction(self) -> None:
         """Flush and commit. Returns when Kafka has decided to commit; the records become visible right after.
 
@@ -260,14 +206,6 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         `CommitOutcomeUnknown` (a `FatalError`) says that a commit was sent, got no response, and cannot be repeated.
         """
         await self._run(self._core.commit_transaction)
-
-    def start_commit(self) -> None:
-        """Start to commit without waiting for it. `commit_transaction()` then joins this commit.
-
-        Until that has returned, no other transaction can be begun. Raises if a commit is not allowed now.
-        """
-        self._check_here()
-        self._core.start(self._core.commit_transaction, in_loop=True)
 
     async def abort_transaction(self) -> None:
         """Drop unsent records, and abort. Raises `FencedError`, `FatalError`, `KafkaTimeoutError` (repeat it)."""
@@ -327,24 +265,6 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
                 batch, index = filled
                 return AsyncRecordFuture(batch, index, time_ms, self._core)
         queued = self._check_and_queue(topic, value, key, headers, partition, timestamp_ms, on_delivery)
-        if isinstance(queued, BlockedSend):
-            return await self._send_when_possible(queued)
-        return queued
-
-    async def send_checked(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        headers: list[Header],
-        partition: int | None,
-        timestamp_ms: int,
-    ) -> AsyncRecordFuture:
-        """Send a record that has been checked and serialized. For the recipes, which do both before they buffer it."""
-        self._check_here()
-        if self._core.can_send_now:
-            await self._let_loop_send()
-        queued = self._queue(topic, value, key, headers, partition, timestamp_ms)
         if isinstance(queued, BlockedSend):
             return await self._send_when_possible(queued)
         return queued

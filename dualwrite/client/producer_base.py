@@ -4,15 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.io_thread import this_process
-from dualwrite.client.log.batches import StoredRecord
-from dualwrite.client.log.reader import LogReader
-from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.batches import Header
 from dualwrite.client.records.delivery import OnDelivery
@@ -26,18 +21,13 @@ from dualwrite.client.records.send_arguments import (
     encoded,
 )
 from dualwrite.client.records.traces import SpanEnd, end_unsent
-from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import ProducerState
-from dualwrite.client.wanted_topics import WantedTopics
 from dualwrite.client.wire.cluster import ClusterSettings, lease_cluster
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import (
-    AuthenticationError,
-    DualWriteError,
     IllegalStateError,
     KafkaTimeoutError,
-    KafkaUnreachableError,
 )
 from dualwrite.guarantee import Guarantee
 from dualwrite.prepared_state import PreparedTxnState
@@ -96,52 +86,6 @@ class ProducerBase(Generic[FutureT]):
         It promises nothing: a transaction can be completed by it only after `prepare_transaction()` has returned it.
         """
         return self._core.next_prepared_state
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """Where Kafka stored the records of the transaction that `prepare_transaction()` has prepared. For the recipes.
-
-        None if nothing is prepared, if it was prepared by another producer, or if a broker could not say where it
-        stored a batch (DUPLICATE_SEQUENCE_NUMBER).
-        """
-        return self._core.manifest
-
-    def coordinator_knows(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has proven that the stored transaction is open or committed. For the recipes.
-
-        To be called between `init_transactions(keep_prepared_txn=True)` and the completion. True also if `stored` is
-        empty. If False, it was aborted or there is no trace of it: `end_of()` asks the log.
-        """
-        return self._core.coordinator_knows(stored)
-
-    def coordinator_committed_later(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has proven that a later transaction than the stored one was committed.
-
-        For the recipes. To be called where `coordinator_knows()` is. False where it keeps no proof.
-        """
-        return self._core.coordinator_committed_later(stored)
-
-    def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has shown an abort that may be that of the stored transaction.
-
-        For completion, as `coordinator_knows()` is. Nothing proves then that the stored one was committed.
-        """
-        return self._core.coordinator_aborted_later(stored)
-
-    def coordinator_aborted(self, stored: PreparedTxnState) -> bool:
-        """Return whether the coordinator has proven that the stored transaction was aborted. For the recipes.
-
-        To be called where `coordinator_knows()` is.
-        """
-        return self._core.coordinator_aborted(stored)
-
-    @property
-    def coordinator_is_ending(self) -> bool:
-        """Whether the coordinator has said that markers of the id's last transaction are being written.
-
-        To be read where `coordinator_knows()` is called. For the recipes.
-        """
-        return self._core.coordinator_is_ending
 
     @property
     def bounded_ms(self) -> int | None:
@@ -230,70 +174,6 @@ class ProducerBase(Generic[FutureT]):
     def _try_again(self, blocked: BlockedSend) -> FutureT | BlockedSend:
         """Queue a record whose `reason` has ended."""
         return self._queue(*blocked[1:])
-
-    # ---- the log --------------------------------------------------------------------------------------------
-
-    async def _read_end(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
-        """Do what `end_of()` does. In the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
-        try:
-            return await reader.end_of(manifest, timeout_ms, is_over=is_over)
-        finally:
-            await reader.close()
-
-    async def _read_records(
-        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
-    ) -> list[StoredRecord]:
-        """Do what `records_of()` does. In the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
-        try:
-            return await reader.records_of(manifest, partitions, timeout_ms)
-        finally:
-            await reader.close()
-
-    async def _read_repair(
-        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
-    ) -> PreparedTxnState | None:
-        """Do what `repair_of()` does. In the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
-        try:
-            return await reader.repair_of(manifest, part, undecided, timeout_ms)
-        finally:
-            await reader.close()
-
-    def partitions(self, topic: str) -> int:
-        """Return the topic's number of partitions, 0 if it is not known: `learn_topics()` asks. For the recipes."""
-        return self._core.partitions(topic)
-
-    def any_size(self) -> AbstractContextManager[None]:
-        """Return a context in which records may be larger than `max.request.size`. For the recipes.
-
-        They have passed the limit of the process that accepted them.
-        """
-        return self._core.any_size()
-
-    def _not_learned(self, wanted: WantedTopics) -> dict[str, DualWriteError]:
-        """Return why topics are not known after the wait for them.
-
-        Raises the error that is not about a topic: that no broker can be reached, or refuses the login.
-        """
-        found: dict[str, DualWriteError] = {}
-        for topic, operation in wanted.by_topic.items():
-            if operation.done and operation.error is None:
-                continue
-            error = operation.error or self._not_sent(operation, topic, "nothing was sent")
-            if isinstance(error, KafkaUnreachableError | AuthenticationError):
-                raise error
-            found[topic] = error
-        return found
-
-    async def _describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """Do what `describe_topics()` does. In the loop of the connections."""
-        reader = LogReader(self._core.config, self._loop)
-        try:
-            return await reader.describe_topics(topics, self.max_block_ms)
-        finally:
-            await reader.close()
 
     # ---- arguments ------------------------------------------------------------------------------------------
 

@@ -24,8 +24,9 @@ from dualwrite.errors import (
     UnsupportedByBrokerError,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer, ProducerState
+from dualwrite.producer import ProducerState
 from spark_sink.attempt.record_encoder import by_topic
 from spark_sink.attempt.states import Prepared
 from spark_sink.errors import AttemptCondemnedError, SinkError, SinkOptionError
@@ -54,7 +55,7 @@ class ProducerTransaction:
     """A `TaskTransaction`; `begin` makes it, with the transaction begun."""
 
     def __init__(
-        self, producer: Producer, transactional_id: str, topic: str | None, check: TopicCheck | None = None
+        self, producer: ParticipantProducer, transactional_id: str, topic: str | None, check: TopicCheck | None = None
     ) -> None:
         self._producer = producer
         self._transactional_id = transactional_id
@@ -136,7 +137,7 @@ def begin(
     `settings` are those of every producer of the sink. Raises AttemptCondemnedError, SinkOptionError if the broker
     supports less than `txn.mode` requires, and what `Producer.init_transactions()` and `complete_transaction()` raise.
     """
-    producer = Producer({**settings, **_two_phase_commit(options), "transactional.id": transactional_id})
+    producer = ParticipantProducer({**settings, **_two_phase_commit(options), "transactional.id": transactional_id})
     try:
         with _fenced_means_condemned(transactional_id), _in_terms_of_options(options):
             producer.init_transactions(keep_prepared_txn=True)
@@ -171,7 +172,7 @@ class TopicCheck:
     attempt is refused.
     """
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: ParticipantProducer) -> None:
         self._producer = producer
         self._seen: set[str] = set()
         self._to_create: set[str] = set()
@@ -233,7 +234,7 @@ def _not_repairable(state: PreparedTxnState, manifest: object) -> SinkError:
     )
 
 
-def _check_tier(options: SinkOptions, producer: Producer) -> None:
+def _check_tier(options: SinkOptions, producer: ParticipantProducer) -> None:
     """Raise SinkOptionError for the mode kip939; the producer itself checks the other modes."""
     if options.txn_mode is TxnMode.KIP939 and producer.guarantee.tier is not Tier.KEEP_PREPARED:
         raise SinkOptionError(
@@ -299,7 +300,7 @@ def _fenced_means_condemned(transactional_id: str) -> Iterator[None]:
         ) from error
 
 
-def _release(producer: Producer) -> None:
+def _release(producer: ParticipantProducer) -> None:
     """Close the producer at once; an open transaction stays open until the attempt is finished. Never raises."""
     try:
         producer.close(timeout_s=0, hand_over=True)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
-from dualwrite.async_producer import AsyncProducer, run_in_background
+from dualwrite.async_producer import run_in_background
 from dualwrite.errors import (
     DualWriteError,
     FencedError,
@@ -15,6 +15,7 @@ from dualwrite.errors import (
     OutcomeUnknown,
     PreparedTransactionLost,
 )
+from dualwrite.participant_async import AsyncParticipantProducer
 from spark_sink.attempt.states import Claim, Ended, Ending
 from spark_sink.errors import SinkError
 
@@ -111,6 +112,6 @@ def wait_for(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
         raise
 
 
-async def release(producers: Iterable[AsyncProducer]) -> None:
+async def release(producers: Iterable[AsyncParticipantProducer]) -> None:
     """Close the producers at once; prepared transactions stay as they are."""
     await asyncio.gather(*(producer.close(timeout_s=0, hand_over=True) for producer in producers))

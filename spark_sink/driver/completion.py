@@ -20,8 +20,8 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from dualwrite.admin import AsyncTransactionAdmin, TransactionDescription
-from dualwrite.async_producer import AsyncProducer
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
+from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.republish import Fate, Judgement, judge, judge_by_log
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared, Verdict
@@ -48,14 +48,14 @@ class _Taken(NamedTuple):
     """A claim whose transactional id this process has taken over."""
 
     claim: Claim
-    producer: AsyncProducer
+    producer: AsyncParticipantProducer
 
 
 class _Wanted(NamedTuple):
     """A claim that is still wanted, with its row as it was read after the take-over."""
 
     claim: Claim
-    producer: AsyncProducer
+    producer: AsyncParticipantProducer
     row: Prepared
 
 
@@ -63,7 +63,7 @@ class _Judged(NamedTuple):
     """A claim with the fate of its transaction; None if it is to be aborted, whatever became of it."""
 
     claim: Claim
-    producer: AsyncProducer
+    producer: AsyncParticipantProducer
     judgement: Judgement | None
 
 
@@ -120,7 +120,7 @@ class Completion:
         return wait_for(self._foresee(claim, row))
 
     async def _foresee(self, claim: Claim, row: Prepared) -> Judgement:
-        producer = AsyncProducer({**self._settings, "transactional.id": claim.transactional_id})
+        producer = AsyncParticipantProducer({**self._settings, "transactional.id": claim.transactional_id})
         try:
             return await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
         finally:
@@ -191,10 +191,10 @@ class Completion:
 
     async def _take_over(self, claims: Sequence[Claim]) -> tuple[dict[str, Ended], list[_Taken]]:
         """Take the ids over; return the endings of the claims that failed, and the rest."""
-        producers: list[AsyncProducer] = []
+        producers: list[AsyncParticipantProducer] = []
 
         async def take_one_over(claim: Claim) -> _Taken | Ended:
-            producer = AsyncProducer({**self._settings, "transactional.id": claim.transactional_id})
+            producer = AsyncParticipantProducer({**self._settings, "transactional.id": claim.transactional_id})
             producers.append(producer)
             try:
                 await producer.init_transactions(keep_prepared_txn=True)
@@ -238,7 +238,7 @@ class Completion:
             return ended_by(error)
         return _Judged(claim, producer, judgement)
 
-    async def _is_committed(self, producer: AsyncProducer, row: Prepared) -> bool:
+    async def _is_committed(self, producer: AsyncParticipantProducer, row: Prepared) -> bool:
         """Return whether Kafka is known to have committed the transaction; what nobody knows does not hinder an abort.
 
         Only COMMITTING rows are committed, and none of them becomes another. So the store has lost that row.
@@ -283,7 +283,7 @@ async def _complete_one(judged: _Judged) -> Ended:
         return ended_by(error)
 
 
-async def _commit(claim: Claim, producer: AsyncProducer, judgement: Judgement) -> Ended:
+async def _commit(claim: Claim, producer: AsyncParticipantProducer, judgement: Judgement) -> Ended:
     row, fate = judgement.row, judgement.fate
     if fate is Fate.LOST:
         return Ended(Ending.LOST, records_gone(judgement), judged=row)
@@ -311,7 +311,7 @@ def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
     )
 
 
-def _is_used_later(producer: AsyncProducer, row: Prepared) -> bool:
+def _is_used_later(producer: AsyncParticipantProducer, row: Prepared) -> bool:
     """Return whether another transaction than the row's is open under the id.
 
     No id is leased again before its row is recorded as ABORTED, so the store has forgotten that it was.

@@ -14,8 +14,8 @@ import time
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from dualwrite.async_producer import AsyncProducer
 from dualwrite.errors import DualWriteError, PreparedTransactionLost
+from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.recipes.core.republish import Judgement, Republished, publish_again
 from spark_sink.attempt.states import Claim, ClaimRows, Ended, Ending, Prepared
 from spark_sink.driver.calls import AskAgainError, Calls, apart, as_described, ended_by, wait_for
@@ -32,7 +32,7 @@ class Owed(NamedTuple):
     """A claim whose transaction Kafka has aborted, although it is to be committed; its id was taken over."""
 
     claim: Claim
-    producer: AsyncProducer
+    producer: AsyncParticipantProducer
     judgement: Judgement
 
 
@@ -141,7 +141,7 @@ async def _commit(published: _Published) -> Ended:
     return Ended(Ending.COMMITTED, judged=published.anew.state, repaired=True)
 
 
-async def _abort(producer: AsyncProducer) -> None:
+async def _abort(producer: AsyncParticipantProducer) -> None:
     """Abort as far as possible; what stays open is aborted by the next process that takes the id over."""
     try:
         await producer.abort_transaction()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dualwrite.guarantee import Tier
-from dualwrite.producer import Producer
+from dualwrite.participant import ParticipantProducer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.names import next_name
 from tests.support.real_kafkas import shared_kafka
@@ -18,7 +18,7 @@ from tests.support.unavailable import skip
 from .clusters import KINDS, Cluster
 from .faces import Face
 
-MakeProducer = Callable[..., Producer]
+MakeProducer = Callable[..., ParticipantProducer]
 
 NewName = Callable[[str], str]
 MakeFace = Callable[..., Face]
@@ -43,10 +43,10 @@ def new_name() -> NewName:
 @pytest.fixture
 def make_producer() -> Iterator[MakeProducer]:
     """Producers that are let go of after the test, as if their process had ended."""
-    made: list[Producer] = []
+    made: list[ParticipantProducer] = []
 
-    def make(config: dict[str, Any]) -> Producer:
-        producer = Producer({"max.block.ms": 20_000} | config)
+    def make(config: dict[str, Any]) -> ParticipantProducer:
+        producer = ParticipantProducer({"max.block.ms": 20_000} | config)
         made.append(producer)
         return producer
 

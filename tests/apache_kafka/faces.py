@@ -7,13 +7,14 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
-from dualwrite.async_producer import AsyncProducer
 from dualwrite.client.log.batches import StoredRecord
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.guarantee import Guarantee
+from dualwrite.participant import ParticipantProducer
+from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer, ProducerState, TopicPartition
+from dualwrite.producer import ProducerState, TopicPartition
 
 FACES: Final = ("sync", "async")
 
@@ -24,7 +25,9 @@ class Face:
     def __init__(self, face: str, settings: dict[str, Any]) -> None:
         self._closed = False
         self._runner = asyncio.Runner() if face == "async" else None
-        self._producer: Any = Producer(settings) if self._runner is None else self._runner.run(_created(settings))
+        self._producer: Any = (
+            ParticipantProducer(settings) if self._runner is None else self._runner.run(_created(settings))
+        )
 
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         self._call(self._producer.init_transactions, keep_prepared_txn)
@@ -127,8 +130,8 @@ class Face:
         return self._runner.run(_awaited(result))
 
 
-async def _created(settings: dict[str, Any]) -> AsyncProducer:
-    return AsyncProducer(settings)
+async def _created(settings: dict[str, Any]) -> AsyncParticipantProducer:
+    return AsyncParticipantProducer(settings)
 
 
 async def _awaited(result: Any) -> Any:

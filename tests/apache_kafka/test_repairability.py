@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 
 from dualwrite.admin import TopicDescription, TransactionAdmin
 from dualwrite.errors import AuthorizationError, UnsupportedByBrokerError
-from dualwrite.producer import Producer
+from dualwrite.participant import ParticipantProducer
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.certificates import make_certificates
 from tests.support.conditions import until
@@ -53,7 +53,7 @@ def test_without_access_control_a_client_may_read(cluster: Cluster, new_name: Ne
     set_policy(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}), compacted, "compact,delete")
     expected = {kept: TopicDescription(True, "delete"), compacted: TopicDescription(True, "compact,delete")}
 
-    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+    with ParticipantProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         until(lambda: producer.describe_topics([kept, compacted]) == expected)
         (missing,) = producer.describe_topics(["no-such-topic"]).values()
     assert (missing.is_readable, missing.cleanup_policy) == (None, None)

@@ -233,7 +233,7 @@ def test_a_child_of_a_fork_cannot_use_it(emulator: Emulator) -> None:
             child = os.fork()
             if child == 0:
                 try:
-                    producer.start_commit()
+                    producer.begin_transaction().send(None)
                 except IllegalStateError as error:
                     os._exit(0 if "before the fork" in str(error) else 1)
                 os._exit(2)

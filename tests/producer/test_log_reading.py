@@ -28,8 +28,9 @@ from dualwrite.errors import (
     RecordsGoneError,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer, TopicPartition
+from dualwrite.producer import TopicPartition
 from tests.apache_kafka.faces import FACES, Face
 from tests.producer.test_tiers import TIERS
 from tests.support.conditions import until
@@ -714,5 +715,8 @@ def test_a_commit_is_known_until_the_id_is_taken_over(bounded: World) -> None:
 
 
 def test_a_producer_without_transactions_has_no_manifest(world: World) -> None:
-    with Producer(bootstrap_servers=world.emulator.bootstrap_servers) as plain, pytest.raises(IllegalStateError):
+    with (
+        ParticipantProducer(bootstrap_servers=world.emulator.bootstrap_servers) as plain,
+        pytest.raises(IllegalStateError),
+    ):
         plain.manifest  # noqa: B018

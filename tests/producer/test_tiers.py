@@ -19,8 +19,9 @@ from dualwrite.errors import (
     UnsupportedByBrokerError,
 )
 from dualwrite.guarantee import Tier
+from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer, ProducerState, TopicPartition
+from dualwrite.producer import ProducerState, TopicPartition
 from tests.interop.wire import Wire
 from tests.support.conditions import until
 from tests.support.narrowing import current
@@ -45,9 +46,9 @@ class World:
     def __init__(self, emulator: Emulator, tier: Tier) -> None:
         self.emulator = emulator
         self.tier = tier
-        self.made: list[Producer] = []
+        self.made: list[ParticipantProducer] = []
 
-    def producer(self, **settings: Any) -> Producer:
+    def producer(self, **settings: Any) -> ParticipantProducer:
         defaults: dict[str, Any] = {
             "max_block_ms": 60_000,
             "retry_backoff_ms": 5,
@@ -55,16 +56,16 @@ class World:
             "transactional_id": "tid",
         }
         defaults |= {"transaction_two_phase_commit_enable": True, "accept_bounded_guarantee": True}
-        producer = Producer(bootstrap_servers=self.emulator.bootstrap_servers, **defaults | settings)
+        producer = ParticipantProducer(bootstrap_servers=self.emulator.bootstrap_servers, **defaults | settings)
         self.made.append(producer)
         return producer
 
-    def ready(self, **settings: Any) -> Producer:
+    def ready(self, **settings: Any) -> ParticipantProducer:
         producer = self.producer(**settings)
         producer.init_transactions()
         return producer
 
-    def recovering(self, **settings: Any) -> Producer:
+    def recovering(self, **settings: Any) -> ParticipantProducer:
         producer = self.producer(**settings)
         producer.init_transactions(keep_prepared_txn=True)
         return producer
@@ -73,12 +74,12 @@ class World:
         """By a process that is gone now."""
         return self.prepare(self.ready(transactional_id=transactional_id), value)
 
-    def prepare(self, producer: Producer, value: str = "v") -> PreparedTxnState:
+    def prepare(self, producer: ParticipantProducer, value: str = "v") -> PreparedTxnState:
         producer.begin_transaction()
         producer.send("orders", value, partition=0)
         return producer.prepare_transaction()
 
-    def commit(self, producer: Producer, value: str) -> PreparedTxnState:
+    def commit(self, producer: ParticipantProducer, value: str) -> PreparedTxnState:
         state = self.prepare(producer, value)
         producer.complete_transaction(state)
         return state
@@ -521,14 +522,14 @@ def test_a_stored_pair_that_is_later_than_all_that_kafka_knows(world: World) -> 
 # ---- transaction.version changes ----------------------------------------------------------------------------------
 
 
-def drop(producer: Producer) -> None:
+def drop(producer: ParticipantProducer) -> None:
     """Send a record and abort: after a transaction the features are read again, which no call waits for."""
     producer.begin_transaction()
     producer.send("orders", "dropped", partition=0)
     producer.abort_transaction()
 
 
-def follow(producer: Producer, tier: Tier) -> None:
+def follow(producer: ParticipantProducer, tier: Tier) -> None:
     """Drop transactions until the producer has read the features again."""
 
     def is_followed() -> bool:

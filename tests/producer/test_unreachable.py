@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from dualwrite.async_producer import AsyncProducer
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import CrashBefore, DropRequest, Fault
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import ConfigError, KafkaTimeoutError, KafkaUnreachableError
+from dualwrite.participant import ParticipantProducer
+from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer
 from tests.producer.conftest import MakeProducer, ReadCommitted
 
 TIMEOUT_MS = 300
@@ -35,10 +35,16 @@ def refusing() -> Iterator[str]:
 
 
 @pytest.fixture
-def ready(emulator: Emulator, make_producer: MakeProducer) -> Producer:
-    producer = make_producer(max_block_ms=LONG_MS, unreachable_timeout_ms=TIMEOUT_MS)
-    producer.init_transactions()
-    return producer
+def ready(emulator: Emulator) -> Iterator[ParticipantProducer]:
+    with ParticipantProducer(
+        bootstrap_servers=emulator.bootstrap_servers,
+        transactional_id="t",
+        max_block_ms=LONG_MS,
+        unreachable_timeout_ms=TIMEOUT_MS,
+        transaction_two_phase_commit_enable=True,
+    ) as producer:
+        producer.init_transactions()
+        yield producer
 
 
 def crash(emulator: Emulator) -> None:
@@ -48,7 +54,7 @@ def crash(emulator: Emulator) -> None:
 
 def test_no_take_over_without_a_broker(refusing: str) -> None:
     settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-    with Producer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
+    with ParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
         with pytest.raises(KafkaUnreachableError) as raised:
             producer.init_transactions()
         producer.close(timeout_s=0)
@@ -60,7 +66,7 @@ def test_no_take_over_without_a_broker(refusing: str) -> None:
 def test_no_take_over_without_a_broker_async(refusing: str) -> None:
     async def run() -> None:
         settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-        async with AsyncProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
+        async with AsyncParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
             with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
                 await producer.init_transactions()
             await producer.close(timeout_s=0)
@@ -76,7 +82,7 @@ def test_a_listener_that_closes_every_connection() -> None:
         hang_up_on_everybody(listening)
         servers = f"127.0.0.1:{listening.getsockname()[1]}"
         settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-        with Producer(bootstrap_servers=servers, transactional_id="t", **settings) as producer:
+        with ParticipantProducer(bootstrap_servers=servers, transactional_id="t", **settings) as producer:
             with pytest.raises(KafkaUnreachableError, match=r"connection was lost .*before ApiVersions was answered"):
                 producer.init_transactions()
             producer.close(timeout_s=0)
@@ -95,7 +101,7 @@ def hang_up_on_everybody(listening: socket.socket) -> None:
 
 def test_metadata_of_a_topic(refusing: str) -> None:
     settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-    with Producer(bootstrap_servers=refusing, **settings) as producer:
+    with ParticipantProducer(bootstrap_servers=refusing, **settings) as producer:
         with pytest.raises(KafkaUnreachableError):
             producer.send("orders", b"v")
         producer.close(timeout_s=0)
@@ -105,20 +111,20 @@ def test_descriptions_of_topics(refusing: str) -> None:
     settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
 
     async def describe() -> None:
-        async with AsyncProducer(bootstrap_servers=refusing, **settings) as producer:
+        async with AsyncParticipantProducer(bootstrap_servers=refusing, **settings) as producer:
             with pytest.raises(KafkaUnreachableError) as raised:
                 await producer.describe_topics(["orders"])
             assert raised.value.since_s * 1000 >= TIMEOUT_MS
             await producer.close(timeout_s=0)
 
     asyncio.run(describe())
-    with Producer(bootstrap_servers=refusing, **settings) as producer:
+    with ParticipantProducer(bootstrap_servers=refusing, **settings) as producer:
         with pytest.raises(KafkaUnreachableError, match=r"for 0\.\d s \(.*Connection refused"):
             producer.describe_topics(["orders"])
         producer.close(timeout_s=0)
 
 
-def test_what_the_log_says_of_a_prepared_transaction(ready: Producer, emulator: Emulator) -> None:
+def test_what_the_log_says_of_a_prepared_transaction(ready: ParticipantProducer, emulator: Emulator) -> None:
     """Who asks holds the lock of a row meanwhile."""
     ready.begin_transaction()
     ready.send("orders", b"v")
@@ -134,7 +140,7 @@ def test_what_the_log_says_of_a_prepared_transaction(ready: Producer, emulator: 
 
 
 @pytest.mark.parametrize("api", ["Metadata", "Produce", "EndTxn"])
-def test_the_only_broker_dies_of_a_request(ready: Producer, emulator: Emulator, api: str) -> None:
+def test_the_only_broker_dies_of_a_request(ready: ParticipantProducer, emulator: Emulator, api: str) -> None:
     """The connection is lost with it: who waits for the response hears that no other one comes up."""
     emulator.create_topic("new")
     emulator.faults.add(Fault(api=api, action=CrashBefore()))
@@ -150,7 +156,7 @@ def test_the_only_broker_dies_of_a_request(ready: Producer, emulator: Emulator, 
 
 
 @pytest.mark.parametrize("end", ["prepare_transaction", "commit_transaction", "abort_transaction"])
-def test_the_end_of_a_transaction(ready: Producer, emulator: Emulator, end: str) -> None:
+def test_the_end_of_a_transaction(ready: ParticipantProducer, emulator: Emulator, end: str) -> None:
     """A call that ended so is repeated later, and then succeeds: it has been pending all the time."""
     ready.begin_transaction()
     ready.send("orders", b"v", partition=0).result()
@@ -197,7 +203,7 @@ def test_one_of_three_is_enough() -> None:
     """Neither elections nor nodes that are down count, as long as one node can be reached."""
     with (
         Emulator(nodes=3, topics={"orders": 3}) as emulator,
-        Producer(
+        ParticipantProducer(
             bootstrap_servers=emulator.bootstrap_servers,
             transactional_id="t",
             transaction_two_phase_commit_enable=True,
@@ -216,9 +222,9 @@ def test_one_of_three_is_enough() -> None:
             producer.complete_transaction(producer.prepare_transaction())
 
 
-def test_a_silent_broker_is_another_matter(ready: Producer, emulator: Emulator) -> None:
+def test_a_silent_broker_is_another_matter(ready: ParticipantProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="InitProducerId", action=DropRequest(), count=None))
-    with Producer(
+    with ParticipantProducer(
         bootstrap_servers=emulator.bootstrap_servers,
         transactional_id="other",
         max_block_ms=3 * TIMEOUT_MS,
@@ -231,7 +237,7 @@ def test_a_silent_broker_is_another_matter(ready: Producer, emulator: Emulator) 
 
 
 def test_without_the_setting_it_is_max_block_ms(refusing: str) -> None:
-    with Producer(bootstrap_servers=refusing, transactional_id="t", max_block_ms=3 * TIMEOUT_MS) as producer:
+    with ParticipantProducer(bootstrap_servers=refusing, transactional_id="t", max_block_ms=3 * TIMEOUT_MS) as producer:
         with pytest.raises(KafkaTimeoutError) as raised:
             producer.init_transactions()
         assert type(raised.value) is KafkaTimeoutError
@@ -240,4 +246,4 @@ def test_without_the_setting_it_is_max_block_ms(refusing: str) -> None:
 
 def test_the_setting_is_checked(refusing: str) -> None:
     with pytest.raises(ConfigError, match=r"unreachable_timeout_ms: -1"):
-        Producer(bootstrap_servers=refusing, unreachable_timeout_ms=-1)
+        ParticipantProducer(bootstrap_servers=refusing, unreachable_timeout_ms=-1)

@@ -24,6 +24,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.faults import DropReply, Error, Fault
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.guarantee import Tier
+from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 from dualwrite.recipes.core import republish
@@ -669,7 +670,7 @@ def test_an_attempt_without_a_manifest_is_refused_where_it_could_not_be_repaired
     for tier in Tier:
         (tmp_path / str(tier)).mkdir()
         with repair_site(tier, tmp_path / str(tier)) as site, monkeypatch.context() as patched:
-            patched.setattr(Producer, "manifest", property(lambda producer: manifest))
+            patched.setattr(ParticipantProducer, "manifest", property(lambda producer: manifest))
             if tier in BOUNDED:
                 with pytest.raises(SinkError, match=says):
                     site.write(0, "a")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer, TopicPartition
+from dualwrite.producer import TopicPartition
 
 _QUICK: Final = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "linger_ms": 0}
 
@@ -14,7 +15,7 @@ class OwnProducer:
     """`settings` are the producer's, besides short back-offs."""
 
     def __init__(self, servers: str, transactional_id: str, **settings: Any) -> None:
-        self._producer = Producer(
+        self._producer = ParticipantProducer(
             bootstrap_servers=servers, transactional_id=transactional_id, **{**_QUICK, **settings}
         )
 

@@ -72,7 +72,7 @@ class LogReader:
         await self._transport.close()
 
     async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
-        """Return how the transaction ended in each partition; see `Producer.end_of`."""
+        """Return how the transaction ended in each partition; see `ParticipantProducer.end_of`."""
         searches = [EndSearch(part, manifest.prepared_state) for part in manifest.partitions]
         try:
             ends = await self._run(manifest, searches, timeout_ms, is_over=is_over)
@@ -104,7 +104,7 @@ class LogReader:
     async def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
     ) -> list[StoredRecord]:
-        """Return the records of the transaction in those partitions; see `Producer.records_of`."""
+        """Return the records of the transaction in those partitions; see `ParticipantProducer.records_of`."""
         searches = [RecordSearch(part, manifest.prepared_state) for part in partitions]
         found = await self._run(manifest, searches, timeout_ms)
         for part, records in zip(partitions, found, strict=True):
@@ -115,14 +115,14 @@ class LogReader:
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        """Return the transaction that published an aborted one again; see `Producer.repair_of`."""
+        """Return the transaction that published an aborted one again; see `ParticipantProducer.repair_of`."""
         (records,) = await self._run(manifest, [RecordSearch(part, manifest.prepared_state)], timeout_ms)
         search = RepairSearch(part, manifest.prepared_state, records, undecided)
         (pair,) = await self._run(manifest, [search], timeout_ms)
         return pair
 
     async def describe_topics(self, topics: Collection[str], timeout_ms: int) -> dict[str, TopicDescription]:
-        """Return whether topics can be read, and how their logs are cleaned; see `Producer.describe_topics`."""
+        """Return whether topics can be read, and how their logs are cleaned; see the producer."""
         self._transport.retry_refused()
         return await describe_topics(self._driver, topics, asyncio.get_running_loop().time() + timeout_ms / 1000)
 

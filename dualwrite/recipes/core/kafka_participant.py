@@ -15,10 +15,10 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 
 if TYPE_CHECKING:
-    from dualwrite.async_producer import AsyncProducer
     from dualwrite.client.log.batches import StoredRecord
     from dualwrite.client.log.transaction_end import TransactionEnd
-    from dualwrite.producer import Producer
+    from dualwrite.participant import ParticipantProducer
+    from dualwrite.participant_async import AsyncParticipantProducer
 
 
 class KafkaParticipant(Protocol):
@@ -137,7 +137,7 @@ class BlockingKafkaParticipant:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
-        self._live: Producer
+        self._live: ParticipantProducer
         """Missing before the first take-over, and after `give_up`."""
         self._most_ms: int | None = None
 
@@ -147,10 +147,10 @@ class BlockingKafkaParticipant:
             self._live.max_block_ms = min(self._live.max_block_ms, timeout_ms)
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
-        from dualwrite.producer import Producer
+        from dualwrite.participant import ParticipantProducer
 
         await self.give_up()
-        producer = self._live = Producer(**self._settings, transactional_id=kafka_id)
+        producer = self._live = ParticipantProducer(**self._settings, transactional_id=kafka_id)
         if self._most_ms is not None:
             producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
         producer.init_transactions(keep_prepared_txn=True)
@@ -263,7 +263,7 @@ class AsyncKafkaParticipant:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
-        self._live: AsyncProducer
+        self._live: AsyncParticipantProducer
         """Missing before the first take-over, and after `give_up`."""
         self._most_ms: int | None = None
 
@@ -273,10 +273,10 @@ class AsyncKafkaParticipant:
             self._live.max_block_ms = min(self._live.max_block_ms, timeout_ms)
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
-        from dualwrite.async_producer import AsyncProducer
+        from dualwrite.participant_async import AsyncParticipantProducer
 
         await self.give_up()
-        producer = self._live = AsyncProducer(**self._settings, transactional_id=kafka_id)
+        producer = self._live = AsyncParticipantProducer(**self._settings, transactional_id=kafka_id)
         if self._most_ms is not None:
             producer.max_block_ms = min(producer.max_block_ms, self._most_ms)
         await producer.init_transactions(keep_prepared_txn=True)
@@ -402,9 +402,9 @@ class BlockingTopicLookUp:
     """`TopicLookUp` with the producer for threads."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        from dualwrite.producer import Producer
+        from dualwrite.participant import ParticipantProducer
 
-        self._producer = Producer(**settings)
+        self._producer = ParticipantProducer(**settings)
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return self._producer.describe_topics(topics)
@@ -417,9 +417,9 @@ class AsyncTopicLookUp:
     """`TopicLookUp` with the producer for asyncio."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        from dualwrite.async_producer import AsyncProducer
+        from dualwrite.participant_async import AsyncParticipantProducer
 
-        self._producer = AsyncProducer(**settings)
+        self._producer = AsyncParticipantProducer(**settings)
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         return await self._producer.describe_topics(topics)

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from dualwrite.async_producer import AsyncProducer
 from dualwrite.client.records.late import INVALID_TIMESTAMP, Stamp, renewed
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import AuthorizationError, KafkaError, KafkaTimeoutError, OutcomeUnknown
+from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.repair import manifest_of
 
@@ -65,7 +65,7 @@ class Republished:
     places: str
 
 
-async def judge(producer: AsyncProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
+async def judge(producer: AsyncParticipantProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
     """Return the fate of the transaction of `row`; its manifest is `text`. Call it where `coordinator_knows()` is.
 
     Nothing is changed. Raises KafkaTimeoutError if the end cannot be read now, and what `judge_by_log` raises.
@@ -78,7 +78,7 @@ async def judge(producer: AsyncProducer, row: PreparedTxnState, text: str, timeo
     return judgement
 
 
-async def _unless_repaired(producer: AsyncProducer, judgement: Judgement, timeout_ms: int) -> Judgement:
+async def _unless_repaired(producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int) -> Judgement:
     """Return that it is committed if its records have been published again, by a row that was lost with a restore.
 
     As in `repair.py`; but there the application's changes are lost with that row, and here the decision stands.
@@ -93,7 +93,9 @@ async def _unless_repaired(producer: AsyncProducer, judgement: Judgement, timeou
     return Judgement(judgement.row, Fate.COMMITTED, manifest=judgement.manifest)
 
 
-async def judge_by_log(producer: AsyncProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
+async def judge_by_log(
+    producer: AsyncParticipantProducer, row: PreparedTxnState, text: str, timeout_ms: int
+) -> Judgement:
     """Return the fate of the transaction of `row` by the log alone, with a producer in any state.
 
     Nothing is changed. Raises KafkaTimeoutError if the end cannot be read now, AnotherClusterError, and ValueError for
@@ -115,7 +117,7 @@ async def judge_by_log(producer: AsyncProducer, row: PreparedTxnState, text: str
     return Judgement(row, fate, end.aborted, end.gone, manifest)
 
 
-async def publish_again(producer: AsyncProducer, judgement: Judgement, timeout_ms: int) -> Republished:
+async def publish_again(producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int) -> Republished:
     """Send what is owed in a new transaction, byte for byte, and prepare it. The producer must own its id.
 
     Where a topic does not take the timestamps any more, the records get new ones, with the old ones in a header.
@@ -135,7 +137,7 @@ async def publish_again(producer: AsyncProducer, judgement: Judgement, timeout_m
 
 
 async def _publish_again(
-    producer: AsyncProducer, judgement: Judgement, timeout_ms: int, *, renews_timestamps: bool = False
+    producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int, *, renews_timestamps: bool = False
 ) -> Republished:
     manifest = judgement.manifest
     assert manifest is not None, "what is owed was found by its manifest"

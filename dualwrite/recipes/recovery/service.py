@@ -39,8 +39,8 @@ from dualwrite.errors import (
     RowLockTimeoutError,
 )
 from dualwrite.exact import exact
+from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.producer import Producer
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import end as end_of_database
@@ -166,7 +166,7 @@ class RecoveryService:
         self._policy = replace(
             STORES_NOTHING, partitioner=KafkaSettings("checked-before-use", self._connection).config.partitioner
         )
-        self._log_reader: Producer | None = None
+        self._log_reader: ParticipantProducer | None = None
         self._admin = TransactionAdmin(**of_connections(settings), default_api_timeout_ms=timeout_ms)
 
     def plan(self, progress: Progress | None = None) -> RecoveryReport:
@@ -305,7 +305,7 @@ class RecoveryService:
         if manifest is None:
             return seen
         if self._log_reader is None:
-            self._log_reader = Producer(**self._connection)
+            self._log_reader = ParticipantProducer(**self._connection)
         timeout_ms = min(self._timeout_ms, _DURABLE_MS)
         try:
             end = self._log_reader.end_of(manifest, timeout_ms, is_over=not seen.described.is_ending)

@@ -1,0 +1,95 @@
+"""The producer of dual writes for asyncio: `AsyncProducer` with the calls that only they need, which may change."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dualwrite.async_producer import AsyncProducer, AsyncRecordFuture
+from dualwrite.client.admin.results import TopicDescription
+from dualwrite.client.log.batches import StoredRecord
+from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.participant_base import ParticipantBase
+from dualwrite.client.producer_base import BlockedSend
+from dualwrite.client.records.batches import Header
+from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
+from dualwrite.errors import DualWriteError
+from dualwrite.prepared_state import PreparedTxnState
+
+
+class AsyncParticipantProducer(ParticipantBase[AsyncRecordFuture], AsyncProducer):
+    """The producer of dual writes for asyncio."""
+
+    async def complete_before_fencing(self, state: PreparedTxnState, *, is_over: bool = False) -> None:
+        """Do what `ParticipantProducer.complete_before_fencing` does."""
+        checked = self._checked_prepared(state)
+        await self._run(lambda: self._core.complete_transaction(checked, fence_others=False, is_over=is_over))
+
+    async def fence_others(self) -> None:
+        """Do what `ParticipantProducer.fence_others` does."""
+        await self._run(self._core.fence_others)
+
+    async def is_current(self) -> bool:
+        """Return what `ParticipantProducer.is_current` returns."""
+        await self._run(self._core.describe)
+        return self._core.is_current
+
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
+        """Return what `ParticipantProducer.end_of` returns."""
+        self._check_here()
+        return await self._read_end(manifest, timeout_ms, is_over=is_over)
+
+    async def records_of(
+        self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
+    ) -> list[StoredRecord]:
+        """Return what `ParticipantProducer.records_of` returns."""
+        self._check_here()
+        return await self._read_records(manifest, partitions, timeout_ms)
+
+    async def repair_of(
+        self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
+    ) -> PreparedTxnState | None:
+        """Return what `ParticipantProducer.repair_of` returns."""
+        self._check_here()
+        return await self._read_repair(manifest, part, undecided, timeout_ms)
+
+    async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
+        """Return what `ParticipantProducer.describe_topics` returns."""
+        self._check_here()
+        return await self._describe_topics(topics)
+
+    async def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
+        """Return what `ParticipantProducer.learn_topics` returns."""
+        self._check_here()
+        deadline_s = self._deadline_s()
+        wanted = self._core.want_topics(topics, beside)
+        try:
+            await self._ends(wanted.all_ended, deadline_s - self._loop.time())
+        finally:
+            self._core.give_up_topics(wanted)
+        return self._not_learned(wanted)
+
+    def start_commit(self) -> None:
+        """Start to commit without waiting for it. `commit_transaction()` then joins this commit.
+
+        Until that has returned, no other transaction can be begun. Raises if a commit is not allowed now.
+        """
+        self._check_here()
+        self._core.start(self._core.commit_transaction, in_loop=True)
+
+    async def send_checked(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: list[Header],
+        partition: int | None,
+        timestamp_ms: int,
+    ) -> AsyncRecordFuture:
+        """Send a record that has been checked and serialized."""
+        self._check_here()
+        if self._core.can_send_now:
+            await self._let_loop_send()
+        queued = self._queue(topic, value, key, headers, partition, timestamp_ms)
+        if isinstance(queued, BlockedSend):
+            return await self._send_when_possible(queued)
+        return queued
