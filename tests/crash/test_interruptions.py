@@ -18,7 +18,7 @@ from dualwrite.recipes.core.slot import SlotState
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts
 from tests.support.topics import read_topic
 
-SECONDS_TO_END = 15
+SECONDS_TO_END = 300  # what waits for Kafka would wait for an hour
 
 
 def interrupt() -> None:
@@ -121,9 +121,9 @@ from tests.crash.psycopg_scenario import make_psycopg_writer
 from tests.crash.scenario import make_writer
 url = sa.make_url(sys.argv[1])
 if sys.argv[5] == "PsycopgScenario":
-    writer = make_psycopg_writer(url, sys.argv[2], sys.argv[3])
+    writer = make_psycopg_writer(url, sys.argv[2], sys.argv[3], max_block_ms=3_600_000)
 else:
-    writer = make_writer(sa.create_engine(url), sys.argv[2], sys.argv[3])
+    writer = make_writer(sa.create_engine(url), sys.argv[2], sys.argv[3], max_block_ms=3_600_000)
 with writer.transaction() as tx:
     tx.send(sys.argv[4], value="0")
 block = writer.transaction()
