@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+NEEDED = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
+
 try:
     import kio  # noqa: F401  # only to check that it is installed
 
@@ -19,11 +21,10 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("kio", "crc32c"):
         raise
-    _SENTENCE = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
     if sys.argv[:1] == ["-m"]:  # while Python looks for the module to run: a traceback would not help
-        print(_SENTENCE, file=sys.stderr)
+        print(f"{NEEDED} ({error})", file=sys.stderr)
         raise SystemExit(2) from error
-    raise ModuleNotFoundError(f"{_SENTENCE} ({error})", name=error.name) from error
+    raise ModuleNotFoundError(f"{NEEDED} ({error})", name=error.name) from error
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.clock import SystemClock, VirtualClock

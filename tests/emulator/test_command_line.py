@@ -14,6 +14,8 @@ from dualwrite.broker_emulator.process.command_line import main
 from tests.support.conditions import until
 
 MODULE = (sys.executable, "-m", "dualwrite.broker_emulator")
+CONFORMANCE = (sys.executable, "-m", "dualwrite.testing.conformance", "sqlite://")
+EXTRAS_OF_CONFORMANCE = "the tests need the packages of extras: pip install 'dualwrite[pytest,sqlalchemy]'"
 EXTRA = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
 
 
@@ -92,10 +94,26 @@ def test_every_option_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
         assert explanation in shown
 
 
-def test_a_missing_extra_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("missing", "command", "sentence"),
+    [
+        *((missing, MODULE, EXTRA) for missing in ("kio", "click")),
+        ("h11", (*MODULE, "--control", "127.0.0.1:0"), EXTRA),
+        *((missing, CONFORMANCE, EXTRAS_OF_CONFORMANCE) for missing in ("pytest", "sqlalchemy")),
+    ],
+)
+def test_a_missing_extra_is_named(tmp_path: Path, missing: str, command: tuple[str, ...], sentence: str) -> None:
+    cause = f"No module named '{missing}'"
+    (tmp_path / f"{missing}.py").write_text(f"raise ModuleNotFoundError({cause!r}, name={missing!r})\n")
+    done = run(*command, python_path=tmp_path)
+    shown = done.stderr.splitlines()
+    assert (done.returncode, done.stdout, len(shown)) == (2, "", 1), done.stderr
+    assert shown[0].startswith(sentence)
+    assert missing in shown[0]
+
+
+def test_an_import_without_the_extra_names_it(tmp_path: Path) -> None:
     (tmp_path / "kio.py").write_text("raise ModuleNotFoundError(\"No module named 'kio'\", name='kio')\n")
-    done = run(*MODULE, python_path=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{EXTRA}\n")
     done = run(sys.executable, "-c", "import dualwrite.broker_emulator", python_path=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: {EXTRA} (No module named 'kio')"

@@ -58,16 +58,19 @@ def test_topics_and_records_are_there_after_a_restart(data_dir: Path, fsync: Fsy
         assert client.produce("t", plain_batch(b"3")).base_offset == 2
 
 
-def test_a_deleted_topic_stays_deleted_and_its_name_can_be_used_again(data_dir: Path) -> None:
-    with Emulator(topics={"t": 1}, data_dir=data_dir) as emulator:
+@pytest.mark.parametrize("name", ["t", "t" * 249])
+def test_a_deleted_topic_stays_deleted_and_its_name_can_be_used_again(data_dir: Path, name: str) -> None:
+    with Emulator(topics={name: 2}, data_dir=data_dir) as emulator:
         client = RawClient(emulator.bootstrap_servers)
-        client.produce("t", plain_batch(b"old"))
-        client.call("delete_topics", 5, topic_names=("t",), timeout=milliseconds(10_000))
-        assert not (data_dir / "t-0").exists()
-        emulator.create_topic("t")
-        client.produce("t", plain_batch(b"new"))
+        for _ in range(2):
+            assert client.produce(name, plain_batch(b"old")).base_offset == 0
+            client.call("delete_topics", 5, topic_names=(name,), timeout=milliseconds(10_000))
+            assert not (data_dir / f"{name}-0").exists()
+            emulator.create_topic(name, 2)
+        assert client.produce(name, plain_batch(b"new")).base_offset == 0
     with Emulator(data_dir=data_dir) as emulator:
-        assert values(emulator) == [b"new"]
+        assert values(emulator, name) == [b"new"]
+        assert {path.name for path in data_dir.glob("t*")} == {f"{name}-0"}
 
 
 def test_what_a_crash_left_of_a_deleted_topic_is_removed(data_dir: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dualwrite.broker_emulator.schema_registry.json_text import MAX_DEPTH, compa
 
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 NAMED: Final = frozenset(("record", "enum", "fixed"))
+KINDS: Final = PRIMITIVES | NAMED | {"array", "map", "union"}
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FULL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*")
@@ -131,8 +132,7 @@ class _Reader:
         found = self._names.get(name if "." in name or not space else f"{space}.{name}") or self._names.get(name)
         if found is None:
             raise InvalidSchemaError(f"there is no type {name[:200]!r}: define it before its use, or reference it")
-        own_space, _, short = found.full_name.rpartition(".")
-        return found, short if own_space == space else found.full_name
+        return found, _relative(found.full_name, space)
 
     def _union(self, schemas: list[Any], space: str, depth: int) -> tuple[AvroType, list[Any]]:
         read = [self.read(each, space, depth + 1) for each in schemas]
@@ -176,7 +176,7 @@ class _Reader:
             form |= _fixed(type_, schema)
         known = _ATTRIBUTES if kind != "fixed" else _ATTRIBUTES - {"default"}
         form |= self._properties(schema, known)
-        return type_, {**form, "aliases": aliases} if aliases else form
+        return type_, {**form, "aliases": [_relative(alias, own_space) for alias in aliases]} if aliases else form
 
     def _fields(self, record: AvroType, fields: Any, space: str, depth: int) -> list[Any]:
         if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
@@ -222,6 +222,12 @@ def _full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
     if not _FULL_NAME.fullmatch(full_name):
         raise InvalidSchemaError(f"{full_name[:200]!r} is not a name: letters, digits and _, with dots between")
     return full_name, full_name.rpartition(".")[0]
+
+
+def _relative(full_name: str, space: str) -> str:
+    """Return a name as it is written in a namespace: in full if it has another one, or is that of a kind of type."""
+    own_space, _, short = full_name.rpartition(".")
+    return short if own_space == space and short not in KINDS else full_name
 
 
 def _names(given: Any, form: re.Pattern[str], what: str) -> list[str]:

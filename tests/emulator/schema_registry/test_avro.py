@@ -254,10 +254,33 @@ def test_the_common_form() -> None:
     t = '{"type": "enum", "name": "y.T", "symbols": ["s"]}'
     assert read_avro(written, [t]).text == (
         '{"type":"record","name":"R","namespace":"x","doc":"d","fields":[{"name":"a","type":"string"},'
-        '{"name":"b","type":["null","y.T",{"type":"int","logicalType":"date"}],"default":null}],"aliases":["x.Old"]}'
+        '{"name":"b","type":["null","y.T",{"type":"int","logicalType":"date"}],"default":null}],"aliases":["Old"]}'
     )
     assert read_avro("int").text == '"int"'
     assert read_avro('{"type": {"type": "int"}}').text == '"int"'
+
+
+@pytest.mark.parametrize("name", ["", "1a", "a b", "a-b", "$a", "a\n", "a.", "a.1b", "a..", "int", "string"])
+def test_names_that_avros_java_library_refuses(name: str) -> None:
+    """As of Java's 1.12.1, as the name of each kind of type; none of them becomes one by a namespace, but int."""
+    for kind in ({"type": "record", "fields": []}, {"type": "fixed", "size": 1}, {"type": "enum", "symbols": ["A"]}):
+        with pytest.raises(InvalidSchemaError):
+            read_avro(text({"name": name, **kind}))
+    in_namespace = text({"type": "record", "name": name, "namespace": "s", "fields": []})
+    if name in ("int", "string"):
+        assert read_avro(in_namespace).root.full_name == f"s.{name}"
+    else:
+        with pytest.raises(InvalidSchemaError):
+            read_avro(in_namespace)
+
+
+def test_a_type_named_like_a_kind_of_type_is_referred_to_in_full() -> None:
+    fields = [field("f", {"type": "record", "name": "map", "fields": []}), field("g", "map")]
+    schema = read_avro(text({"type": "record", "name": "R", "namespace": "s", "fields": fields, "aliases": ["enum"]}))
+    assert schema.text == (
+        '{"type":"record","name":"R","namespace":"s","fields":[{"name":"f","type":{"type":"record","name":"map",'
+        '"fields":[]}},{"name":"g","type":"s.map"}],"aliases":["s.enum"]}'
+    )
 
 
 @pytest.mark.parametrize("schema", [reader for reader, _ in READABLE])
