@@ -19,15 +19,14 @@ from dualwrite.cli.init_db import make_tables
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.spark_files import command as export_files
+from dualwrite.cli.spark_gc import command as gc
 from dualwrite.cli.spark_phases import command as phases
 from dualwrite.cli.spark_status import command as status
 from dualwrite.cli.spark_store import commit_store, is_topic, schema_option, sink_option, topic_store
 from spark_sink.driver.completion import Completion
-from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS, Found, FoundOwed, RecoveryReport, SinkRecovery
-from spark_sink.lake.janitor import Janitor
-from spark_sink.options import DEFAULT_COMMIT_PARALLELISM, DEFAULT_RETENTION_BATCHES
+from spark_sink.driver.recovery import Found, FoundOwed, RecoveryReport, SinkRecovery
+from spark_sink.options import DEFAULT_COMMIT_PARALLELISM
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.rules import expired
 from spark_sink.store.tables import StoreTables
 
 _FOUND: Final = (
@@ -44,6 +43,7 @@ def command() -> None:
 command.add_command(status)
 command.add_command(phases)
 command.add_command(export_files)
+command.add_command(gc)
 
 
 def _completion(access: KafkaAccess) -> Completion:
@@ -267,95 +267,6 @@ def _found_document(found: Found) -> dict[str, Any]:
         "error": found.error,
         "advice": found.advice,
     }
-
-
-# ---- gc -----------------------------------------------------------------------------------------------------
-
-
-@command.command("gc", short_help="Delete old batches from the commit store.")
-@store_kafka_options
-@database_option(required=True)
-@schema_option
-@sink_option
-@click.option(
-    "--keep",
-    type=click.IntRange(min=1),
-    default=DEFAULT_RETENTION_BATCHES,
-    show_default=True,
-    metavar="BATCHES",
-    help="How many to keep of each query, and of all batch jobs of a sink together.",
-)
-@click.option(
-    "--ended",
-    multiple=True,
-    metavar="ID",
-    help="The application of this sink will not be started again: drop its staging tables. May be repeated.",
-)
-@click.option(
-    "--min-age",
-    type=click.FloatRange(min=0),
-    default=DEFAULT_MIN_AGE_MS / 1000,
-    show_default=True,
-    metavar="SECONDS",
-    help="Drop nothing of a sink that has changed within this time.",
-)
-@click.option("--apply/--dry-run", default=False, help="Delete, or only report how many, which is the default.")
-@json_option
-def _gc(
-    *,
-    access: KafkaAccess,
-    database_url: str,
-    schema: str | None,
-    sink_ids: tuple[str, ...],
-    keep: int,
-    ended: tuple[str, ...],
-    min_age: float,
-    apply: bool,
-    as_json: bool,
-) -> None:
-    """Delete old batches from the commit store. The sink itself does so, too (store.retentionBatches).
-
-    The newest batches of each query stay, and so do batches that are not completed, or lost and not acknowledged. A
-    batch job whose batch was deleted would write its records again under the same jobId.
-
-    Data files for a Delta or Iceberg table are deleted, too, if their attempts were given up. On a machine without the
-    table's directory nothing is deleted.
-
-    Staging tables (of dual.table) stay until their sink is named with --ended. Tables of other sinks, and of sinks that
-    have changed lately or have something left to complete, are never dropped.
-    """
-    with commit_store(database_url, schema, access) as store:
-        if ended and not isinstance(store, CommitStore):
-            raise click.UsageError("--ended is for staging tables, and a commit store in a topic has none")
-        dropped = {
-            sink_id: store.drop_staging(sink_id, min_age_ms=int(min_age * 1000))
-            if apply
-            else store.staging_tables(sink_id)
-            for sink_id in ended
-            if isinstance(store, CommitStore)
-        }
-        chosen = sink_ids or [row.sink_id for row in store.sinks()]
-        # Before the batches: attempts are deleted with them, and tell which files nobody wants.
-        janitors = {sink_id: Janitor(sink_id, store.lake, schema=schema) for sink_id in chosen}
-        files = {sink_id: each.clean_all() if apply else each.left() for sink_id, each in janitors.items()}
-        counts = {
-            sink_id: store.prune(sink_id, keep) if apply else len(expired(store.batches(sink_id), keep))
-            for sink_id in chosen
-        }
-    if as_json:
-        tables = {sink_id: [str(table) for table in found] for sink_id, found in dropped.items()}
-        print_json({"applied": apply, "keep": keep, "forgotten": counts, "dropped": tables, "files": files})
-        return
-    for sink_id, count in counts.items():
-        click.echo(f"{sink_id}: {count} batches {'deleted' if apply else 'would be deleted'}")
-    for sink_id, count in files.items():
-        if count:
-            click.echo(f"{sink_id}: {count} data files {'deleted' if apply else 'would be deleted'}")
-    for sink_id, found in dropped.items():
-        for table in found:
-            click.echo(f"{sink_id}: staging table {table} {'dropped' if apply else 'would be dropped'}")
-    if not apply:
-        click.echo("nothing was changed: --apply deletes them")
 
 
 # ---- acknowledge-lost ---------------------------------------------------------------------------------------

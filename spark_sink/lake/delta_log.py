@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.lake.columns import LakeColumns
+from spark_sink.lake.delta_names import names_in_log
 from spark_sink.lake.delta_support import DeltaTraits, why_unsupported
 from spark_sink.lake.files import flush_directory, flush_file, library_missing
 from spark_sink.lake.place import LakePlace
@@ -162,6 +163,10 @@ class DeltaLog:
                 f"the data files of the Delta table in {self._directory} cannot be listed ({_line(error)}); no file "
                 "was deleted"
             ) from error
+
+    def kept_names(self, state: LakeState) -> set[str]:
+        """See `TableLog.kept_names`."""
+        return self.file_names(state) | names_in_log(self._log)
 
     def _library(self) -> Any:
         try:

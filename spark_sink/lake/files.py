@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Final
@@ -10,12 +12,46 @@ from typing import Final
 from spark_sink.errors import SinkError, SinkOptionError
 from spark_sink.lake.place import LakePlace
 
+_log = logging.getLogger("spark_sink")
+
+_PREFIX: Final = "dualwrite"
+_NAME: Final = re.compile(rf"{_PREFIX}-([0-9a-f]{{16}})-([0-9a-f]{{32}})(?:-[0-9a-f]{{32}})?\.parquet")
+_ANY_NAME: Final = re.compile(rf"{_PREFIX}-[0-9a-f-]+\.parquet".encode())
 _PACKAGES: Final = {"Delta": ("deltalake", "spark-delta"), "Iceberg": ("pyiceberg", "spark-iceberg")}
 
 
 def file_name(owner: int, attempt_id: str) -> str:
     """Return the name of the file of an attempt of this sink of this store; engines do not hide such names."""
-    return f"dualwrite-{owner:016x}-{attempt_id}.parquet"
+    return f"{_PREFIX}-{owner:016x}-{attempt_id}.parquet"
+
+
+def copy_name(owner: int, attempt_id: str, copy: str) -> str:
+    """Return the name of a file with the rows of an attempt's, written for a table that was altered since.
+
+    As long as the store owes the attempt's file, a process that sleeps may add this one.
+    """
+    return file_name(owner, f"{attempt_id}-{copy}")
+
+
+def attempt_of(owner: int, name: str) -> str | None:
+    """Return the attempt whose rows a file has; None for a file that is not of this sink of this store."""
+    found = _NAME.fullmatch(name)
+    return found[2] if found is not None and int(found[1], 16) == owner else None
+
+
+def names_in(text: bytes) -> set[str]:
+    """Return the names of data files of any sink that are in a text."""
+    return {each.decode() for each in _ANY_NAME.findall(text)}
+
+
+def deleted(path: Path) -> bool:
+    """Delete a data file; return whether it is gone."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("the data file %s was not deleted: %s", path, error)
+        return False
+    return True
 
 
 def copy_file(path: Path, directory: Path) -> Path:

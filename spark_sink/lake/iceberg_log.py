@@ -170,17 +170,24 @@ class IcebergLog:
 
     def file_names(self, state: LakeState) -> set[str]:
         """See `TableLog.file_names`: of the main branch, and of every other one and every tag."""
+        metadata: TableMetadata = state.handle
+        snapshots = [metadata.snapshot_by_id(ref.snapshot_id) for ref in metadata.refs.values()]
+        return self._names([each for each in snapshots if each is not None], removed=False)
+
+    def kept_names(self, state: LakeState) -> set[str]:
+        """See `TableLog.kept_names`: of every snapshot that is not expired."""
+        return self._names(state.handle.snapshots, removed=True)
+
+    def _names(self, snapshots: Sequence[Snapshot], *, removed: bool) -> set[str]:
         from pyiceberg.io.pyarrow import PyArrowFileIO
 
-        metadata: TableMetadata = state.handle
         io: Any = PyArrowFileIO({})
         try:
-            snapshots = [metadata.snapshot_by_id(ref.snapshot_id) for ref in metadata.refs.values()]
-            manifests = {each.manifest_path: each for found in snapshots if found for each in found.manifests(io)}
+            manifests = {each.manifest_path: each for found in snapshots for each in found.manifests(io)}
             return {
                 entry.data_file.file_path.rpartition("/")[2]
                 for manifest in manifests.values()
-                for entry in manifest.fetch_manifest_entry(io, discard_deleted=True)
+                for entry in manifest.fetch_manifest_entry(io, discard_deleted=not removed)
             }
         except (OSError, ValueError) as error:
             raise SinkError(

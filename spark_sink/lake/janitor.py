@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 from spark_sink.errors import StoreWentBackError
-from spark_sink.lake.files import file_name, library_missing
+from spark_sink.lake.files import deleted, file_name, library_missing
 from spark_sink.lake.place import LakePlace
 from spark_sink.store.sink_store import LakeStore
-
-_log = logging.getLogger("spark_sink")
 
 
 class Janitor:
@@ -56,7 +53,7 @@ class Janitor:
     def _delete(self, condemned: Mapping[str, str]) -> list[str]:
         for location in set(condemned.values()):
             self._check(location, {self._name(each) for each, where in condemned.items() if where == location})
-        return [each for each, location in condemned.items() if self._deleted(location, each)]
+        return [each for each, location in condemned.items() if deleted(self._path(location, each))]
 
     def _check(self, location: str, names: set[str]) -> None:
         place = LakePlace.of(location)
@@ -77,16 +74,6 @@ class Janitor:
 
     def _path(self, location: str, attempt_id: str) -> Path:
         return _directory(location) / self._name(attempt_id)
-
-    def _deleted(self, location: str, attempt_id: str) -> bool:
-        """Delete the file of an attempt; return whether it is gone."""
-        try:
-            self._path(location, attempt_id).unlink(missing_ok=True)
-        except OSError as error:
-            table = LakePlace.of(location).named
-            _log.warning("the data file of the attempt %s of %s was not deleted: %s", attempt_id, table, error)
-            return False
-        return True
 
 
 def _directory(location: str) -> Path:

@@ -21,7 +21,7 @@ from spark_sink import commands
 from spark_sink.errors import BatchLostError, DualTableError, SinkError, SinkOptionError
 from spark_sink.lake.columns import columns_now, is_same
 from spark_sink.lake.data_file import examined, rewritten
-from spark_sink.lake.files import file_name
+from spark_sink.lake.files import copy_name, file_name
 from spark_sink.lake.history import History
 from spark_sink.lake.opening import OpenLog, open_log
 from spark_sink.lake.place import LakePlace
@@ -30,6 +30,11 @@ from spark_sink.options import DualMode, DualTable
 from spark_sink.pause_points import Pause, PausePoint
 from spark_sink.store.sink_store import LakeStore
 from spark_sink.store.tables import LakeFile, OwedBatch
+
+
+class _GivenUpError(Exception):
+    """The store does not owe the batch any more, and the table does not have it."""
+
 
 _TRIES: Final = 30
 _WAIT_S: Final = 0.05
@@ -98,6 +103,32 @@ class Publisher:
         """Read a table in the same way; return the names of its data files."""
         return self._table(place).file_names(self.read(place))
 
+    def kept_names(self, place: LakePlace, state: LakeState) -> set[str]:
+        """Return the names of the data files of sinks in all versions that a table keeps. Raises SinkError."""
+        return self._table(place).kept_names(state)
+
+    def outdate(self, place: LakePlace) -> LakeState:
+        """Let commits fail that are based on what others have read of a table before; return its new state.
+
+        Raises what `read` does, and SinkError.
+        """
+        table, mark = self._table(place), Mark(self._ledger.owner(self._sink_id))
+        old = self.read(place).version
+        newest: list[LakeState] = []
+
+        def is_there(state: LakeState) -> bool:
+            newest[:] = [state]
+            return state.version != old
+
+        self._commit_once(
+            table,
+            read=lambda: self.read(place),
+            is_there=is_there,
+            add=lambda state: table.add(state, mark, ()),
+            failed=lambda reason: SinkError(f"{place.named} could not be written to: {_why(reason)}"),
+        )
+        return newest[0]
+
     def _table(self, place: LakePlace) -> TableLog:
         table = place.identity
         if table not in self._tables:
@@ -111,6 +142,8 @@ class Publisher:
         table = self._table_for(batch, place)
 
         def add(state: LakeState) -> Exception | None:
+            if not self._is_still_owed(batch, place):
+                return SinkError("another process has added it")
             owner = self._ledger.owner(self._sink_id)
             files = self._fitting_files(batch, place, state, owner)
             self._pause(PausePoint.BEFORE_ADDITION)
@@ -118,15 +151,32 @@ class Publisher:
             self._pause(PausePoint.AFTER_ADDITION)
             return reason
 
-        self._commit_once(
-            table,
-            read=lambda: self._read_for(batch, place),
-            is_there=lambda state: self._history.has(place, state, batch),
-            add=add,
-            failed=lambda reason: self._not_added(batch, reason),
-        )
+        try:
+            self._commit_once(
+                table,
+                read=lambda: self._read_for(batch, place),
+                is_there=lambda state: self._history.has(place, state, batch),
+                add=add,
+                failed=lambda reason: self._not_added(batch, reason),
+            )
+        except _GivenUpError:
+            return
         self._pause(PausePoint.BEFORE_FORGETTING)
         self._ledger.published(batch)
+
+    def _is_still_owed(self, batch: OwedBatch, place: LakePlace) -> bool:
+        """Return whether all of a batch is owed, now that the table was read; False if another process has added it.
+
+        `Strays` reads the store, then outdates the table, and then deletes what was not owed: so a commit of files that
+        it deletes fails. Raises _GivenUpError.
+        """
+        owed = self._ledger.owed(self._sink_id, durably=False)
+        files = {file.attempt_id for each in owed for file in each.files}
+        if files.issuperset(file.attempt_id for file in batch.files):
+            return True
+        if not self._history.has(place, self._read_for(batch, place), batch):
+            raise _GivenUpError
+        return False
 
     def _commit_once(
         self,
@@ -222,7 +272,7 @@ def _fitting_file(place: LakePlace, owner: int, file: LakeFile, columns: pa.Sche
     if all(is_same(*each) for each in zip(columns, now, strict=True)):
         return NewFile(path, file.size, file.rows)
     # A name of its own: another process may be about to add another copy.
-    new = path.with_name(file_name(owner, uuid.uuid4().hex))
+    new = path.with_name(copy_name(owner, file.attempt_id, uuid.uuid4().hex))
     return NewFile(new, rewritten(path, new, now), file.rows)
 
 

@@ -69,3 +69,9 @@ class TableLog(Protocol):
 
     def file_names(self, state: LakeState) -> set[str]:
         """Return the names of the data files that the table has in this state. Raises SinkError."""
+
+    def kept_names(self, state: LakeState) -> set[str]:
+        """Return the names of data files of sinks in all versions that the table keeps, up to this one or newer.
+
+        Also of files that a version has removed: readers of older versions need them. Raises SinkError.
+        """

@@ -204,6 +204,14 @@ class LakeLedger:
         deleted = (f.attempt_id.in_(list(attempt_ids)), f.decided_at.is_(None))
         self._transactions.write(lambda connection: connection.execute(sa.delete(self._file).where(*deleted)))
 
+    def attempts(self, sink_id: str) -> frozenset[str]:
+        """See `LakeStore.attempts`."""
+        f, a = self._file.c, self._attempt.c
+        query = sa.union(
+            sa.select(a.attempt_id).where(a.sink_id == sink_id), sa.select(f.attempt_id).where(f.sink_id == sink_id)
+        )
+        return self._transactions.read_durably(lambda connection: frozenset(connection.scalars(query)))
+
     # ---- inside a transaction -------------------------------------------------------------------------------
 
     def _row(self, connection: sa.Connection, sink_id: str) -> LakeRow | None:

@@ -104,6 +104,12 @@ class LakeStore(Protocol):
     def forget(self, attempt_ids: Collection[str]) -> None:
         """Forget files that were not decided, and are deleted."""
 
+    def attempts(self, sink_id: str) -> frozenset[str]:
+        """Return the attempts that the store knows, or whose files it does; durably.
+
+        One that is not among them can never be prepared, decided or owed again.
+        """
+
 
 class HasLake(Protocol):
     """A store that keeps what Delta and Iceberg tables are owed."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from tests.cli.test_page import keys, section
 from tests.cli.test_spark_cli import World
 from tests.spark.lake_tables import KINDS, LakeTable
 
+GC_KEYS = {"applied", "keep", "forgotten", "dropped", "files", "unseen"}
 REPORT_KEYS = {"sink", "query", "batch", "location", "rows", "action", "changed", "left", "age_ms", "error", "advice"}
 
 
@@ -107,6 +111,31 @@ def test_files_of_given_up_attempts_are_deleted(world: World, table: LakeTable, 
     assert call(*gc).document["files"] == {"s": 1}
     assert call(*gc, "--apply").document["files"] == {"s": 1}
     assert len(table.files()) == 2
+
+
+def test_files_that_nothing_names_are_deleted_when_they_are_old(world: World, table: LakeTable, call: Call) -> None:
+    call("spark", "recover", *world.reach, "--apply", "--min-age", 0)
+    stray = Path(table.directory, file_name(world.store.lake.owner("s"), "0" * 32))
+    stray.write_bytes(b"as a killed task leaves it")
+    gc = ("spark", "gc", *world.store_options, "--json")
+    assert call(*gc).document["files"] == {"s": 0}
+    old = time.time() - 8 * 86_400
+    os.utime(stray, (old, old))
+    assert call(*gc, "--file-age", 9).document["files"] == {"s": 0}
+    dry = call(*gc)
+    assert (dry.document["files"], dry.document.keys()) == ({"s": 1}, GC_KEYS)
+    assert keys(dry.document) - {"s"} <= set(re.findall(r"`(\w+)`", section("dualwrite spark gc")))
+    away = table.root.rename(table.root.with_suffix(".away"))
+    table.directory.mkdir(parents=True)
+    moved = stray.parent / stray.name
+    moved.write_bytes(b"")
+    os.utime(moved, (old, old))
+    unseen = call(*gc, "--apply")
+    assert (unseen.code, len(unseen.document["unseen"]), moved.exists()) == (1, 1, True)
+    shutil.rmtree(table.root)
+    away.rename(table.root)
+    assert call(*gc, "--apply").document["files"] == {"s": 1}
+    assert (stray.exists(), rows(table)) == (False, ["a", "b"])
 
 
 def test_files_that_a_table_cannot_take_are_copied_and_given_up(

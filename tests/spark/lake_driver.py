@@ -32,8 +32,8 @@ class Drive:
     """How many batches are done: Spark's commit log."""
     until: int
     """How many batches are to be done at the end."""
-    kill_at: int | None
-    """The pause point at which it kills itself, counted from its start."""
+    kill_at: int | PausePoint | None
+    """The pause point at which it kills itself, by name or counted from its start."""
     environment: Mapping[str, str]
     """More variables of its environment."""
 
@@ -43,7 +43,7 @@ class Drive:
         passed = itertools.count(1)
 
         def pause(point: PausePoint) -> None:
-            if next(passed) == self.kill_at:
+            if self.kill_at in (next(passed), point):
                 os.kill(os.getpid(), signal.SIGKILL)
 
         sink = Sink.open(parse(self.options), pause=pause)

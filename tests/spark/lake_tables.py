@@ -323,3 +323,6 @@ class UnreliableLog:
 
     def file_names(self, state: LakeState) -> set[str]:
         return self._log.file_names(state)
+
+    def kept_names(self, state: LakeState) -> set[str]:
+        return self._log.kept_names(state)

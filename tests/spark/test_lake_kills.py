@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,12 @@ import sqlalchemy as sa
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.postgres import PostgresServer
-from spark_sink.attempt.states import LIVE
+from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import SinkRecovery
+from spark_sink.lake.files import file_name
+from spark_sink.lake.strays import Strays
+from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
 from tests.spark import lake_driver
 from tests.spark.lake_driver import Drive, done, values_of
@@ -68,7 +72,9 @@ class Site:
             "dual.columns": "value",
         }
 
-    def drive(self, batches: int, kill_at: int | None = None, kill_after_s: float | None = None) -> int | None:
+    def drive(
+        self, batches: int, kill_at: int | PausePoint | None = None, kill_after_s: float | None = None
+    ) -> int | None:
         """Let a driver live until so many batches are done, or until it is killed; return its exit code."""
         life = Drive(self._options, self.commit_log, batches, kill_at, self._environment)
         process = _processes.Process(target=life.run)
@@ -133,6 +139,24 @@ def site(
     assert made.drive(1) == 0, "recovery complains about a sink that the store does not have"
     yield made
     made.store.engine.dispose()
+
+
+def test_the_file_of_a_killed_task_is_deleted_in_the_end(site: Site) -> None:
+    assert site.drive(2, kill_at=PausePoint.AFTER_FILE) == -signal.SIGKILL
+    (attempt,) = site.store.attempts(site.sink_id, [AttemptStatus.OPEN])
+    file = site.table.directory / file_name(site.store.lake.owner(site.sink_id), attempt.attempt_id)
+    strays = Strays(site.sink_id, site.store, min_age_s=86_400)
+    assert site.drive(4) == 0
+    site.store.prune(site.sink_id, 1)
+    assert attempt.attempt_id not in site.store.lake.attempts(site.sink_id)
+    assert strays.find() == [], "it is young"
+    old = time.time() - 2 * 86_400
+    for each in site.table.directory.glob("*.parquet"):
+        os.utime(each, (old, old))
+    assert (strays.find(), strays.delete()) == ([file], 1)
+    assert not file.exists()
+    assert site.drive(5) == 0
+    assert site.assert_both_sides_agree() == 5
 
 
 def test_whenever_a_driver_is_killed_both_sides_agree_after_a_recovery(site: Site, kind: str) -> None:

@@ -63,6 +63,10 @@ class NoLake:
     def forget(self, attempt_ids: Collection[str]) -> None:
         """Do nothing."""
 
+    def attempts(self, sink_id: str) -> frozenset[str]:
+        """Return nothing: there are no files."""
+        return frozenset()
+
 
 def _refuse() -> NoReturn:
     raise SinkOptionError(NO_SQL)
