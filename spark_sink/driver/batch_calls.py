@@ -11,6 +11,7 @@ No Spark here: the caller names the run of the query, and describes the content 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,22 +77,24 @@ class BatchCalls:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last: dict[Run, Call] = {}
+        self._last: OrderedDict[Run, Call] = OrderedDict()
 
     @contextmanager
     def call(self, run: Run, batch_id: int) -> Iterator[Call]:
         """Give a call its number. Raises SinkError, before anything of it is written, if the number is in doubt."""
-        with self._lock:
-            last = self._last.get(run)
-            number = _number(run, batch_id, last)
-            self._last.pop(run, None)
-            mine = self._last[run] = Call(run, batch_id, number, threading.get_ident())
-            if len(self._last) > _MOST_RUNS:
-                del self._last[next(iter(self._last))]
-        try:
+        mine: Call | None = None
+        try:  # around all of it: a call that a signal ends here must not count as running for ever
+            with self._lock:
+                number = _number(run, batch_id, self._last.get(run))
+                mine = Call(run, batch_id, number, threading.get_ident())
+                self._last[run] = mine
+                self._last.move_to_end(run)
+                if len(self._last) > _MOST_RUNS:
+                    self._last.popitem(last=False)
             yield mine
         except BaseException:
-            mine.state = _State.FAILED
+            if mine is not None:
+                mine.state = _State.FAILED
             raise
         mine.state = _State.DONE
 

@@ -9,8 +9,7 @@ from enum import StrEnum
 from statistics import median
 from typing import Final
 
-JOB: Final = "job:"
-"""How the query id of a batch job begins."""
+from spark_sink.store.rules import JOB_PREFIX, owner_of
 
 PHASES: Final = ("plan", "write", "decide", "complete")
 
@@ -65,16 +64,20 @@ def medians_ms(batches: Sequence[BatchLine]) -> tuple[float, ...]:
 
 
 def labels(batches: Sequence[BatchLine]) -> list[str]:
-    """Return short names of the batches of one sink: numbers, after the query if there are several; ids of jobs."""
-    several = len({batch.query_id for batch in batches}) > 1
-    return [
-        batch.query_id.removeprefix(JOB)
-        if batch.query_id.startswith(JOB)
-        else f"{batch.query_id[:8]}/{batch.batch_id}"
-        if several
-        else str(batch.batch_id)
-        for batch in batches
-    ]
+    """Return short names of the batches of one sink: numbers, after the query if there are several; ids of jobs.
+
+    A later call of foreachBatch for a batch has the number of the call, too: `7#2`.
+    """
+    several = len({owner_of(batch.query_id) for batch in batches}) > 1
+    return [_label(batch, several=several) for batch in batches]
+
+
+def _label(batch: BatchLine, *, several: bool) -> str:
+    query = owner_of(batch.query_id)
+    if query.startswith(JOB_PREFIX):
+        return batch.query_id.removeprefix(JOB_PREFIX)
+    name = f"{batch.batch_id}{batch.query_id.removeprefix(query)}"
+    return f"{query[:8]}/{name}" if several else name
 
 
 def _batch(found: re.Match[str]) -> BatchLine:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from spark_sink.errors import SinkError
+from dualwrite.errors import DualWriteError
 from spark_sink.pause_points import Pause
 from spark_sink.store.sink_store import SinkStore
 
@@ -61,7 +61,7 @@ class LakeDebts:
     def _clean(self) -> None:
         from spark_sink.lake.janitor import Janitor
 
-        failures: tuple[type[Exception], ...] = (SinkError, *self._store.errors)
+        failures: tuple[type[Exception], ...] = (DualWriteError, OSError, *self._store.errors)
         try:
             Janitor(self._sink_id, self._store.lake, schema=self._store.schema).clean()
         except failures:

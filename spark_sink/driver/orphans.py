@@ -196,10 +196,11 @@ class OrphanWatch:
         if generation is None:
             return
         is_next = self._last_generation is not None and generation == self._last_generation + 1
+        if not is_next:
+            self._is_left = True  # if the database fails, the next plan looks again
         self._last_generation = generation
-        if is_next and not self._is_left:
+        if not self._is_left:
             return
-        self._is_left = True  # if the database fails, the next plan looks again
         unseen: list[str] = []
         try:
             self._look(unseen)

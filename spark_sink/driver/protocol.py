@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from dualwrite.errors import DualWriteError
 from spark_sink.attempt.states import Claim, Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.batch_log import log_completed
@@ -337,9 +338,10 @@ class Sink:
     def _delete_old_batches(self, decision: Decision) -> None:
         if decision.generation is None or decision.generation % _PRUNE_EVERY:
             return
+        failures: tuple[type[Exception], ...] = (DualWriteError, *self._store.errors)
         try:
             self._store.prune(self._sink_id, self._options.retention_batches)
-        except self._store.errors:
+        except failures:
             _log.warning(
                 "old batches of the sink %s could not be deleted; it is tried again later", self._sink_id, exc_info=True
             )

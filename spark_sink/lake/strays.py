@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_sink.errors import SinkError
 from spark_sink.lake.files import attempt_of, deleted, library_missing
 from spark_sink.lake.place import LakePlace
 from spark_sink.lake.table_log import LakeState
@@ -89,8 +90,11 @@ class Strays:
         since_plan_s = (self._store.now() - sink.updated_at).total_seconds()
         newest = self._clock() - since_plan_s - self._min_age_s
         owner = self._store.lake.owner(self._sink_id)
-        named = ((path, attempt_of(owner, path.name)) for path in directory.iterdir())
-        return {path: attempt_id for path, attempt_id in named if attempt_id is not None and _changed(path) <= newest}
+        try:
+            named = {path: attempt_of(owner, path.name) for path in directory.iterdir()}
+        except OSError as error:
+            raise SinkError(f"the directory {directory} cannot be listed ({error}); no file was deleted") from error
+        return {path: attempt_id for path, attempt_id in named.items() if attempt_id and _changed(path) <= newest}
 
 
 def _changed(path: Path) -> float:

@@ -226,10 +226,15 @@ class IdleFreePool(Pool):
 
     def _do_return_conn(self, record: ConnectionPoolEntry) -> None:
         with self._lock:
-            self._idle.append((time.monotonic(), record))
             if self._closer is None:
-                self._closer = threading.Thread(target=self._close_in_time, name="dualwrite-idle", daemon=True)
-                self._closer.start()
+                closer = threading.Thread(target=self._close_in_time, name="dualwrite-idle", daemon=True)
+                try:
+                    closer.start()
+                except RuntimeError:  # there are too many, or the process ends: what was done with it is done
+                    record.close()
+                    return
+                self._closer = closer
+            self._idle.append((time.monotonic(), record))
 
     def _close_in_time(self) -> None:
         while True:

@@ -38,10 +38,10 @@ class Wait:
         """Log if it is due, and end the wait if its time is over."""
         waited_s = now_s - self._began_s
         if waited_s >= self.limit_s:
-            if not self.was_ended:
-                self.was_ended = True
-                _log.error("%s after %.0f s: the connection is given up", self._silent, waited_s)
+            is_first, self.was_ended = not self.was_ended, True
             shut_down(self._fileno)  # again, should the driver have begun another wait on it
+            if is_first:
+                _log.error("%s after %.0f s: the connection is given up", self._silent, waited_s)
         elif waited_s >= self._next_line_s:
             self._next_line_s = waited_s + _NEXT_LINE_S
             _log.warning("%s for %.0f s; it is given up after %.0f s", self._silent, waited_s, self.limit_s)
@@ -60,19 +60,18 @@ class Watch:
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def begin(self, what: str, fileno: int, limit_s: float) -> Wait:
-        """Look after a wait that begins now, until `end`."""
-        wait = Wait(what, fileno, limit_s, time.monotonic())
+    def begin(self, wait: Wait) -> None:
+        """Look after a wait until `end`, which is called also if this raises."""
         with self._lock:
-            self._waits.add(wait)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="dualwrite-silence", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="dualwrite-silence", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._waits.add(wait)
         self._some.set()
-        return wait
 
     def end(self, wait: Wait) -> None:
-        """Stop looking after `wait`; afterwards its socket is not touched."""
+        """Stop looking after `wait`, if it began; afterwards its socket is not touched."""
         with self._lock:
             self._waits.discard(wait)
 
@@ -84,7 +83,8 @@ class Watch:
                 if not self._waits:
                     self._some.clear()
                 for wait in self._waits:
-                    wait.look(time.monotonic(), _shut_down)
+                    with suppress(Exception):  # of a handler of logs: other waits, and later ones, are looked after
+                        wait.look(time.monotonic(), _shut_down)
 
 
 _watches: Final[dict[int, Watch]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import psycopg
 
 from spark_sink.options import DEFAULT_STORE_TIMEOUT_MS
-from spark_sink.store.silence import watch
+from spark_sink.store.silence import Wait, watch
 
 
 class WatchedConnection(psycopg.Connection[Any]):
@@ -33,8 +34,9 @@ class WatchedConnection(psycopg.Connection[Any]):
         if self.closed:
             yield  # psycopg has the right error for that
             return
-        wait = watch().begin(what, self.pgconn.socket, self.limit_ms / 1000)
-        try:
+        wait = Wait(what, self.pgconn.socket, self.limit_ms / 1000, time.monotonic())
+        try:  # around the beginning, too: a wait that nothing ends shuts down whichever socket gets the number next
+            watch().begin(wait)
             yield
         except psycopg.OperationalError as error:
             if not wait.was_ended:

@@ -379,6 +379,7 @@ def test_old_batches_are_forgotten_and_the_newest_stay(world: World, call: Call)
         "forgotten": {"s": 2},
         "dropped": {},
         "files": {"s": 0},
+        "unseen": [],
     }
     assert [batch.batch_id for batch in world.store.batches("s")] == [3, 2]
     assert call(*gc, "--apply").out == "s: 0 batches deleted\n"

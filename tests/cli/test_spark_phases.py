@@ -17,6 +17,7 @@ from spark_sink.driver.batch_log import log_batch, log_completed
 from spark_sink.driver.finisher import CommitSummary, Tally
 from spark_sink.driver.phases import PhaseTimes
 from spark_sink.handoff import TaskOutcome, TaskResult
+from spark_sink.store.rules import query_of_call
 from spark_sink.store.tables import BatchInDoubt, BatchRow, BatchStatus
 from tests.cli.conftest import Call, assert_one_line
 from tests.cli.test_page import keys, section
@@ -95,6 +96,15 @@ def test_labels_name_the_query_only_where_it_differs() -> None:
     job = BatchLine("s", "job:2026-11-20", 0, Outcome.COMMITTED, 1, (1, 1, 1, 1))
     assert labels([one, one]) == ["7", "7"]
     assert labels([one, other, job]) == ["a-6f0a-4/7", "b-6f0a-4/7", "2026-11-20"]
+
+
+def test_labels_tell_the_calls_of_a_batch_apart() -> None:
+    one, second, other = (
+        BatchLine("s", query, 7, Outcome.COMMITTED, 1, (1, 1, 1, 1))
+        for query in ("a-6f0a-4c3b", query_of_call("a-6f0a-4c3b", 2), query_of_call("b-6f0a-4c3b", 3))
+    )
+    assert labels([one, second]) == ["7", "7#2"]
+    assert labels([one, second, other]) == ["a-6f0a-4/7", "a-6f0a-4/7#2", "b-6f0a-4/7#3"]
 
 
 # ---- bars -----------------------------------------------------------------------------------------------------

@@ -115,3 +115,23 @@ def test_an_id_that_is_not_a_queries_own_is_refused(query_id: str) -> None:
 @pytest.mark.parametrize("number", [1, 2, 10])
 def test_a_call_belongs_to_its_query(number: int) -> None:
     assert owner_of(query_of_call(QUERY, number)) == QUERY
+
+
+def test_a_signal_while_a_call_begins_leaves_none_running() -> None:
+    """The handler raises as soon as the lock is released, with the number given."""
+
+    class Struck:
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None:
+            raise KeyboardInterrupt
+
+    calls = BatchCalls()
+    lock, calls._lock = calls._lock, Struck()  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt), calls.call(Run("s", QUERY, "run"), 7):
+        pass
+    calls._lock = lock
+    with pytest.raises(SinkError, match="after a call that failed"), calls.call(Run("s", QUERY, "run"), 7):
+        pass
+    with calls.call(Run("s", QUERY, "run"), 8) as call:
+        assert call.number == 1

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.errors import KafkaError
+from dualwrite.errors import KafkaError, NotDurableError
 from spark_sink.attempt.states import LIVE, AttemptStatus
 from spark_sink.errors import (
     BatchLostError,
@@ -210,6 +210,18 @@ def test_old_batches_are_forgotten(store: CommitStore) -> None:
         run_batch(world.process(), batch_id, [batch_id], partitions=1)
     assert [row.batch_id for row in store.batches(world.options.sink_id)] == [19, 18, 17, 16, 15, 14, 13]
     assert len(store.attempts(world.options.sink_id)) == 7
+    world.assert_exactly_once(range(20))
+
+
+def test_a_batch_is_over_whatever_becomes_of_old_ones(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(store, retention_batches=1)
+
+    def gone(store: CommitStore, sink_id: str, keep: int) -> int:
+        raise NotDurableError("the wait for a standby was cancelled")
+
+    monkeypatch.setattr(CommitStore, "prune", gone)
+    for batch_id in range(20):
+        run_batch(world.process(), batch_id, [batch_id], partitions=1)
     world.assert_exactly_once(range(20))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -21,8 +22,9 @@ from spark_sink.errors import DecisionUnknownError, StoreUnavailableError
 from spark_sink.options import StoreOptions
 from spark_sink.pause_points import PausePoint
 from spark_sink.store.commit_store import CommitStore
-from spark_sink.store.connections import Connecting, engine_for
-from spark_sink.store.silence import Wait
+from spark_sink.store.connections import Connecting, IdleFreePool, engine_for
+from spark_sink.store.silence import Wait, Watch
+from spark_sink.store.watched_psycopg import WatchedConnection
 from tests.pgbouncer.conftest import behind  # noqa: F401  a fixture
 from tests.spark.sink_model import World, new_store
 from tests.support.conditions import until
@@ -287,6 +289,73 @@ def test_a_wait_is_logged_after_seconds_and_ended_once_its_time_is_over(caplog: 
     wait.look(160.5, ended.append)
     assert wait.was_ended
     assert (ended, len(caplog.records)) == ([7, 7], 3)
+
+
+def test_a_wait_ends_whatever_hears_of_it_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_sink.store.silence._log.error", _fail)
+    ended: list[int] = []
+    with pytest.raises(RuntimeError):
+        Wait("COMMIT", 7, 60.0, 100.0).look(160.0, ended.append)
+    assert ended == [7]
+
+
+def test_a_thread_that_does_not_start_is_started_by_the_next_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Watch()
+    first, second = (Wait("COMMIT", 7, 60.0, 100.0) for _ in range(2))
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", _fail)
+        with pytest.raises(RuntimeError):
+            looks.begin(first)
+    seen: list[Wait] = []
+
+    def look(wait: Wait, *_: object) -> None:
+        seen.append(wait)
+        _fail()
+
+    monkeypatch.setattr(Wait, "look", look)
+    looks.begin(second)
+    until(lambda: len(seen) > 1)  # it goes on after a failure, too
+    looks.end(second)
+    assert set(seen) == {second}
+
+
+def test_a_wait_that_a_signal_ends_as_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would shut down whichever socket gets its number later."""
+    waits: set[Wait] = set()
+
+    class Struck(Watch):
+        def begin(self, wait: Wait) -> None:
+            waits.add(wait)
+            raise KeyboardInterrupt
+
+        def end(self, wait: Wait) -> None:
+            waits.remove(wait)
+
+    connection: Any = SimpleNamespace(closed=False, pgconn=SimpleNamespace(socket=7), limit_ms=1_000)
+    monkeypatch.setattr("spark_sink.store.watched_psycopg.watch", Struck)
+    with pytest.raises(KeyboardInterrupt), WatchedConnection._watched(connection, "COMMIT"):
+        pass
+    assert waits == set()
+
+
+def test_without_a_thread_connections_are_closed_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What was committed with one is committed, and must not fail because it cannot be kept."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'store.db'}", poolclass=IdleFreePool)
+    pool = engine.pool
+    assert isinstance(pool, IdleFreePool)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", _fail)
+        with engine.begin() as connection:
+            connection.execute(sa.text("CREATE TABLE t (n INTEGER)"))
+        assert pool.idle == 0
+    with engine.begin() as connection:
+        assert sa.inspect(connection).has_table("t")
+    until(lambda: pool.idle == 0)
+    engine.dispose()
+
+
+def _fail(*given: object, **named: object) -> None:
+    raise RuntimeError("can't start new thread")
 
 
 def test_a_statement_may_be_slow(node: PostgresNode, impatient: World) -> None:
