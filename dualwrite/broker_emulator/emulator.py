@@ -200,7 +200,7 @@ class Emulator:
         from dualwrite.broker_emulator.schema_registry.service import RegistryService
 
         service = RegistryService(self.cluster)
-        service.start()
+        await service.start()
         server = SchemaRegistryServer(service, self._own_names(host))
         await server.start(host.strip("[]"), port)
         return server, f"http://{host}:{server.port}"

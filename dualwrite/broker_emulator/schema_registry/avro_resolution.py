@@ -10,10 +10,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from dualwrite.broker_emulator.schema_registry.avro_schema import AvroField, AvroType
-from dualwrite.broker_emulator.schema_registry.errors import TOO_LARGE, RegistryError
+from dualwrite.broker_emulator.schema_registry.effort import Effort
 from dualwrite.broker_emulator.schema_registry.json_text import step
-
-MAX_COMPARISONS: Final = 200_000
 
 _PROMOTED: Final[Mapping[str, frozenset[str]]] = {  # by the reader's type
     "long": frozenset(("int",)),
@@ -26,12 +24,12 @@ _PROMOTED: Final[Mapping[str, frozenset[str]]] = {  # by the reader's type
 _Pair = tuple[int, int]
 
 
-def unreadable(reader: AvroType, writer: AvroType) -> list[str]:
+def unreadable(reader: AvroType, writer: AvroType, effort: Effort) -> list[str]:
     """Return what keeps `reader` from reading data of `writer`; an empty list if nothing does.
 
     Raises RegistryError if the schemas are too large to compare.
     """
-    comparison = _Comparison()
+    comparison = _Comparison(effort)
     while True:
         comparison.begin()
         problems = comparison.problems(reader, writer, "")
@@ -45,9 +43,9 @@ class _Comparison:
     What rested on an assumption that turned out wrong is found out again, with that pair known to be unreadable.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, effort: Effort) -> None:
         self._unreadable: set[_Pair] = set()
-        self._count = 0
+        self._effort = effort
         self.begin()
 
     def begin(self) -> None:
@@ -57,9 +55,7 @@ class _Comparison:
         self.refuted = False
 
     def problems(self, reader: AvroType, writer: AvroType, path: str) -> list[str]:
-        self._count += 1
-        if self._count > MAX_COMPARISONS:
-            raise RegistryError(TOO_LARGE, f"the schemas are too large: more than {MAX_COMPARISONS} types to compare")
+        self._effort.spend()
         pair = id(reader), id(writer)
         if pair in self._readable:
             return []

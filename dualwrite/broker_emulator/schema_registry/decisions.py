@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from dualwrite.broker_emulator.schema_registry import errors
+from dualwrite.broker_emulator.schema_registry.effort import Effort
 from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, RegistryError
 from dualwrite.broker_emulator.schema_registry.records import (
     RegistryRecord,
@@ -20,7 +21,7 @@ from dualwrite.broker_emulator.schema_registry.records import (
     subject_deletion,
     version_tombstone,
 )
-from dualwrite.broker_emulator.schema_registry.schemas import Resolved, Schema, in_common_form, problems
+from dualwrite.broker_emulator.schema_registry.schemas import Resolved, Schema, in_common_form, parsed, problems
 from dualwrite.broker_emulator.schema_registry.state import (
     BACKWARD,
     IMPORT,
@@ -36,6 +37,8 @@ from dualwrite.broker_emulator.schema_registry.state import (
 MAX_VERSIONS: Final = 10_000
 MAX_TEXT_LENGTH: Final = 64 << 20
 MAX_RESOLVED: Final = 1_000
+MAX_COMPARED_TEXT: Final = 16 << 20
+"""Characters of the versions that one new schema is compared with."""
 MAX_SUBJECT_LENGTH: Final = 500
 _MAX_NUMBER: Final = 2**31 - 1
 
@@ -163,18 +166,29 @@ def _problems(
     only_latest: bool = False,
 ) -> list[str]:
     """Return what a level forbids about a new schema after the known versions."""
-    if level == NONE:
+    if level == NONE or not known:
         return []
     direction, _, transitive = level.partition("_")
+    compared = known if transitive and not only_latest else known[-1:]
     found: list[str] = []
-    for version in reversed(known if transitive and not only_latest else known[-1:]):
+    new_parsed = parsed(*new)
+    left, effort = MAX_COMPARED_TEXT, Effort()
+    for version in reversed(compared):
         if state.stops.is_set():
             raise RegistryError(errors.STORE_FAILED, "the registry stops; nothing was changed")
-        old = version.schema, resolve(state, version.schema)
+        referenced = resolve(state, version.schema)
+        left -= len(version.schema.text) + sum(len(each.text) for each in referenced)
+        if left < 0:
+            raise RegistryError(
+                errors.TOO_LARGE,
+                f"the earlier versions have more than {MAX_COMPARED_TEXT} characters to compare with; nothing was "
+                "registered: delete versions, or set a compatibility of the subject that is not transitive",
+            )
+        old = parsed(version.schema, referenced)
         if direction in ("BACKWARD", "FULL"):
-            found += [f"version {version.number} cannot be read: {each}" for each in problems(new, old)]
+            found += [f"version {version.number} cannot be read: {each}" for each in problems(new_parsed, old, effort)]
         if direction in ("FORWARD", "FULL"):
-            found += [f"version {version.number} cannot read it: {each}" for each in problems(old, new)]
+            found += [f"version {version.number} cannot read it: {each}" for each in problems(old, new_parsed, effort)]
     return found
 
 

@@ -43,17 +43,17 @@ async def contexts(service: RegistryService) -> Any:
 
 
 async def schema_by_id(service: RegistryService, path: Path, query: Query) -> Any:
-    schema = _schema(service, path["id"], query)
+    schema = await _schema(service, path["id"], query)
     return {**described(schema), "guid": schema.guid}
 
 
 async def schema_text_by_id(service: RegistryService, path: Path, query: Query) -> Any:
-    return _schema(service, path["id"], query).text
+    return (await _schema(service, path["id"], query)).text
 
 
 async def schema_by_guid(service: RegistryService, path: Path, query: Query) -> Any:
     _check_format(query)
-    state = service.state()
+    state = await service.state()
     schema_id = state.guids.get(path["guid"].lower())
     if schema_id is None:
         raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema {path['guid'][:50]} not found")
@@ -61,23 +61,25 @@ async def schema_by_guid(service: RegistryService, path: Path, query: Query) -> 
 
 
 async def subjects_by_id(service: RegistryService, path: Path, query: Query) -> Any:
-    return list(dict.fromkeys(subject for subject, _ in _uses(service, path["id"], query)))
+    return list(dict.fromkeys(subject for subject, _ in await _uses(service, path["id"], query)))
 
 
 async def versions_by_id(service: RegistryService, path: Path, query: Query) -> Any:
-    return [{"subject": subject, "version": version.number} for subject, version in _uses(service, path["id"], query)]
+    return [
+        {"subject": subject, "version": version.number} for subject, version in await _uses(service, path["id"], query)
+    ]
 
 
-def _schema(service: RegistryService, schema_id: str, query: Query) -> Schema:
+async def _schema(service: RegistryService, schema_id: str, query: Query) -> Schema:
     _check_format(query)
-    schema = service.state().schemas.get(_id(schema_id))
+    schema = (await service.state()).schemas.get(_id(schema_id))
     if schema is None:
         raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema {schema_id} not found")
     return schema
 
 
-def _uses(service: RegistryService, schema_id: str, query: Query) -> list[tuple[str, Version]]:
-    wanted, state = _id(schema_id), service.state()
+async def _uses(service: RegistryService, schema_id: str, query: Query) -> list[tuple[str, Version]]:
+    wanted, state = _id(schema_id), await service.state()
     if wanted not in state.schemas:
         raise RegistryError(errors.SCHEMA_NOT_FOUND, f"Schema {schema_id} not found")
     subject = query.text("subject")
@@ -104,7 +106,7 @@ def _check_format(query: Query) -> None:
 
 
 async def subjects(service: RegistryService, query: Query) -> Any:
-    state, prefix = service.state(), query.text("subjectPrefix")
+    state, prefix = await service.state(), query.text("subjectPrefix")
     found = [
         name
         for name in sorted(state.subjects)
@@ -114,7 +116,7 @@ async def subjects(service: RegistryService, query: Query) -> Any:
 
 
 async def versions(service: RegistryService, path: Path, query: Query) -> Any:
-    every = service.state().versions(path["subject"], deleted=True)
+    every = (await service.state()).versions(path["subject"], deleted=True)
     if not _is_wanted(query, every):
         raise RegistryError(errors.SUBJECT_NOT_FOUND, f"Subject '{path['subject']}' not found.")
     return _page([version.number for version in every if _is_wanted(query, [version])], query)
@@ -134,21 +136,23 @@ def _page(found: Sequence[T], query: Query) -> Sequence[T]:
 
 
 async def version(service: RegistryService, path: Path, query: Query) -> Any:
-    return decisions.version_body(path["subject"], _version(service, path, query))
+    return decisions.version_body(path["subject"], await _version(service, path, query))
 
 
 async def version_text(service: RegistryService, path: Path, query: Query) -> Any:
-    return _version(service, path, query).schema.text
+    return (await _version(service, path, query)).schema.text
 
 
 async def referenced_by(service: RegistryService, path: Path, query: Query) -> Any:
-    found = _version(service, path, query)
-    return _page(decisions.referencing(service.state(), path["subject"], {found.number}), query)
+    found = await _version(service, path, query)
+    return _page(decisions.referencing(await service.state(), path["subject"], {found.number}), query)
 
 
-def _version(service: RegistryService, path: Path, query: Query) -> Version:
+async def _version(service: RegistryService, path: Path, query: Query) -> Version:
     _check_format(query)
-    return decisions.find_version(service.state(), path["subject"], path["version"], deleted=query.flag("deleted"))
+    return decisions.find_version(
+        await service.state(), path["subject"], path["version"], deleted=query.flag("deleted")
+    )
 
 
 async def register(service: RegistryService, path: Path, query: Query, body: Body) -> Any:
@@ -190,7 +194,7 @@ async def delete_version(service: RegistryService, path: Path, query: Query) -> 
 
 
 async def level(service: RegistryService, path: Path, query: Query) -> Any:
-    state, subject = service.state(), path.get("subject")
+    state, subject = await service.state(), path.get("subject")
     if subject is not None and subject not in state.levels and not query.flag("defaultToGlobal"):
         message = f"Subject '{subject}' does not have subject-level compatibility configured"
         raise RegistryError(errors.NO_SUBJECT_LEVEL, message)
@@ -208,7 +212,7 @@ async def reset_level(service: RegistryService, path: Path) -> Any:
 
 
 async def mode(service: RegistryService, path: Path, query: Query) -> Any:
-    state, subject = service.state(), path.get("subject")
+    state, subject = await service.state(), path.get("subject")
     if subject is not None and subject not in state.modes and not query.flag("defaultToGlobal"):
         message = f"Subject '{subject}' does not have subject-level mode configured"
         raise RegistryError(errors.NO_SUBJECT_MODE, message)

@@ -9,17 +9,16 @@ the schema itself or to another schema. Everything else is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from dualwrite.broker_emulator.schema_registry.errors import (
-    TOO_LARGE,
-    InvalidSchemaError,
-    RegistryError,
-    UndecidedError,
-)
+from dualwrite.broker_emulator.schema_registry.effort import Effort
+from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, UndecidedError
 from dualwrite.broker_emulator.schema_registry.json_text import compact, loads, same, step
 
-MAX_COMPARISONS: Final = 50_000
+_EFFORT_OF_PLACE: Final = 4
+_LENGTH_OF_EFFORT: Final = 250
+"""Characters whose comparison takes as long as that of one of Avro's types."""
 
 _DESCRIPTIONS: Final = frozenset(
     ("$schema", "$id", "id", "$comment", "title", "description", "default", "examples", "readOnly", "writeOnly")
@@ -58,15 +57,28 @@ def read_json_schema(text: str, *, normalize: bool = False) -> str:
     return compact(schema, sort=normalize)
 
 
-def not_accepted(reader: str, writer: str) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """A schema that is compared with others."""
+
+    value: Any
+    has_references: bool
+
+    @classmethod
+    def parsed(cls, text: str) -> JsonSchema:
+        """Parse a schema in its common form."""
+        return cls(loads(text), any(f'"{name}"' in text for name in _REFERENCES))
+
+
+def not_accepted(reader: JsonSchema, writer: JsonSchema, effort: Effort) -> list[str]:
     """Return what `writer` accepts and `reader` does not; an empty list if there is nothing.
 
     Raises UndecidedError where that is not decided here.
     """
-    new, old = loads(reader), loads(writer)
+    new, old = reader.value, writer.value
     if same(new, old):
         return []
-    has_references = any(f'"{name}"' in text for name in _REFERENCES for text in (reader, writer))
+    has_references = reader.has_references or writer.has_references
     if has_references:
         is_base_same = all(same(_value_of(new, name), _value_of(old, name)) for name in _BASES)
         _check_references(new, is_base_same=is_base_same)
@@ -74,7 +86,7 @@ def not_accepted(reader: str, writer: str) -> list[str]:
     same_definitions = all(same(_value_of(new, name), _value_of(old, name)) for name in _DEFINITIONS)
     if has_references and not same_definitions:
         raise UndecidedError("they use $ref, and their definitions differ")
-    return _Comparison().problems(new, old, "#")
+    return _Comparison(effort).problems(new, old, "#")
 
 
 def _value_of(schema: Any, name: str) -> Any:
@@ -107,14 +119,13 @@ def _is_clear(target: str, *, is_base_same: bool) -> bool:
 class _Comparison:
     """One comparison: `new` should accept what `old` accepts."""
 
-    def __init__(self) -> None:
-        self._count = 0
+    def __init__(self, effort: Effort) -> None:
+        self._effort = effort
 
     def problems(self, new: Any, old: Any, path: str) -> list[str]:
-        self._count += 1
-        if self._count > MAX_COMPARISONS:
-            raise RegistryError(TOO_LARGE, f"the schemas are too large: more than {MAX_COMPARISONS} places to compare")
-        if old is False or same(new, old):
+        texts = [compact(each, sort=True) for each in (new, old)]
+        self._effort.spend(_EFFORT_OF_PLACE + sum(map(len, texts)) // _LENGTH_OF_EFFORT)
+        if old is False or texts[0] == texts[1]:
             return []
         new, old = _as_object(new, path), _as_object(old, path)
         _check_undecided(new, old, path)

@@ -38,7 +38,7 @@ def read_protobuf(text: str, references: Iterable[str]) -> str:
 
     Raises InvalidSchemaError if it is none, imports what is not referenced, or if the package protobuf is missing.
     """
-    file = _file(text)
+    file = parse_protobuf(text)
     known = set(references)
     missing = [name for name in file.dependency if name not in known and not name.startswith(_BUILT_IN)]
     if missing:
@@ -49,12 +49,11 @@ def read_protobuf(text: str, references: Iterable[str]) -> str:
     return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
 
 
-def incompatible(reader: str, writer: str) -> list[str]:
-    """Return what keeps `reader` from reading data of `writer`; an empty list if nothing does.
+def incompatible(new: FileDescriptorProto, old: FileDescriptorProto) -> list[str]:
+    """Return what keeps `new` from reading data of `old`; an empty list if nothing does.
 
     Raises UndecidedError where that is not decided here.
     """
-    new, old = _file(reader), _file(writer)
     if new.package != old.package:
         return [f"PACKAGE_CHANGED: from {old.package[:80]!r} to {new.package[:80]!r}"]
     if new.syntax != old.syntax or new.edition != old.edition:
@@ -67,7 +66,8 @@ def incompatible(reader: str, writer: str) -> list[str]:
     return sorted(found)
 
 
-def _file(text: str) -> FileDescriptorProto:
+def parse_protobuf(text: str) -> FileDescriptorProto:
+    """Return the descriptor. Raises InvalidSchemaError."""
     try:
         from google.protobuf.descriptor_pb2 import FileDescriptorProto
         from google.protobuf.message import DecodeError

@@ -6,14 +6,15 @@ import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
 from dualwrite.broker_emulator.schema_registry.avro_schema import AvroSchema, read_avro
+from dualwrite.broker_emulator.schema_registry.effort import Effort
 from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, UndecidedError
-from dualwrite.broker_emulator.schema_registry.json_schema import not_accepted, read_json_schema
+from dualwrite.broker_emulator.schema_registry.json_schema import JsonSchema, not_accepted, read_json_schema
 from dualwrite.broker_emulator.schema_registry.json_text import compact
-from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, read_protobuf
+from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, parse_protobuf, read_protobuf
 
 AVRO: Final = "AVRO"
 JSON: Final = "JSON"
@@ -68,16 +69,35 @@ def _avro(schema: Schema, resolved: Resolved, *, normalize: bool = False) -> Avr
     return read_avro(schema.text, (each.text for each in resolved), normalize=normalize)
 
 
-def problems(reader: tuple[Schema, Resolved], writer: tuple[Schema, Resolved]) -> list[str]:
-    """Return what keeps one schema from reading data of another one. Raises UndecidedError."""
-    new, old = reader[0], writer[0]
+@dataclass(frozen=True, slots=True)
+class ParsedSchema:
+    """A schema that is compared with others, parsed once."""
+
+    schema: Schema
+    content: Any
+    """An AvroType, a JsonSchema or a FileDescriptorProto."""
+
+
+def parsed(schema: Schema, resolved: Resolved) -> ParsedSchema:
+    """Parse a schema in its common form. Raises InvalidSchemaError."""
+    if schema.kind == AVRO:
+        return ParsedSchema(schema, _avro(schema, resolved).root)
+    return ParsedSchema(schema, (JsonSchema.parsed if schema.kind == JSON else parse_protobuf)(schema.text))
+
+
+def problems(reader: ParsedSchema, writer: ParsedSchema, effort: Effort) -> list[str]:
+    """Return what keeps one schema from reading data of another one. Raises UndecidedError, and RegistryError."""
+    effort.begin_pair()
+    new, old = reader.schema, writer.schema
     if new.kind != old.kind:
         return [f"TYPE_CHANGED: from {old.kind} to {new.kind}"]
     if new.kind == AVRO:
-        return unreadable(_avro(*reader).root, _avro(*writer).root)
+        return unreadable(reader.content, writer.content, effort)
     if set(new.references) != set(old.references):
         raise UndecidedError("their references differ")
-    return (not_accepted if new.kind == JSON else incompatible)(new.text, old.text)
+    if new.kind == JSON:
+        return not_accepted(reader.content, writer.content, effort)
+    return incompatible(reader.content, writer.content)
 
 
 def ordered(schemas: Iterable[Schema]) -> Resolved:

@@ -1,7 +1,8 @@
 """The registry in the emulator's loop: decide, write the records to `_schemas`, apply them once they are replicated.
 
 The topic is the truth. Where the state may differ from it, because a client produced to the topic, an append failed, or
-another leader has fewer records, it is read again before the next request.
+another leader has fewer records, it is read again before the next request: in slices, since clients decide how long the
+topic is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dualwrite.broker_emulator.cluster.cluster import Cluster
 from dualwrite.broker_emulator.cluster.replication import lacks_replicas, wait_until_replicated
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER, Partition
 from dualwrite.broker_emulator.error_codes import NO_ERROR
-from dualwrite.broker_emulator.log.record_batch import iter_records, parse_header
+from dualwrite.broker_emulator.log.record_batch import parse_header, records_of
 from dualwrite.broker_emulator.log.replay import UNREADABLE
 from dualwrite.broker_emulator.schema_registry.decisions import Decision
 from dualwrite.broker_emulator.schema_registry.errors import DENIED, STORE_FAILED, TOO_LARGE, RegistryError
@@ -24,6 +25,7 @@ from dualwrite.broker_emulator.schema_registry.records import SCHEMAS_TOPIC, Reg
 from dualwrite.broker_emulator.schema_registry.state import RegistryState
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
+from dualwrite.broker_emulator.slices import Pace, in_slices
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.log.partition_log import PartitionLog
@@ -41,6 +43,9 @@ class _Position(NamedTuple):
     leader_epoch: int
     end_offset: int
 
+    def is_same_log(self, other: _Position) -> bool:
+        return self.log is other.log and self.leader_epoch == other.leader_epoch
+
 
 class RegistryService:
     """The registry of one cluster. Use it in the emulator's event loop only."""
@@ -51,15 +56,21 @@ class RegistryService:
         self._state = RegistryState(self._stops)
         self._position: _Position | None = None
         self._deciding = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._is_relied_on = False
+        """Whether a decision relies on the state, which must not change meanwhile."""
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Create the topic if it does not exist, and read it."""
         if SCHEMAS_TOPIC not in self._cluster.topics:
             self._cluster.create_topic(SCHEMAS_TOPIC, 1, configs=_CONFIGS, replication_factor=len(self._cluster.nodes))
-        self._catch_up(self._cluster.topics[SCHEMAS_TOPIC].partitions[0])
+        try:
+            await self.state()
+        except RegistryError as error:
+            logger.warning("the schema registry reads its topic at the first request: %s", error)
 
     def stop(self) -> None:
-        """Give up the decision that a thread makes: a process does not end before its threads."""
+        """Give up the decision that a thread makes, for which a process would wait, and what is being read."""
         self._stops.set()
 
     def check_access(self, host: str, operation: AclOperation) -> None:
@@ -73,10 +84,11 @@ class RegistryService:
             f"{SCHEMAS_TOPIC}; nothing was changed",
         )
 
-    def state(self) -> RegistryState:
+    async def state(self) -> RegistryState:
         """Return the present state, to be read at once. Raises RegistryError if the topic is out of reach."""
-        if not self._deciding.locked():  # otherwise whoever decides has caught up, and relies on the state
-            self._catch_up(self._partition())
+        async with self._reading:
+            if not self._is_relied_on:
+                await self._read_all()
         return self._state
 
     async def change(self, decide: Callable[[RegistryState], Decision]) -> object:
@@ -86,22 +98,26 @@ class RegistryService:
         """
         async with self._deciding:
             for _ in range(_MAX_DECISIONS):
-                self._catch_up(self._partition())
-                decision = await asyncio.to_thread(_decided, decide, self._state)
-                if self._is_current(self._partition().log):
-                    for record in decision.records:
-                        await self._write(record)
-                    return decision.body
+                await self._catch_up()
+                self._is_relied_on = True
+                try:
+                    decision = await asyncio.to_thread(_decided, decide, self._state)
+                    if self._is_current(self._partition().log):
+                        for record in decision.records:
+                            await self._write(record)
+                        return decision.body
+                finally:
+                    self._is_relied_on = False
         raise RegistryError(STORE_FAILED, f"others keep writing to {SCHEMAS_TOPIC}; nothing was changed: send it again")
 
     async def _write(self, record: RegistryRecord) -> None:
+        await self._catch_up()  # from here to the append, nobody else can write
         partition = self._partition()
         log = partition.log
         if lacks_replicas(partition, self._cluster.nodes):
             raise RegistryError(
                 STORE_FAILED, f"{SCHEMAS_TOPIC} lacks replicas; nothing was changed: send it again later"
             )
-        self._catch_up(partition)  # from here to the append, nobody else can write
         key, value = record.encoded()
         self._position = None  # until it is known that the record is there
         error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
@@ -114,7 +130,7 @@ class RegistryService:
                 f"the record could not be written to {SCHEMAS_TOPIC} ({error.name}): whether it is there shows when "
                 "the topic has its replicas again. Ask for the subject's versions then, or send the request again",
             )
-        self._apply(record, position.end_offset - 1)
+        self._state.apply(record)
         self._position = position
 
     def _is_current(self, log: PartitionLog) -> bool:
@@ -127,54 +143,89 @@ class RegistryService:
             raise RegistryError(STORE_FAILED, f"the topic {SCHEMAS_TOPIC} {lack}; nothing was changed")
         return topic.partitions[0]
 
-    def _catch_up(self, partition: Partition) -> None:
+    async def _catch_up(self) -> None:
+        async with self._reading:
+            await self._read_all()
+
+    async def _read_all(self) -> None:
         """Apply the records that have been added; all of them, if the log is not the one that was applied."""
-        log, known = partition.log, self._position
-        if self._is_current(log):
-            return
-        if not log.is_replicated:
-            raise RegistryError(STORE_FAILED, f"records of {SCHEMAS_TOPIC} wait for their replication; send it again")
-        is_same = known is not None and known._replace(end_offset=0) == _position_of(log)._replace(end_offset=0)
-        first = known.end_offset if is_same and known is not None else 0
-        if not first:
+        for _ in range(_MAX_DECISIONS):
+            log = self._partition().log
+            if self._is_current(log):
+                return
+            if not log.is_replicated:
+                raise RegistryError(
+                    STORE_FAILED, f"records of {SCHEMAS_TOPIC} wait for their replication; send it again"
+                )
+            ignored = _Ignored()
+            try:
+                await self._read_to(_position_of(log), ignored)
+            finally:
+                ignored.log()
+        raise RegistryError(STORE_FAILED, f"others keep writing to {SCHEMAS_TOPIC}; nothing was changed: send it again")
+
+    async def _read_to(self, end: _Position, ignored: _Ignored) -> None:
+        """Apply the records up to `end`, or until the log has another leader."""
+        at = self._position
+        if at is None or not at.is_same_log(end):
             self._state = RegistryState(self._stops)
-        for batch in log.batches() if log.log_end_offset > first else ():
-            self._read_batch(batch, first)
-        self._position = _position_of(log)
+            at = self._position = end._replace(end_offset=0)
+        pace = Pace()
+        while at.end_offset < end.end_offset and end.is_same_log(_position_of(end.log)):
+            last = end.end_offset - 1
+            for batch in end.log.batches(at.end_offset):
+                await self._read_batch(batch, at.end_offset, ignored)
+                if pace.is_over:  # others have their turn, and the batches that follow may change
+                    last = parse_header(batch).last_offset
+                    break
+            at = self._position = end._replace(end_offset=last + 1)
+            await pace.keep()
+            if self._stops.is_set():
+                raise RegistryError(STORE_FAILED, "the registry stops; nothing was changed")
 
-    def _read_batch(self, batch: bytes, first: int) -> None:
+    async def _read_batch(self, batch: bytes, first: int, ignored: _Ignored) -> None:
         header = parse_header(batch)
+        if header.is_control:
+            return
         try:
-            if not header.is_control:
-                for record in iter_records(batch):
-                    if record.offset >= first and record.key is not None:
-                        self._read(record.key, record.value, record.offset)
+            records = await in_slices(records_of(batch))
         except UNREADABLE as error:
-            _warn(header.base_offset, error)
+            ignored.add(header.base_offset, error)
+            return
+        pace = Pace()
+        for record in records:
+            await pace.keep()
+            if record.offset >= first and record.key is not None:
+                try:
+                    self._state.apply(decoded(record.key, record.value))
+                except (*UNREADABLE, RecursionError) as error:
+                    ignored.add(record.offset, error)
 
-    def _read(self, key: bytes, value: bytes | None, offset: int) -> None:
-        try:
-            record = decoded(key, value)
-        except (*UNREADABLE, RecursionError) as error:
-            _warn(offset, error)
-        else:
-            self._apply(record, offset)
 
-    def _apply(self, record: RegistryRecord, offset: int) -> None:
-        try:
-            self._state.apply(record)
-        except UNREADABLE as error:
-            _warn(offset, error)
+class _Ignored:
+    """The records that are not the registry's, of which there may be any number: one line of the log is for all."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._first = ""
+
+    def add(self, offset: int, error: Exception) -> None:
+        if not self._count:
+            self._first = f"at offset {offset} ({error!r:.200})"
+        self._count += 1
+
+    def log(self) -> None:
+        if self._count:
+            logger.warning(
+                "%s has records that are not the registry's and are ignored: %d, the first %s",
+                SCHEMAS_TOPIC,
+                self._count,
+                self._first,
+            )
 
 
 def _position_of(log: PartitionLog) -> _Position:
     return _Position(log, log.leader_epoch, log.log_end_offset)
-
-
-def _warn(offset: int, error: Exception) -> None:
-    logger.warning(
-        "the record at offset %d of %s is not the registry's, and is ignored: %r", offset, SCHEMAS_TOPIC, error
-    )
 
 
 def _decided(decide: Callable[[RegistryState], Decision], state: RegistryState) -> Decision:

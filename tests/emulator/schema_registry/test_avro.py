@@ -13,8 +13,9 @@ from avro.schema import parse as parse_with_avro
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualwrite.broker_emulator.schema_registry.avro_resolution import MAX_COMPARISONS, unreadable
+from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
 from dualwrite.broker_emulator.schema_registry.avro_schema import read_avro
+from dualwrite.broker_emulator.schema_registry.effort import MAX_OF_PAIR, Effort
 from dualwrite.broker_emulator.schema_registry.errors import TOO_LARGE, InvalidSchemaError, RegistryError
 
 
@@ -82,7 +83,7 @@ UNREADABLE = [
 
 
 def problems(reader: Any, writer: Any) -> list[str]:
-    return unreadable(read_avro(text(reader)).root, read_avro(text(writer)).root)
+    return unreadable(read_avro(text(reader)).root, read_avro(text(writer)).root, Effort())
 
 
 @pytest.mark.parametrize(("reader", "writer"), READABLE)
@@ -295,7 +296,7 @@ def test_what_takes_too_long_is_refused() -> None:
     many = [record(name=f"R{number}") for number in range(1000)]
     with pytest.raises(RegistryError) as caught:
         problems(many, [record(name=f"Q{number}") for number in range(1000)])
-    assert (caught.value.code, str(MAX_COMPARISONS) in str(caught.value)) == (TOO_LARGE, True)
+    assert (caught.value.code, str(MAX_OF_PAIR) in str(caught.value)) == (TOO_LARGE, True)
     with pytest.raises(RegistryError, match="the defaults are too large"):
         last = [record(field(f"a{number}", "int"), name=f"R{number}") for number in range(1000)]
         read_avro(text(record(field("a", {"type": "array", "items": last}, default=[{"a999": 1}] * 1000))))

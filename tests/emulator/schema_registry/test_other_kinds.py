@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from dualwrite.broker_emulator.schema_registry.avro_resolution import unreadable
 from dualwrite.broker_emulator.schema_registry.avro_schema import read_avro
+from dualwrite.broker_emulator.schema_registry.effort import Effort
 from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError, UndecidedError
-from dualwrite.broker_emulator.schema_registry.json_schema import not_accepted, read_json_schema
-from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, read_protobuf
+from dualwrite.broker_emulator.schema_registry.json_schema import JsonSchema, not_accepted, read_json_schema
+from dualwrite.broker_emulator.schema_registry.protobuf_schema import incompatible, parse_protobuf, read_protobuf
 
 OPEN: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
 CLOSED: dict[str, Any] = {**OPEN, "additionalProperties": False}
@@ -97,7 +98,7 @@ UNDECIDED = [
 
 
 def problems(new: Any, old: Any) -> list[str]:
-    return not_accepted(json.dumps(new), json.dumps(old))
+    return not_accepted(JsonSchema.parsed(json.dumps(new)), JsonSchema.parsed(json.dumps(old)), Effort())
 
 
 @pytest.mark.parametrize(("new", "old"), ACCEPTED)
@@ -223,18 +224,18 @@ PROTOBUF_UNDECIDED = [
 
 @pytest.mark.parametrize(("reader", "writer"), PROTOBUF_COMPATIBLE)
 def test_compatible_descriptors(reader: str, writer: str) -> None:
-    assert incompatible(reader, writer) == []
+    assert incompatible(parse_protobuf(reader), parse_protobuf(writer)) == []
 
 
 @pytest.mark.parametrize(("reader", "writer", "problem"), PROTOBUF_INCOMPATIBLE)
 def test_incompatible_descriptors(reader: str, writer: str, problem: str) -> None:
-    assert problem in incompatible(reader, writer)[0]
+    assert problem in incompatible(parse_protobuf(reader), parse_protobuf(writer))[0]
 
 
 @pytest.mark.parametrize(("reader", "writer"), PROTOBUF_UNDECIDED)
 def test_undecided_descriptors(reader: str, writer: str) -> None:
     with pytest.raises(UndecidedError, match=r"moves into or out of a oneof|repeated, optional or required"):
-        incompatible(reader, writer)
+        incompatible(parse_protobuf(reader), parse_protobuf(writer))
 
 
 @pytest.mark.parametrize(
@@ -286,22 +287,22 @@ def _long_avro(kind: str, name: str, count: int) -> Any:
     return read_avro(text).root
 
 
-def _long_json(kind: str, name: str, count: int) -> str:
+def _long_json(kind: str, name: str, count: int) -> JsonSchema:
     inner = {"type": "object", "properties": {f"f{index}": {"type": kind} for index in range(count)}}
-    return json.dumps({"type": "object", "properties": {name: inner}})
+    return JsonSchema.parsed(json.dumps({"type": "object", "properties": {name: inner}}))
 
 
-def _long_protobuf(kind: str, name: str, count: int) -> str:
+def _long_protobuf(kind: str, name: str, count: int) -> FileDescriptorProto:
     file = FileDescriptorProto(name="f.proto", package="p")
     file.message_type.add(name=name, nested_type=[DescriptorProto(name=f"{kind}{index}") for index in range(count)])
-    return base64.b64encode(file.SerializeToString()).decode()
+    return file
 
 
 @pytest.mark.parametrize(
     ("made", "compare", "kinds"),
     [
-        (_long_avro, unreadable, ("string", "int")),
-        (_long_json, not_accepted, ("string", "integer")),
+        (_long_avro, lambda new, old: unreadable(new, old, Effort()), ("string", "int")),
+        (_long_json, lambda new, old: not_accepted(new, old, Effort()), ("string", "integer")),
         (_long_protobuf, incompatible, ("a", "b")),
     ],
 )

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -20,8 +21,9 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 from dualwrite import Producer
 from dualwrite.broker_emulator import Acl, AclOperation, ResourceType
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.schema_registry import decisions, service
+from dualwrite.broker_emulator.schema_registry import decisions, effort, schemas, service
 from dualwrite.broker_emulator.schema_registry.endpoints import ENDPOINTS
+from tests.emulator.hostile.turns import watched
 from tests.support.conditions import until
 
 INT, LONG, TEXT = ({"schema": f'"{kind}"'} for kind in ("int", "long", "string"))
@@ -373,6 +375,58 @@ def test_a_long_decision_does_not_delay_the_end_of_the_process(
         released.set()
         assert ended.wait(60)
     assert len(compared) == 2  # in both directions, with the newest version alone
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "value"),
+    [(decisions, "MAX_COMPARED_TEXT", 15), (effort, "MAX_OF_DECISION", 3)],
+)
+def test_earlier_versions_are_parsed_once_and_compared_up_to_a_limit(
+    url: str, monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str, value: int
+) -> None:
+    ask(url, "PUT", "/config/a", {"compatibility": "NONE"})
+    for body in (INT, LONG, {"schema": '"float"'}):
+        assert ask(url, "POST", "/subjects/a/versions", body).status == 200
+    ask(url, "PUT", "/config/a", {"compatibility": "FULL_TRANSITIVE"})
+    parsed: list[str] = []
+
+    def parse(schema: schemas.Schema, resolved: schemas.Resolved) -> schemas.ParsedSchema:
+        parsed.append(schema.text)
+        return schemas.parsed(schema, resolved)
+
+    monkeypatch.setattr(decisions, "parsed", parse)
+    double = {"schema": '"double"'}
+    assert code(ask(url, "POST", "/subjects/a/versions", double)) == (409, 40901)
+    assert parsed == ['"double"', '"float"', '"long"', '"int"']
+    monkeypatch.setattr(module, limit, value)
+    refused = ask(url, "POST", "/subjects/a/versions", double)
+    assert code(refused) == (422, 42209)
+    assert "nothing was registered: delete versions, or set a compatibility" in refused.body["message"]
+    ask(url, "PUT", "/config/a", {"compatibility": "BACKWARD"})
+    assert ask(url, "POST", "/subjects/a/versions", double).status == 200
+
+
+def test_records_that_are_not_the_registrys_are_read_in_slices_and_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each start reads them all, and starts."""
+    many = 2000
+    values = [(b"no JSON", b"{}"), (b'{"keytype":"SCHEMA"}', b"{}"), (b"[" * 2000, None), (b"\xff", b"")]
+    last = json.dumps({"keytype": "CONFIG", "subject": "a", "magic": 0}).encode(), b'{"compatibilityLevel":"FULL"}'
+    with Emulator(schema_registry="127.0.0.1:0", data_dir=tmp_path / "kafka") as emulator:
+        with Producer(bootstrap_servers=emulator.bootstrap_servers, batch_size=1 << 20, linger_ms=50) as producer:
+            for key, value in [*values * (many // len(values)), last]:
+                producer.send("_schemas", value, key)
+        with watched(emulator, 1000) as turns:
+            assert ask(emulator.schema_registry_url, "GET", "/config/a").body == {"compatibilityLevel": "FULL"}
+        assert turns.longest < 20_000
+    caplog.clear()
+    with Emulator(schema_registry="127.0.0.1:0", data_dir=tmp_path / "kafka") as emulator:
+        assert ask(emulator.schema_registry_url, "GET", "/config/a").body == {"compatibilityLevel": "FULL"}
+    told = [record.getMessage() for record in caplog.records if "not the registry's" in record.getMessage()]
+    assert [re.sub(r"\(.*", "", line) for line in told] == [
+        f"_schemas has records that are not the registry's and are ignored: {many}, the first at offset 0 "
+    ]
 
 
 def test_a_client_that_breaks_http(url: str) -> None:
