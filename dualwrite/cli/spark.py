@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 
 from dualwrite.cli.colours import Meaning
-from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options, store_kafka_options
+from dualwrite.cli.connection import KafkaAccess, database_option, json_option, store_kafka_options
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.groups import Group
 from dualwrite.cli.init_db import make_tables
@@ -22,7 +22,16 @@ from dualwrite.cli.spark_files import command as export_files
 from dualwrite.cli.spark_gc import command as gc
 from dualwrite.cli.spark_phases import command as phases
 from dualwrite.cli.spark_status import command as status
-from dualwrite.cli.spark_store import commit_store, is_topic, schema_option, sink_option, topic_store
+from dualwrite.cli.spark_store import (
+    NamedBatch,
+    StoreAccess,
+    batch_options,
+    is_topic,
+    schema_option,
+    sink_option,
+    store_options,
+    topic_store,
+)
 from spark_sink.driver.completion import Completion
 from spark_sink.driver.recovery import Found, FoundOwed, RecoveryReport, SinkRecovery
 from spark_sink.options import DEFAULT_COMMIT_PARALLELISM
@@ -87,9 +96,7 @@ def _init_store(
 
 
 @command.command("recover", short_help="End the transactions that an application left open.")
-@kafka_options
-@database_option(required=True)
-@schema_option
+@store_options(with_kafka=True)
 @sink_option
 @click.option(
     "--condemn",
@@ -113,9 +120,7 @@ def _init_store(
 def _recover(
     ctx: click.Context,
     *,
-    access: KafkaAccess,
-    database_url: str,
-    schema: str | None,
+    store: StoreAccess,
     sink_ids: tuple[str, ...],
     apply: bool,
     min_age: float,
@@ -146,10 +151,10 @@ def _recover(
     for option, named in (("--condemn", condemn), ("--abort-orphans", abort_orphans)):
         if named and interval is not None:
             raise click.UsageError(f"{option} is for a sink that you have examined: use it without --interval")
-    with commit_store(database_url, schema, access) as store, access.admin(reached=interval is None) as admin:
+    with store.open() as opened, store.kafka.admin(reached=interval is None) as admin:
         recovery = SinkRecovery(
-            store,
-            _completion(access),
+            opened,
+            _completion(store.kafka),
             admin,
             sink_ids=sink_ids,
             condemn=condemn,
@@ -273,12 +278,8 @@ def _found_document(found: Found) -> dict[str, Any]:
 
 
 @command.command("acknowledge-lost", short_help="Declare that a lost batch has been dealt with.")
-@store_kafka_options
-@database_option(required=True)
-@schema_option
-@click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
-@click.option("--query", "query_id", required=True, metavar="ID", help="The query, as `status` shows it.")
-@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), metavar="N", help="The batch.")
+@store_options(with_kafka=False)
+@batch_options
 @click.option(
     "--owed",
     is_flag=True,
@@ -288,12 +289,8 @@ def _found_document(found: Found) -> dict[str, Any]:
 def _acknowledge_lost(
     ctx: click.Context,
     *,
-    access: KafkaAccess,
-    database_url: str,
-    schema: str | None,
-    sink_id: str,
-    query_id: str,
-    batch_id: int,
+    store: StoreAccess,
+    batch: NamedBatch,
     owed: bool,
 ) -> None:
     """Declare that the records which a LOST batch lacks in Kafka have been dealt with, so that the query may continue.
@@ -306,16 +303,16 @@ def _acknowledge_lost(
     With --owed, the table does not get what it still lacks of the batch. The files stay where they are until `dualwrite
     spark gc` deletes them: copy them with `dualwrite spark export-files` before.
     """
-    with commit_store(database_url, schema, access) as store:
-        if owed and not isinstance(store, CommitStore):
+    named = batch.sink_id, batch.query_id, batch.batch_id
+    with store.open() as opened:
+        if owed and not isinstance(opened, CommitStore):
             raise click.UsageError("--owed is for a Delta or Iceberg table, and a commit store in a topic has none")
         acknowledged = (
-            store.acknowledge_lost(sink_id, query_id, batch_id, owed=owed)
-            if isinstance(store, CommitStore)
-            else store.acknowledge_lost(sink_id, query_id, batch_id)
+            opened.acknowledge_lost(*named, owed=owed)
+            if isinstance(opened, CommitStore)
+            else opened.acknowledge_lost(*named)
         )
-    where = f"batch {batch_id} of query {query_id} of sink {sink_id}"
     if not acknowledged:
-        click.echo(f"{where} is not lost, or was acknowledged before; nothing was changed", err=True)
+        click.echo(f"{batch} is not lost, or was acknowledged before; nothing was changed", err=True)
         ctx.exit(LEFT)
-    click.echo(f"{where}: acknowledged; the query can be started")
+    click.echo(f"{batch}: acknowledged; the query can be started")

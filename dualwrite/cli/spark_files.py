@@ -6,21 +6,17 @@ from pathlib import Path
 
 import click
 
-from dualwrite.cli.connection import KafkaAccess, database_option, json_option, store_kafka_options
+from dualwrite.cli.connection import json_option
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import print_json
-from dualwrite.cli.spark_store import commit_store, schema_option
+from dualwrite.cli.spark_store import NamedBatch, StoreAccess, batch_options, store_options
 from spark_sink.lake.files import copy_file, file_name
 from spark_sink.lake.place import LakePlace
 
 
 @click.command("export-files", short_help="Copy the data files that a Delta or Iceberg table is owed.")
-@store_kafka_options
-@database_option(required=True)
-@schema_option
-@click.option("--sink", "sink_id", required=True, metavar="ID", help="The sink.")
-@click.option("--query", "query_id", required=True, metavar="ID", help="The query, as `status` shows it.")
-@click.option("--batch", "batch_id", required=True, type=click.IntRange(min=0), metavar="N", help="The batch.")
+@store_options(with_kafka=False)
+@batch_options
 @click.option(
     "--to",
     "target",
@@ -34,12 +30,8 @@ from spark_sink.lake.place import LakePlace
 def command(
     ctx: click.Context,
     *,
-    access: KafkaAccess,
-    database_url: str,
-    schema: str | None,
-    sink_id: str,
-    query_id: str,
-    batch_id: int,
+    store: StoreAccess,
+    batch: NamedBatch,
     target: Path,
     as_json: bool,
 ) -> None:
@@ -50,13 +42,14 @@ def command(
 
     The exit code is 1 if nothing of this batch is owed.
     """
-    with commit_store(database_url, schema, access) as store:
-        owed = [each for each in store.lake.owed(sink_id) if (each.query_id, each.batch_id) == (query_id, batch_id)]
-        owner = store.lake.owner(sink_id) if owed else 0
+    name = (batch.query_id, batch.batch_id)
+    with store.open() as opened:
+        owed = [each for each in opened.lake.owed(batch.sink_id) if (each.query_id, each.batch_id) == name]
+        owner = opened.lake.owner(batch.sink_id) if owed else 0
     copies = [
-        {"file": str(copy_file(_source(batch.location, owner, file.attempt_id), target)), "rows": file.rows}
-        for batch in owed
-        for file in batch.files
+        {"file": str(copy_file(_source(each.location, owner, file.attempt_id), target)), "rows": file.rows}
+        for each in owed
+        for file in each.files
     ]
     if as_json:
         print_json({"copies": copies})
@@ -64,7 +57,7 @@ def command(
         for each in copies:
             click.echo(f"{each['file']}: {each['rows']} rows")
     if not copies:
-        click.echo(f"nothing of batch {batch_id} of query {query_id} of sink {sink_id} is owed to a table", err=True)
+        click.echo(f"nothing of {batch} is owed to a table", err=True)
         ctx.exit(LEFT)
 
 

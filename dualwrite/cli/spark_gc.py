@@ -8,10 +8,10 @@ from typing import Final
 import click
 
 from dualwrite.cli.colours import Meaning
-from dualwrite.cli.connection import KafkaAccess, database_option, json_option, store_kafka_options
+from dualwrite.cli.connection import json_option
 from dualwrite.cli.failures import LEFT
 from dualwrite.cli.output import print_json, print_labelled
-from dualwrite.cli.spark_store import AnyStore, commit_store, schema_option, sink_option
+from dualwrite.cli.spark_store import AnyStore, StoreAccess, sink_option, store_options
 from dualwrite.errors import DualWriteError
 from spark_sink.driver.recovery import DEFAULT_MIN_AGE_MS
 from spark_sink.lake.janitor import Janitor
@@ -25,9 +25,7 @@ _FILE_AGE_DAYS: Final = 7
 
 
 @click.command("gc", short_help="Delete old batches from the commit store.")
-@store_kafka_options
-@database_option(required=True)
-@schema_option
+@store_options(with_kafka=False)
 @sink_option
 @click.option(
     "--keep",
@@ -65,9 +63,7 @@ _FILE_AGE_DAYS: Final = 7
 def command(
     ctx: click.Context,
     *,
-    access: KafkaAccess,
-    database_url: str,
-    schema: str | None,
+    store: StoreAccess,
     sink_ids: tuple[str, ...],
     keep: int,
     ended: tuple[str, ...],
@@ -90,16 +86,16 @@ def command(
 
     Exit code: 0; 1 the files of a table could not be checked; 2 wrong usage, or the database cannot be reached.
     """
-    with commit_store(database_url, schema, access) as store:
-        if ended and not isinstance(store, CommitStore):
+    with store.open() as opened:
+        if ended and not isinstance(opened, CommitStore):
             raise click.UsageError("--ended is for staging tables, and a commit store in a topic has none")
-        dropped = _staging_tables(store, ended, min_age, apply=apply)
-        chosen = sink_ids or [row.sink_id for row in store.sinks()]
+        dropped = _staging_tables(opened, ended, min_age, apply=apply)
+        chosen = sink_ids or [row.sink_id for row in opened.sinks()]
         # Before the batches: attempts are deleted with them, and tell which files are of no use.
         unseen: list[str] = []
-        files = {each: _data_files(store, each, file_age, unseen, apply=apply) for each in chosen}
+        files = {each: _data_files(opened, each, file_age, unseen, apply=apply) for each in chosen}
         counts = {
-            sink_id: store.prune(sink_id, keep) if apply else len(expired(store.batches(sink_id), keep))
+            sink_id: opened.prune(sink_id, keep) if apply else len(expired(opened.batches(sink_id), keep))
             for sink_id in chosen
         }
     found = {"forgotten": counts, "dropped": dropped, "files": files, "unseen": unseen}

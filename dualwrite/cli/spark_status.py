@@ -11,12 +11,12 @@ import click
 from rich.console import Group, RenderableType
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.cli.connection import KafkaAccess, database_option, json_option, kafka_options
+from dualwrite.cli.connection import json_option
 from dualwrite.cli.failures import LEFT, sentence
 from dualwrite.cli.groups import Command
 from dualwrite.cli.live import interval_option, show_live
 from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
-from dualwrite.cli.spark_store import AnyStore, commit_store, schema_option, sink_option
+from dualwrite.cli.spark_store import AnyStore, StoreAccess, sink_option, store_options
 from dualwrite.errors import DualWriteError, KafkaError
 from spark_sink import commands
 from spark_sink.driver.finisher import advice_if_lost
@@ -42,9 +42,7 @@ class _Table:
 
 
 @click.command("status", cls=Command, short_help="Show sinks, batches in doubt or lost, and ages; once or live.")
-@kafka_options
-@database_option(required=True)
-@schema_option
+@store_options(with_kafka=True)
 @sink_option
 @click.option(
     "--watch",
@@ -57,9 +55,7 @@ class _Table:
 def command(
     ctx: click.Context,
     *,
-    access: KafkaAccess,
-    database_url: str,
-    schema: str | None,
+    store: StoreAccess,
     sink_ids: tuple[str, ...],
     watch: bool,
     interval: float,
@@ -72,16 +68,16 @@ def command(
     Exit code: 0 nothing is wrong, or the live view was ended; 1 a batch or a file of it is lost, a transaction is open
     without a row, or a broker could not be queried; 2 wrong usage, or Kafka or the database cannot be reached.
     """
-    with commit_store(database_url, schema, access) as store, access.admin() as admin:
+    with store.open() as opened, store.kafka.admin() as admin:
         if watch and not as_json and console().is_terminal:
-            show_live(lambda width: live_view(store, admin, sink_ids, width, access.reach_ms), interval)
+            show_live(lambda width: live_view(opened, admin, sink_ids, width, store.kafka.reach_ms), interval)
             return
         unseen: list[str] = []
-        views = _look(store, admin, sink_ids, unseen)
+        views = _look(opened, admin, sink_ids, unseen)
     if as_json:
         print_json({"unseen": unseen, "sinks": [_document(view) for view in views]})
     else:
-        _print(store, views, unseen)
+        _print(opened, views, unseen)
     ctx.exit(LEFT if unseen or any(_is_wrong(view) for view in views) else 0)
 
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from spark_sink.errors import SinkError
 from spark_sink.lake.files import attempt_of, deleted, library_missing
 from spark_sink.lake.place import LakePlace
-from spark_sink.lake.table_log import LakeState
 from spark_sink.store.sink_store import OperatedStore
 from spark_sink.store.tables import LakeRow
 
 if TYPE_CHECKING:
     from spark_sink.lake.publishing import Publisher
+    from spark_sink.lake.table_log import LakeState
 
 
 class Strays:
