@@ -1,8 +1,7 @@
-"""Parse and validate the sink's options, once, before any transaction exists; and `OptionValues` for the source too."""
+"""Parse and validate the sink's options, once, before any transaction exists."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import pkgutil
 import posixpath
@@ -10,7 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeVar
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from dualwrite.config import BOUNDED_TRANSACTION_TIMEOUT_MS
@@ -18,6 +17,7 @@ from dualwrite.recipes.core.database_safety import NAMES as WEAKNESSES
 from spark_sink.errors import SinkOptionError
 from spark_sink.kafka_settings import checked_settings
 from spark_sink.lake.place import ICEBERG, Catalog, LakePlace
+from spark_sink.option_values import OptionNames, OptionValues
 from spark_sink.store.topic.topic_url import is_topic, topic_url
 
 DEFAULT_COMMIT_PARALLELISM: Final = 16
@@ -135,15 +135,13 @@ def parse(options: Mapping[str, object]) -> SinkOptions:
     Raises SinkOptionError for an unknown option (with the nearest name), one that the sink sets itself, a missing
     option, or an invalid value. Its text contains no value that may be secret.
     """
-    parsed = _parsed(_given(options))
+    parsed = _parsed(*_OPTIONS.given(options))
     if is_topic(parsed.store.url):
         check_topic_store(parsed.store, parsed.dual)
     return parsed
 
 
-def _parsed(given: dict[str, str]) -> SinkOptions:
-    kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
-    own = OptionValues({name: value for name, value in given.items() if not name.startswith(_KAFKA)})
+def _parsed(own: OptionValues, kafka: dict[str, str]) -> SinkOptions:
     return SinkOptions(
         sink_id=_sink_id(own),
         kafka=checked_settings(kafka),
@@ -167,7 +165,6 @@ def _parsed(given: dict[str, str]) -> SinkOptions:
     )
 
 
-_KAFKA: Final = "kafka."
 _LONGEST_JOB_ID: Final = 200
 
 NAMES: Final = (
@@ -228,48 +225,14 @@ _REFUSED: Final = {
 """Names in lower case, in which all names are compared."""
 
 
-def _given(options: Mapping[str, object]) -> dict[str, str]:
-    """Return all options by lower-case names, and refuse unknown names; those with `kafka.` are not checked yet."""
-    known = {name.lower() for name in NAMES} | _SPARKS_OWN
-    given: dict[str, str] = {}
-    for written, value in options.items():
-        name = written.lower()
-        if name in given:
-            raise SinkOptionError(f"the option {written} is given twice: names are not case-sensitive")
-        if name in _REFUSED:
-            if _is_off(value):
-                continue
-            raise SinkOptionError(_REFUSED[name])
-        if name in _WITHOUT_EFFECT:
-            continue
-        if name not in known and not name.startswith(_KAFKA):
-            raise SinkOptionError(_unknown(written))
-        given[name] = _as_text(written, value)
-    return given
-
-
-def _is_off(value: object) -> bool:
-    return str(value).lower() == "false"
-
-
-def _as_text(written: str, value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | int):
-        return str(value)
-    raise SinkOptionError(
-        f"the option {written} must be a string, a number or true or false, not a {type(value).__name__}"
-    )
-
-
-def _unknown(written: str) -> str:
-    by_name = {name.lower(): name for name in NAMES} | {
-        f"{_KAFKA}{name}": f"{_KAFKA}{name}" for name in ("bootstrap.servers", "compression.type", "linger.ms")
-    }
-    close = difflib.get_close_matches(written.lower(), by_name, n=1)
-    if close:
-        return f"unknown option {written}; did you mean {by_name[close[0]]}?"
-    return f"unknown option {written}; the options are {', '.join(NAMES)}, and kafka.* for the producer"
+_OPTIONS: Final = OptionNames(
+    NAMES,
+    refused=_REFUSED,
+    of_spark=_SPARKS_OWN,
+    without_effect=_WITHOUT_EFFECT,
+    of_kafka=("bootstrap.servers", "compression.type", "linger.ms"),
+    client="producer",
+)
 
 
 def _sink_id(own: OptionValues) -> str:
@@ -489,53 +452,3 @@ def check_catalog_url(name: str, url: str) -> None:
 def _has_password(url: str) -> bool:
     parts = urlsplit(url)
     return parts.password is not None or any("password" in name.lower() for name, _ in parse_qsl(parts.query))
-
-
-_Choice = TypeVar("_Choice", bound=Enum)
-
-
-class OptionValues:
-    """The given options, by lower-case name; the methods take documented names, and raise SinkOptionError."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    def text(self, name: str) -> str | None:
-        value = self._given.get(name.lower())
-        if value is not None and not value.strip():
-            raise SinkOptionError(f"the option {name} is empty; omit it, or give it a value")
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in ("true", "false"):
-            raise SinkOptionError(f"{name}: {value!r} is not true or false")
-        return value.lower() == "true"
-
-    def number(self, name: str, default: int, least: int, most: int = 2**31 - 1) -> int:
-        value = self.text(name)
-        if value is None:
-            return default
-        if not (value.isascii() and value.isdecimal()) or not least <= int(value) <= most:
-            raise SinkOptionError(f"{name}: {value!r} is not a whole number from {least} to {most}")
-        return int(value)
-
-    def one_of(self, name: str, default: _Choice) -> _Choice:
-        value = self.text(name)
-        if value is None:
-            return default
-        for choice in type(default):
-            if choice.value == value.lower():
-                return choice
-        raise SinkOptionError(f"{name}: {value!r} is not one of {', '.join(each.value for each in type(default))}")
-
-    def names(self, name: str) -> tuple[str, ...] | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        names = tuple(each.strip() for each in value.split(","))
-        if not all(names) or len(set(names)) < len(names):
-            raise SinkOptionError(f"{name}: {value!r} is not a list of distinct names, separated by commas")
-        return names

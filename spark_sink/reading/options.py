@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ from enum import Enum
 from typing import Final
 
 from spark_sink.errors import SinkOptionError
-from spark_sink.options import OptionValues
+from spark_sink.option_values import OptionNames, OptionValues
 from spark_sink.reading.kafka_settings import checked_settings
 from spark_sink.reading.offsets import EARLIEST, LATEST, TOPIC_ID, Json, Offsets, Partition, from_json
 
@@ -83,9 +82,7 @@ def parse(options: Mapping[str, object]) -> SourceOptions:
     Raises SinkOptionError, whose text has no secret, for an unknown option (with the nearest name), a missing option,
     or an invalid value.
     """
-    given = _given(options)
-    kafka = {name.removeprefix(_KAFKA): value for name, value in given.items() if name.startswith(_KAFKA)}
-    own = OptionValues({name: value for name, value in given.items() if not name.startswith(_KAFKA)})
+    own, kafka = _OPTIONS.given(options)
     return SourceOptions(
         kafka=checked_settings(kafka),
         topics=_topics(own),
@@ -122,8 +119,6 @@ def check_for_batch(options: SourceOptions) -> None:
     if options.max_offsets_per_trigger is not None:
         raise SinkOptionError("maxOffsetsPerTrigger is for streams; a batch query reads up to endingOffsets")
 
-
-_KAFKA: Final = "kafka."
 
 NAMES: Final = (
     "subscribe",
@@ -162,30 +157,9 @@ _REFUSED: Final = {
 """Names in lower case, in which all names are compared."""
 
 
-def _given(options: Mapping[str, object]) -> dict[str, str]:
-    """Return all options by lower-case names, and refuse unknown names; those with `kafka.` are not checked yet."""
-    known = {name.lower() for name in NAMES}
-    given: dict[str, str] = {}
-    for written, value in options.items():
-        name = written.lower()
-        if name in given:
-            raise SinkOptionError(f"the option {written} is given twice: names are not case-sensitive")
-        if name in _REFUSED:
-            raise SinkOptionError(_REFUSED[name])
-        if name not in known and not name.startswith(_KAFKA):
-            raise SinkOptionError(_unknown(written))
-        given[name] = str(value).lower() if isinstance(value, bool) else str(value)
-    return given
-
-
-def _unknown(written: str) -> str:
-    by_name = {name.lower(): name for name in NAMES} | {
-        f"{_KAFKA}{name}": f"{_KAFKA}{name}" for name in ("bootstrap.servers", "isolation.level")
-    }
-    close = difflib.get_close_matches(written.lower(), by_name, n=1)
-    if close:
-        return f"unknown option {written}; did you mean {by_name[close[0]]}?"
-    return f"unknown option {written}; the options are {', '.join(NAMES)}, and kafka.* for the consumer"
+_OPTIONS: Final = OptionNames(
+    NAMES, refused=_REFUSED, of_kafka=("bootstrap.servers", "isolation.level"), client="consumer"
+)
 
 
 def _count(own: OptionValues, name: str) -> int | None:

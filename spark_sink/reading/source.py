@@ -11,6 +11,7 @@ in tasks, which get only a range of offsets.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -137,10 +138,11 @@ class _Reader:
         return Planner(self._options, self._cluster, self._topic_ids)
 
     def _disconnect(self) -> None:
-        for connection in (self._cluster, self._topic_ids):
-            if connection is not None:
-                connection.close()
-        self._cluster = self._topic_ids = None
+        with ExitStack() as closing:  # each of them, whatever becomes of the other
+            for connection in (self._cluster, self._topic_ids):
+                if connection is not None:
+                    closing.callback(connection.close)
+            self._cluster = self._topic_ids = None
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range, in a task. Spark passes a partition of its own if a batch query has none."""
