@@ -1,4 +1,4 @@
-"""`dualwrite spark gc`: delete what sinks do not need any more, in the commit store and beside tables of files."""
+"""`dualwrite spark gc`: delete old rows of the commit store, and data files that no table of files needs."""
 
 from __future__ import annotations
 

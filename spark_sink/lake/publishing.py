@@ -108,7 +108,7 @@ class Publisher:
         return self._table(place).kept_names(state)
 
     def outdate(self, place: LakePlace) -> LakeState:
-        """Let commits fail that are based on what others have read of a table before; return its new state.
+        """Let commits fail that are based on an older state of a table; return its new state.
 
         Raises what `read` does, and SinkError.
         """

@@ -3,10 +3,11 @@
 A killed task leaves such a file once the store has forgotten its attempt; so does an attempt that was written anew for
 an altered table, or whose batch an operator has given up.
 
-Nothing rests on the age of a file, which only gives people time. An attempt that the store does not have can never be
-prepared or decided, and what it owes, it has. What it does not owe any more is in the table, unless it was given up: a
-process that has read the table before that may still add it. So the store is read first; then the table is outdated
-(`Publisher.outdate`), which makes the commit of such a process fail; and only then it is read which files have a name.
+No promise rests on the age of a file, which only gives people time. An attempt that the store does not have can never
+be prepared or decided, and the store has each file that it owes. A file that it does not owe any more is in the table,
+unless it was given up: a process that has read the table before that may still add it. So the store is read first; then
+the table is outdated (`Publisher.outdate`), which makes the commit of such a process fail; and only then the names of
+files are read from the table.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Strays:
         self._clock = clock
 
     def find(self) -> list[Path]:
-        """Return what `delete` would delete now.
+        """Return the files that `delete` would delete now.
 
         Raises StoreWentBackError, DualTableError and SinkError for a table and a store that do not belong together, or
         if the table cannot be read.
