@@ -4,6 +4,9 @@ A request of ordinary size is handled in one piece and costs nothing more. Where
 things, or a group, a topic or a cluster has as many, the work pauses every few milliseconds, and other connections are
 served in between.
 
+However much work pauses, in each turn of the loop only one goes on: many connections together take no more of the loop
+than one.
+
 Where others may see nothing half done, the work is a sequence of steps (`Steps`), which the caller can also take all at
 once.
 """
@@ -16,6 +19,7 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from concurrent.futures import Future
 from time import perf_counter_ns
 from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin, finish
 
@@ -30,13 +34,64 @@ SLICE_NS: Final = 5_000_000
 _RETRIES_AT_ONCE: Final = 100
 
 
+class Turn:
+    """The next slice of work that has paused, until it is taken or cancelled."""
+
+    __slots__ = ("go_on",)
+
+    def __init__(self, go_on: Callable[[], None]) -> None:
+        self.go_on: Callable[[], None] | None = go_on
+
+    def cancel(self) -> None:
+        """Take no further slice."""
+        self.go_on = None
+
+
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Turn]] = WeakKeyDictionary()
+"""What has paused, by the loop that it goes on in."""
+
+
+def later(go_on: Callable[[], None]) -> Turn:
+    """Call `go_on` in a later turn of the loop: in the order of these calls, one in each turn."""
+    loop = asyncio.get_running_loop()
+    queue = _queues.get(loop)
+    if queue is None:
+        queue = _queues[loop] = deque()
+    if not queue:
+        loop.call_soon(_take_next, loop, queue)
+    turn = Turn(go_on)
+    queue.append(turn)
+    return turn
+
+
+def _take_next(loop: asyncio.AbstractEventLoop, queue: deque[Turn]) -> None:
+    while queue:
+        go_on = queue.popleft().go_on
+        if go_on is not None:
+            if queue:
+                loop.call_soon(_take_next, loop, queue)
+            go_on()
+            return
+
+
+async def pause() -> None:
+    """Let others run, until it is the turn of the caller."""
+    future = asyncio.get_running_loop().create_future()
+    turn = later(lambda: None if future.done() else future.set_result(None))
+    try:
+        await future
+    except BaseException:
+        turn.cancel()
+        raise
+
+
 async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """Return what `function` makes of each item, in order. Nothing else may change `items` meanwhile."""
     results: list[R] = []
     ends_ns = perf_counter_ns() + SLICE_NS
     for item in items:
         if results and perf_counter_ns() > ends_ns:
-            await asyncio.sleep(0)
+            await pause()
             ends_ns = perf_counter_ns() + SLICE_NS
         results.append(function(item))
     return results
@@ -119,7 +174,7 @@ class Pace:
     async def keep(self) -> None:
         """Let others run if a slice of time has passed; call it once for each item."""
         if self.is_over:
-            await asyncio.sleep(0)
+            await pause()
             self._ends_ns = perf_counter_ns() + SLICE_NS
 
 
@@ -146,7 +201,7 @@ class Work(Generic[R]):
             while True:
                 if self._takes_slice():
                     return self._result.result()
-                await asyncio.sleep(0)
+                await pause()
         except (asyncio.CancelledError, GeneratorExit):
             self.finish()
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, fields, is_dataclass, make_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from types import NoneType, UnionType
@@ -20,6 +20,7 @@ import dualwrite.broker_emulator.api  # noqa: F401  # registers what is served
 from dualwrite.broker_emulator.api.message_schemas import response_schema
 from dualwrite.broker_emulator.api.registry import APIS, NO_THROTTLE, schema
 from dualwrite.broker_emulator.net.codec import builder, uvarint, writer
+from dualwrite.broker_emulator.net.requests import is_large
 
 SERVED = [
     pytest.param(api.key, version, id=f"{api.schema_name}-v{version}")
@@ -164,3 +165,23 @@ def test_topic_ids_are_16_bytes() -> None:
     new = schema(0, 13).new
     topic = new.TopicProduceResponse(topic_id=UUID(int=5), partition_responses=())
     assert written(topic) == UUID(int=5).bytes + b"\x01\x00"
+
+
+_Row = make_dataclass("_Row", [("partitions", tuple[int, ...])])
+_Response = make_dataclass("_Response", [("rows", tuple[_Row, ...]), ("more", _Row | None, None)])  # type: ignore[valid-type]
+
+
+@pytest.mark.parametrize(
+    ("response", "expected"),
+    [
+        (_Response((_Row(()),) * 1000), False),
+        (_Response((_Row(()),) * 1001), True),
+        (_Response((*(_Row(()),) * 899, _Row((1,) * 100))), False),
+        (_Response((*(_Row(()),) * 899, _Row((1,) * 101))), True),
+        (_Response((), _Row((1,) * 1001)), True),
+        (None, False),
+    ],
+)
+def test_how_large_a_response_is_counts_wherever_its_elements_are(response: Any, expected: bool) -> None:
+    """A large one is encoded in a thread."""
+    assert is_large(response) is expected

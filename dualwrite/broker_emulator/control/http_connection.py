@@ -22,7 +22,7 @@ from typing import Final
 import h11
 
 from dualwrite.broker_emulator.control.errors import ControlError
-from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.slices import Pace, Turn, later
 
 logger = logging.getLogger(__name__)
 
@@ -107,8 +107,8 @@ class HttpConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.work: asyncio.Task[None] | None = None
         """Serves the present request."""
-        self._rest: asyncio.Handle | None = None
-        """Reads on in the next turn of the loop."""
+        self._rest: Turn | None = None
+        """Reads in a later turn of the loop, where all connections together have one slice in each."""
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._buffered = 0
@@ -129,7 +129,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _take_place_of_idle(self) -> bool:
         """Close a connection without a request, so that clients which only keep theirs open shut nobody out."""
-        idle = next((each for each in self._connections if each.work is None), None)
+        idle = next((each for each in self._connections if each.is_idle), None)
         if idle is not None:
             self._connections.discard(idle)
             idle.abort()
@@ -156,11 +156,13 @@ class HttpConnection(asyncio.Protocol):
             self._buffered += len(data)
             if self._buffered > MAX_BUFFERED_WHILE_BUSY:
                 self._transport.pause_reading()
-        elif self._is_idle:
+        elif self._is_between_requests:
             self._close_after(REQUEST_TIMEOUT_S)  # from the first byte of a request
         self._guarded(lambda: self._http.receive_data(data))
-        if self.work is None and self._rest is None:
-            self._guarded(self._read)
+        if self._rest is not None:
+            self._transport.pause_reading()
+        elif self.work is None:
+            self._rest = later(self._read_on)
 
     def eof_received(self) -> None:
         return None  # a client that closes one direction is treated as gone
@@ -176,7 +178,12 @@ class HttpConnection(asyncio.Protocol):
     # requests
 
     @property
-    def _is_idle(self) -> bool:
+    def is_idle(self) -> bool:
+        """Whether no request is being served, or about to be read."""
+        return self.work is None and self._rest is None
+
+    @property
+    def _is_between_requests(self) -> bool:
         return self._request is None and not self._http.trailing_data[0]
 
     def _guarded(self, step: Callable[[], None]) -> None:
@@ -195,7 +202,7 @@ class HttpConnection(asyncio.Protocol):
         while self._transport is not None and not self._transport.is_closing():
             if pace.is_over:
                 self._transport.pause_reading()
-                self._rest = self._loop.call_soon(self._read_on)
+                self._rest = later(self._read_on)
                 return
             event = self._http.next_event()
             match event:
@@ -267,10 +274,9 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
             return
         self._http.start_next_cycle()
-        self._transport.resume_reading()
         if self._timer is None:
             self._close_after(IDLE_TIMEOUT_S)
-        self._guarded(self._read)
+        self._rest = later(self._read_on)
 
     def _write(self, response: HttpResponse, *, with_body: bool) -> None:
         headers = {

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import fields
-from typing import Any, Final
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any, Final, get_origin
 
 from dualwrite.broker_emulator.api.registry import Schema
 from dualwrite.broker_emulator.api.request_bounds import (
     TooManyElementsError,
     read_unsigned_varint,
     too_many_elements,
+    without_none,
 )
 
 _SIZE: Final = struct.Struct(">i")
@@ -28,8 +30,6 @@ unpack_header: Final = _HEADER.unpack_from
 _LARGE_FRAME: Final = 8 << 10
 """Frames smaller than this are decoded at once, whatever they hold."""
 _FEW_ELEMENTS: Final = 1000
-_LOOKED_INTO: Final = 20
-"""Elements of an array of a response whose own arrays count too."""
 
 
 class TooLargeToDecodeAtOnceError(Exception):
@@ -71,21 +71,35 @@ def encoded_large(message: Schema, correlation_id: int, response: Any) -> tuple[
 
 def is_large(response: Any) -> bool:
     """Return whether a response has so many elements that encoding it would hold up others."""
-    return response is not None and _count_elements(response, _LOOKED_INTO) > _FEW_ELEMENTS
+    return response is not None and _left_after(response, _FEW_ELEMENTS) < 0
 
 
-def _count_elements(entity: Any, looked_into: int) -> int:
-    """Count the elements of an entity's arrays, and of the arrays in the first of them."""
-    count = 0
-    for member in fields(entity):
-        value = getattr(entity, member.name)
+def _left_after(entity: Any, left: int) -> int:
+    """Subtract the elements of all arrays in an entity; stop below zero."""
+    for name in _parts_of(entity):
+        value = getattr(entity, name)
         if isinstance(value, tuple):
-            count += len(value)
-            if value and hasattr(value[0], "__dataclass_fields__"):
-                count += sum(_count_elements(item, 1) for item in value[:looked_into])
-        elif hasattr(value, "__dataclass_fields__"):
-            count += _count_elements(value, looked_into)
-    return count
+            left -= len(value)
+            parts = value if value and is_dataclass(value[0]) and _parts_of(value[0]) else ()
+        else:
+            parts = () if value is None else (value,)
+        for part in parts:
+            if left < 0:
+                return left
+            left = _left_after(part, left)
+    return left
+
+
+def _parts_of(entity: Any) -> tuple[str, ...]:
+    kind: Any = type(entity)
+    return _parts(kind)
+
+
+@cache
+def _parts(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields that are arrays or entities."""
+    types = ((member.name, without_none(member.type)) for member in fields(kind))
+    return tuple(name for name, inner in types if get_origin(inner) is tuple or is_dataclass(inner))
 
 
 def rest_of_header(

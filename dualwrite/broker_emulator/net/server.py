@@ -40,7 +40,7 @@ from dualwrite.broker_emulator.net.requests import (
 )
 from dualwrite.broker_emulator.quotas.client_quotas import Quota
 from dualwrite.broker_emulator.security.principal import ANONYMOUS
-from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.slices import Pace, Turn, later
 from dualwrite.broker_emulator.suspended_coroutine import SuspendedCoroutine, begin
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._work: asyncio.Task[None] | None = None
         self._work_api: Api | None = None
-        self._rest: asyncio.Handle | None = None
-        """Serves in the next turn of the loop what a client has sent at once."""
+        self._rest: Turn | None = None
+        """Serves in a later turn of the loop what a client has sent at once."""
         self._silent = False
         self._unread = False
         self.unread_since_s = 0.0
@@ -309,7 +309,7 @@ class Connection(asyncio.Protocol):
                 if pace is None:
                     pace = Pace()
                 elif pace.is_over:
-                    self._rest = self._loop.call_soon(self._serve_rest)
+                    self._rest = later(self._serve_rest)
                     break
         except Exception as error:
             self._close(error)

@@ -6,6 +6,7 @@ import dataclasses
 import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -42,6 +43,27 @@ def test_a_request_in_very_many_chunks(emulator: Emulator, of_registry: bool) ->
         answered = raw.makefile("rb").read()
     assert answered.startswith(b"HTTP/1.1 404 " if of_registry else b"HTTP/1.1 415 "), answered
     assert turns.longest < 20 * FEW
+
+
+@pytest.mark.parametrize("of_registry", [False, True])
+def test_many_http_connections_take_no_more_of_a_turn_than_one(emulator: Emulator, of_registry: bool) -> None:
+    url = urlsplit(emulator.schema_registry_url if of_registry else emulator.control_url)
+    count, chunks = 40, "1\r\nx\r\n" * 60
+    head = f"POST /v1/topics HTTP/1.1\r\nHost: {url.netloc}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with ExitStack() as stack:
+        raws = [stack.enter_context(socket.create_connection((url.hostname, url.port), 60)) for _ in range(count)]
+        for raw in raws:
+            raw.sendall(head.encode())
+
+        def send_all() -> None:  # the loop sees all of them in one turn
+            for raw in raws:
+                raw.sendall((chunks + "0\r\n\r\n").encode())
+
+        with watched(emulator, FEW) as turns:
+            run_in_loop(emulator, send_all)
+            for raw in raws:
+                assert raw.recv(4096).startswith(b"HTTP/1.1 4")
+    assert turns.longest < 10 * FEW
 
 
 def test_very_many_small_requests_in_one_piece(emulator: Emulator) -> None:
