@@ -24,16 +24,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.clients import Job
-from benchmarks.dual_write_ways import BY_TASKS, DUAL, EVERY_BY_THREADS, GROUPED, POOL
+from benchmarks.dual_write_ways import BY_TASKS, DUAL, EVERY_BY_THREADS, POOL
 from benchmarks.dual_write_work import Work, create_tables
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 
-STYLES = [
-    DUAL,
-    *(f"{style}{way}" for style in ("", "AsyncSession: ", "psycopg: ", "asyncio: ") for way in (POOL, GROUPED)),
-]
+STYLES = [DUAL, *(f"{style}{POOL}" for style in ("", "AsyncSession: ", "psycopg: ", "asyncio: "))]
 _WARM_UP = 20
 _COUNTED = 200
 

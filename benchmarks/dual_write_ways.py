@@ -23,7 +23,7 @@ from benchmarks import asyncpg_ways, psycopg_ways, sqlalchemy_async_ways
 from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threads
 from benchmarks.dual_write_work import APART, INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
-from dualwrite import DualWriterPool, GroupCommit, Outbox, Producer
+from dualwrite import DualWriterPool, Outbox, Producer
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
@@ -35,8 +35,6 @@ OUTBOX = "outbox with relay"
 DUAL = "dual write"
 POOL = "dual write, pool"
 DECIDED = "dual write, pool, confirm=database"
-GROUPED = "dual write, group commit"
-GROUPED_DECIDED = "dual write, group commit, confirm=database"
 OUTBOXED = "dual write, outbox"
 OUTBOXED_HERE = "dual write, outbox, published in process"
 
@@ -60,14 +58,11 @@ def _styled(style: str, *duals: str) -> list[Recipe]:
 
 
 RECIPES = [
-    *(
-        Recipe(dual, DATABASE, KAFKA, OUTBOX)
-        for dual in (DUAL, POOL, DECIDED, GROUPED, GROUPED_DECIDED, OUTBOXED, OUTBOXED_HERE)
-    ),
-    *_styled("psycopg", POOL, DECIDED, GROUPED, GROUPED_DECIDED, OUTBOXED, OUTBOXED_HERE),
-    *_styled("asyncio", POOL, DECIDED, GROUPED, GROUPED_DECIDED, OUTBOXED, OUTBOXED_HERE),
-    *_styled("asyncpg", POOL, DECIDED, GROUPED, GROUPED_DECIDED, OUTBOXED, OUTBOXED_HERE),
-    *_styled("AsyncSession", POOL, DECIDED, GROUPED, GROUPED_DECIDED, OUTBOXED, OUTBOXED_HERE),
+    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED, OUTBOXED, OUTBOXED_HERE)),
+    *_styled("psycopg", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
+    *_styled("asyncio", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
+    *_styled("asyncpg", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
+    *_styled("AsyncSession", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
 ]
 
 
@@ -192,16 +187,12 @@ BY_THREADS: dict[str, Way] = {
     DUAL: dual_write,
     POOL: pooled("kafka"),
     DECIDED: pooled("database"),
-    GROUPED: pooled("kafka", group_commit=GroupCommit()),
-    GROUPED_DECIDED: pooled("database", group_commit=GroupCommit()),
     OUTBOXED: pooled("kafka", **PUBLISHED_APART),
     OUTBOXED_HERE: pooled("kafka", outbox=Outbox()),
     f"psycopg: {DATABASE}": psycopg_ways.database_alone,
     f"psycopg: {OUTBOX}": psycopg_ways.with_outbox,
     f"psycopg: {POOL}": psycopg_ways.dual_write("kafka"),
     f"psycopg: {DECIDED}": psycopg_ways.dual_write("database"),
-    f"psycopg: {GROUPED}": psycopg_ways.dual_write("kafka", group_commit=GroupCommit()),
-    f"psycopg: {GROUPED_DECIDED}": psycopg_ways.dual_write("database", group_commit=GroupCommit()),
     f"psycopg: {OUTBOXED}": psycopg_ways.dual_write("kafka", **PUBLISHED_APART),
     f"psycopg: {OUTBOXED_HERE}": psycopg_ways.dual_write("kafka", outbox=Outbox()),
 }
@@ -211,24 +202,18 @@ BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {OUTBOX}": psycopg_ways.async_outbox,
     f"asyncio: {POOL}": psycopg_ways.async_dual_write("kafka"),
     f"asyncio: {DECIDED}": psycopg_ways.async_dual_write("database"),
-    f"asyncio: {GROUPED}": psycopg_ways.async_dual_write("kafka", group_commit=GroupCommit()),
-    f"asyncio: {GROUPED_DECIDED}": psycopg_ways.async_dual_write("database", group_commit=GroupCommit()),
     f"asyncio: {OUTBOXED}": psycopg_ways.async_dual_write("kafka", **PUBLISHED_APART),
     f"asyncio: {OUTBOXED_HERE}": psycopg_ways.async_dual_write("kafka", outbox=Outbox()),
     f"asyncpg: {DATABASE}": asyncpg_ways.database_alone,
     f"asyncpg: {OUTBOX}": asyncpg_ways.with_outbox,
     f"asyncpg: {POOL}": asyncpg_ways.dual_write("kafka"),
     f"asyncpg: {DECIDED}": asyncpg_ways.dual_write("database"),
-    f"asyncpg: {GROUPED}": asyncpg_ways.dual_write("kafka", group_commit=GroupCommit()),
-    f"asyncpg: {GROUPED_DECIDED}": asyncpg_ways.dual_write("database", group_commit=GroupCommit()),
     f"asyncpg: {OUTBOXED}": asyncpg_ways.dual_write("kafka", **PUBLISHED_APART),
     f"asyncpg: {OUTBOXED_HERE}": asyncpg_ways.dual_write("kafka", outbox=Outbox()),
     f"AsyncSession: {DATABASE}": sqlalchemy_async_ways.database_alone,
     f"AsyncSession: {OUTBOX}": sqlalchemy_async_ways.with_outbox,
     f"AsyncSession: {POOL}": sqlalchemy_async_ways.dual_write("kafka"),
     f"AsyncSession: {DECIDED}": sqlalchemy_async_ways.dual_write("database"),
-    f"AsyncSession: {GROUPED}": sqlalchemy_async_ways.dual_write("kafka", group_commit=GroupCommit()),
-    f"AsyncSession: {GROUPED_DECIDED}": sqlalchemy_async_ways.dual_write("database", group_commit=GroupCommit()),
     f"AsyncSession: {OUTBOXED}": sqlalchemy_async_ways.dual_write("kafka", **PUBLISHED_APART),
     f"AsyncSession: {OUTBOXED_HERE}": sqlalchemy_async_ways.dual_write("kafka", outbox=Outbox()),
 }

@@ -3,8 +3,8 @@
     python -m benchmarks.scale
 
 One Postgres and one broker: the CPU time of each party for a dual write, and its WAL, are measured, for blocks with a
-commit of their own, for blocks that share one, for an outbox with a relay, and for a pool's outbox. Then up to 1,000
-processes with these costs share a database, brokers and a network of a given size: how many dual writes there are in a
+commit of their own, for an outbox with a relay, and for a pool's outbox. Then up to 1,000 processes with these costs
+share a database, brokers and a network of a given size: how many dual writes there are in a
 second, which part is busy, for how long rows are locked, and how long a reader of committed records waits for others'
 open transactions.
 """
@@ -25,7 +25,7 @@ import sqlalchemy as sa
 from benchmarks import broker_peers
 from benchmarks.broker_peers import RunningBroker
 from benchmarks.dual_write import publisher, relay, run_way
-from benchmarks.dual_write_ways import GROUPED, OUTBOX, OUTBOXED, POOL
+from benchmarks.dual_write_ways import OUTBOX, OUTBOXED, POOL
 from benchmarks.dual_write_work import create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of
 from benchmarks.server_cost import ServerCost
@@ -33,10 +33,7 @@ from benchmarks.simulation import Give, Resource, Simulation, Sleep, Take, Work
 from dualwrite.testing.postgres import PostgresServer
 
 PROCESSES: Final = (10, 100, 1_000)
-BLOCKS_OF_A_GROUP: Final = 32
-GROUPS_AT_ONCE: Final = 2
 _PLAIN: Final = f"asyncio: {POOL}"
-_GROUPED: Final = f"asyncio: {GROUPED}"
 _OUTBOX: Final = f"asyncio: {OUTBOX}"
 _OUTBOXED: Final = f"asyncio: {OUTBOXED}"
 _WARM_S: Final = 2.0
@@ -183,20 +180,20 @@ class Fleet:
         yield Sleep(self.about(seconds))
         yield Give(what)
 
-    def database_turn(self, blocks: float) -> Iterator[Take | Give | Sleep]:
-        """One round trip to the database, with what so many blocks cost it."""
+    def database_turn(self, share: float) -> Iterator[Take | Give | Sleep]:
+        """One round trip to the database, with this share of what a block costs it."""
         yield Sleep(self.about(self.site.network_s))
-        yield from self.use(self.database, self.costs.database_s * blocks)
+        yield from self.use(self.database, self.costs.database_s * share)
 
-    def broker_turn(self, blocks: float) -> Iterator[Take | Give | Sleep]:
+    def broker_turn(self, share: float) -> Iterator[Take | Give | Sleep]:
         """One round trip to Kafka, whose response waits for the replicas; each broker does the same work."""
         yield Sleep(self.about(self.site.network_s))
-        yield from self.use(self.broker, self.costs.broker_s * blocks * self.site.brokers)
+        yield from self.use(self.broker, self.costs.broker_s * share * self.site.brokers)
         yield Sleep(self.about(self.site.replication_s))
 
-    def commit(self, blocks: float) -> Iterator[Take | Give | Sleep]:
+    def commit(self, share: float) -> Iterator[Take | Give | Sleep]:
         """COMMIT of the database, which waits for the disk."""
-        yield from self.database_turn(blocks)
+        yield from self.database_turn(share)
         yield Sleep(self.flushes.wait_s(self.simulation.now_s))
 
     def partition(self) -> Partition:
@@ -208,41 +205,38 @@ class Fleet:
         """Blocks in a second."""
         return self.counted.blocks / _COUNTED_S
 
-    def count(self, blocks: int, began_s: float, locked_s: float) -> None:
+    def count(self, began_s: float, locked_s: float) -> None:
         if self.simulation.now_s >= _WARM_S:
-            self.counted.blocks += blocks
-            self.counted.took_s += [self.simulation.now_s - began_s] * blocks
+            self.counted.blocks += 1
+            self.counted.took_s.append(self.simulation.now_s - began_s)
             self.counted.locked_s.append(locked_s)
 
 
 # ---- what processes do ------------------------------------------------------------------------------------------
 
 
-def dual_write(fleet: Fleet, interpreter: Resource, blocks: int, pause_s: float) -> Work:
-    """Write again and again: `blocks` blocks on one connection, which share the decision if they are several."""
-    of_statement = 0.5 if blocks == 1 else 0.9
-    of_commit = (1 - of_statement) / 2 * blocks
+def dual_write(fleet: Fleet, interpreter: Resource, pause_s: float) -> Work:
+    """Write again and again, each block with a decision of its own."""
     while True:
         yield fleet.pause(pause_s)
         began_s = fleet.simulation.now_s
-        yield from fleet.use(interpreter, fleet.costs.client_s * blocks)
+        yield from fleet.use(interpreter, fleet.costs.client_s)
         yield Take(fleet.connections)
-        for _ in range(blocks):
-            yield from fleet.database_turn(of_statement)
-        yield from fleet.database_turn(of_commit)
+        yield from fleet.database_turn(0.5)
+        yield from fleet.database_turn(0.25)
         locked_s = fleet.simulation.now_s
-        yield from fleet.broker_turn(0.5 * blocks)
+        yield from fleet.broker_turn(0.5)
         partition = fleet.partition()
         transaction = partition.begin(fleet.simulation.now_s)
-        yield from fleet.commit(of_commit)
+        yield from fleet.commit(0.25)
         yield Give(fleet.connections)
         locked_s = fleet.simulation.now_s - locked_s
-        yield from fleet.broker_turn(0.5 * blocks)
-        fleet.count(blocks, began_s, locked_s)
+        yield from fleet.broker_turn(0.5)
+        fleet.count(began_s, locked_s)
         partition.end(transaction, fleet.simulation.now_s)
 
 
-def outbox(fleet: Fleet, interpreter: Resource, blocks: int, pause_s: float) -> Work:
+def outbox(fleet: Fleet, interpreter: Resource, pause_s: float) -> Work:
     """Write rows only, each with its commit; what it costs the others to publish them is in the measured costs."""
     while True:
         yield fleet.pause(pause_s)
@@ -253,21 +247,20 @@ def outbox(fleet: Fleet, interpreter: Resource, blocks: int, pause_s: float) -> 
         yield from fleet.database_turn(0.35)
         yield from fleet.commit(0.25)
         yield Give(fleet.connections)
-        fleet.count(blocks, began_s, 0.0)
+        fleet.count(began_s, 0.0)
 
 
-Behaviour = Callable[[Fleet, Resource, int, float], Work]
+Behaviour = Callable[[Fleet, Resource, float], Work]
 
 
 @dataclass(frozen=True)
 class Load:
-    """How processes write: so many workers each, and blocks that share a decision."""
+    """How processes write: so many workers each."""
 
     name: str
     costs: Costs
     behaviour: Behaviour
     workers: int
-    blocks: int = 1
 
 
 def simulated(site: Site, load: Load, processes: int, pause_s: float = 0.0) -> Fleet:
@@ -276,14 +269,14 @@ def simulated(site: Site, load: Load, processes: int, pause_s: float = 0.0) -> F
     for _ in range(processes):
         interpreter = Resource(1)
         for _ in range(load.workers):
-            fleet.simulation.start(load.behaviour(fleet, interpreter, load.blocks, pause_s))
+            fleet.simulation.start(load.behaviour(fleet, interpreter, pause_s))
     fleet.simulation.run(until_s=_WARM_S + _COUNTED_S)
     return fleet
 
 
 def at_half_the_rate(site: Site, load: Load, processes: int, most: Fleet) -> Fleet:
     """Let the same processes write half as much as they can."""
-    together = processes * load.workers * load.blocks / most.rate
+    together = processes * load.workers / most.rate
     return simulated(site, load, processes, pause_s=2 * together - statistics.mean(most.counted.took_s) / 2)
 
 
@@ -363,12 +356,11 @@ def options() -> argparse.ArgumentParser:
 def main() -> None:
     chosen = options().parse_args()
     peer = broker_peers.APACHE_KAFKA if chosen.kafka else broker_peers.EMULATOR
-    rounds: dict[str, list[Costs]] = {_PLAIN: [], _GROUPED: [], _OUTBOX: [], _OUTBOXED: []}
+    rounds: dict[str, list[Costs]] = {_PLAIN: [], _OUTBOX: [], _OUTBOXED: []}
     with PostgresServer.start() as server, broker_peers.PEERS[peer]() as broker:
         for _ in range(1 + chosen.rounds):
             for way, measured in rounds.items():
-                workers = 32 if way == _GROUPED else 8
-                measured.append(costs_of(way, workers, server, broker, chosen.duration_s))
+                measured.append(costs_of(way, 8, server, broker, chosen.duration_s))
     # the first round warms the servers up: a JVM needs many times its CPU time then
     costs = {way: median_of(measured[1:]) for way, measured in rounds.items()}
     show_costs(costs)
@@ -384,7 +376,6 @@ def main() -> None:
     )
     loads = (
         Load("a commit for each block", costs[_PLAIN], dual_write, workers=8),
-        Load("group commit", costs[_GROUPED], dual_write, GROUPS_AT_ONCE, BLOCKS_OF_A_GROUP),
         Load("outbox with relay", costs[_OUTBOX], outbox, workers=8),
         Load("pool with outbox", costs[_OUTBOXED], outbox, workers=8),
     )

@@ -20,8 +20,6 @@ from dualwrite.broker_emulator.share.states import NEXT_RECORD_STATES, RecordSta
 from dualwrite.broker_emulator.transactions.states import mermaid_diagram
 from dualwrite.client.transactions.states import CALLS, EVENTS, Call, ProducerState
 from dualwrite.recipes.core.slot import TRANSITIONS, SlotState
-from dualwrite.recipes.pool.grouping import GROUPS, TURNS, TurnState
-from dualwrite.recipes.pool.grouping import GroupState as GroupOfBlocksState
 
 PAGE = Path(__file__).with_name("state-machines.md")
 
@@ -134,16 +132,6 @@ def page() -> str:
             "A transactional id in a DualWriter",
             "dualwrite/recipes/core/slot.py",
             table_diagram(TRANSITIONS, SlotState.NEW),
-        ),
-        (
-            "A block of a pool with group commit",
-            "dualwrite/recipes/pool/grouping.py",
-            table_diagram(TURNS, TurnState.WAITING),
-        ),
-        (
-            "A group of blocks that are committed together",
-            "dualwrite/recipes/pool/grouping.py",
-            table_diagram(GROUPS, GroupOfBlocksState.BEGINS, GroupOfBlocksState.OVER),
         ),
     ]
     sections = [f"## {title}\n\nThe table: `{source}`.\n\n```mermaid\n{text}```\n" for title, source, text in parts]

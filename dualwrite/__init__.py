@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
     )
-    from dualwrite.recipes.pool.group_settings import GroupCommit as GroupCommit
     from dualwrite.recipes.pool.outbox_settings import Outbox as Outbox
     from dualwrite.recipes.sqlalchemy.writer import DualWriterPool as DualWriterPool
     from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool as AsyncDualWriterPool
@@ -70,7 +69,6 @@ if TYPE_CHECKING:
         FatalError as FatalError,
         FencedCommitOutcomeUnknown as FencedCommitOutcomeUnknown,
         FencedError as FencedError,
-        GroupGivenUpError as GroupGivenUpError,
         IllegalStateError as IllegalStateError,
         IncompleteAnswerError as IncompleteAnswerError,
         InvalidPatternError as InvalidPatternError,
@@ -142,7 +140,6 @@ _MODULES: Final = {
     "AsyncConsumeTransformWrite": "dualwrite.recipes.consume.consume_async",
     "OffsetsInDatabase": "dualwrite.recipes.consume.consumed_offsets",
     "OffsetsInTransaction": "dualwrite.recipes.consume.consumed_offsets",
-    "GroupCommit": "dualwrite.recipes.pool.group_settings",
     "Outbox": "dualwrite.recipes.pool.outbox_settings",
     "DualWriterPool": "dualwrite.recipes.sqlalchemy.writer",
     "AsyncDualWriterPool": "dualwrite.recipes.sqlalchemy.writer_async",
@@ -175,7 +172,6 @@ _MODULES: Final = {
     "FatalError": "dualwrite.errors",
     "FencedCommitOutcomeUnknown": "dualwrite.errors",
     "FencedError": "dualwrite.errors",
-    "GroupGivenUpError": "dualwrite.errors",
     "IllegalStateError": "dualwrite.errors",
     "IncompleteAnswerError": "dualwrite.errors",
     "InvalidPatternError": "dualwrite.errors",

@@ -386,17 +386,9 @@ class UnsafeDatabaseError(RecipeError):
 
 
 class PoolTimeoutError(RecipeError):
-    """No transactional id, turn in a group or connection of an `asyncpg.Pool` became free in time.
+    """No transactional id or connection of an `asyncpg.Pool` became free in time.
 
     Both sides were rolled back, and nothing was sent.
-    """
-
-
-class GroupGivenUpError(RecipeError):
-    """A block of the same group ran for longer than `max_block_ms`, or was interrupted while it committed the group.
-
-    Both sides were rolled back, for all blocks of the group: repeat the block. A block that takes long should not be in
-    a group: `transaction(alone=True)`.
     """
 
 

@@ -1,9 +1,8 @@
 """What does not compose with which database, and why: one table, which errors and tests quote.
 
 Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
-`@transactional`, the integration with Sessions, group commit, an outbox, and storing while Kafka is away. On
-SQLAlchemy, group commit needs PostgreSQL with psycopg (`assert_groups` of its backend), and an outbox PostgreSQL
-(`outbox` of its backend). asyncpg has no face for threads.
+`@transactional`, the integration with Sessions, an outbox, and storing while Kafka is away. On SQLAlchemy,
+an outbox needs PostgreSQL (`outbox` of its backend). asyncpg has no face for threads.
 """
 
 from __future__ import annotations
@@ -33,7 +32,6 @@ class Feature(StrEnum):
     POOL = "a pool of transactional ids"
     SAVEPOINTS = 'savepoints, such as those of @transactional(inside="savepoint")'
     SESSIONS = "dual_write_sessions"
-    GROUP_COMMIT = "group commit"
     OUTBOX = "an outbox"
     STORE = 'redo="database" and when_kafka_is_away="store"'
 
@@ -42,7 +40,6 @@ _B, _F = BackendName, Feature
 
 _NO_SESSIONS: Final = "only SQLAlchemy has Sessions: send inside `with writer.transaction()`"
 _NO_SAVEPOINTS: Final = "a block's changes are one batch, which is carried out whole or not at all"
-_NO_GROUPS: Final = "the blocks of a group are divided by savepoints, and its changes are one batch"
 _NO_STORE: Final = "they need tables of a database with SQL: let a block fail while Kafka is away, and repeat it"
 
 CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
@@ -58,7 +55,6 @@ CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
         ),
         (_B.ROCKSDB, _F.SAVEPOINTS): _NO_SAVEPOINTS,
         (_B.ROCKSDB, _F.SESSIONS): _NO_SESSIONS,
-        (_B.ROCKSDB, _F.GROUP_COMMIT): _NO_GROUPS,
         (_B.ZOOKEEPER, _F.ASYNCIO): "kazoo has threads of its own: use the writer in one, with asyncio.to_thread()",
         (_B.ZOOKEEPER, _F.POOL): (
             "leases need a clock that all processes share, which ZooKeeper does not give: give each process ids of its "
@@ -66,7 +62,6 @@ CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
         ),
         (_B.ZOOKEEPER, _F.SAVEPOINTS): _NO_SAVEPOINTS,
         (_B.ZOOKEEPER, _F.SESSIONS): _NO_SESSIONS,
-        (_B.ZOOKEEPER, _F.GROUP_COMMIT): _NO_GROUPS,
     }
 )
 

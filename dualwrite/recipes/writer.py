@@ -48,7 +48,6 @@ from dualwrite.recipes.core.store import Database, OutboxDatabase
 from dualwrite.recipes.core.task_turns import TaskTurns
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.coordinator import BeginsAnewInChildren, PoolCoordinator
-from dualwrite.recipes.pool.groups import Groups, GroupTransaction
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime, TaskRuntime, ThreadRuntime
 from dualwrite.recipes.pool.settings import PoolSettings
@@ -128,14 +127,8 @@ class Backend(Protocol[BindT_contra, TxT_co]):
         """Close what the backend keeps open."""
 
 
-class PoolBackend(Backend[BindT_contra, TxT], Protocol):
+class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
     """A database with leases."""
-
-    def assert_groups(self) -> None:
-        """Raise ConfigError if blocks cannot be committed in groups."""
-
-    async def begin_group(self, records: RecordBuffer) -> GroupTransaction[TxT]:
-        """Begin the transaction of a group of blocks. Raises IllegalStateError if it would keep a snapshot."""
 
     def begin_life(self) -> None:
         """Create `database` for this process."""
@@ -253,20 +246,7 @@ class TaskBlocks(Generic[TxT]):
         return found[1] if found is not None and found[0]() is task else None
 
 
-class Block(Protocol[TxT_co]):
-    """The beginning and the end of one block; the same for both faces."""
-
-    async def begin(self) -> TxT_co:
-        """Begin the block."""
-
-    async def end(self, error: BaseException | None) -> None:
-        """Commit what was written and sent; if `error` ends the block, roll it back."""
-
-    async def abandon(self) -> None:
-        """Release everything that an interruption of `begin` or `end` has left; harmless when there is nothing."""
-
-
-async def _begin(block: Block[TxT_co]) -> TxT_co:
+async def _begin(block: _Block[Any, TxT]) -> TxT:
     """Begin a block. An error of an earlier dual write, which may be raised here, says nothing of this one."""
     try:
         return await block.begin()
@@ -276,8 +256,8 @@ async def _begin(block: Block[TxT_co]) -> TxT_co:
         raise
 
 
-class _BlockAlone(Generic[BindT, TxT]):
-    """A block that is a dual write of its own."""
+class _Block(Generic[BindT, TxT]):
+    """The beginning and the end of one block; the same for both faces."""
 
     __slots__ = ("_bind", "_tx", "_use", "_writer")
 
@@ -359,7 +339,7 @@ class _BlockingScope(Generic[TxT]):
 
     __slots__ = ("_block", "_blocks", "_is_open", "_outer", "_tx")
 
-    def __init__(self, blocks: ThreadBlocks[TxT], block: Block[TxT]) -> None:
+    def __init__(self, blocks: ThreadBlocks[TxT], block: _Block[Any, TxT]) -> None:
         self._blocks = blocks
         self._block = block
         self._is_open = False
@@ -413,7 +393,7 @@ class _AsyncScope(Generic[TxT]):
 
     __slots__ = ("_block", "_blocks", "_loop", "_outer", "_task")
 
-    def __init__(self, blocks: TaskBlocks[TxT], block: Block[TxT]) -> None:
+    def __init__(self, blocks: TaskBlocks[TxT], block: _Block[Any, TxT]) -> None:
         self._blocks = blocks
         self._block = block
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -464,13 +444,6 @@ class _Writer(Generic[BindT, TxT]):
     slots: Slots
     new_records: Callable[[], RecordBuffer]
     producer_settings: Mapping[str, Any]
-    groups: Groups[TxT] | None = None
-    """Commits blocks in groups; None if each block is a dual write of its own."""
-
-    def _block(self, bind: BindT | None, *, alone: bool) -> Block[TxT]:
-        if self.groups is None or alone or bind is not None:
-            return _BlockAlone(self, bind)
-        return self.groups.block()
 
 
 class ThreadFace(_Writer[BindT, TxT]):
@@ -490,9 +463,9 @@ class ThreadFace(_Writer[BindT, TxT]):
         """Give back what the writer has."""
         raise NotImplementedError
 
-    def scope(self, bind: BindT | None = None, *, alone: bool = False) -> AbstractContextManager[TxT]:
+    def scope(self, bind: BindT | None = None) -> AbstractContextManager[TxT]:
         """Return the block that `transaction()` documents."""
-        return _BlockingScope(self.blocks, self._block(bind, alone=alone))
+        return _BlockingScope(self.blocks, _Block(self, bind))
 
     @property
     def transactional(self) -> Transactional[TxT]:
@@ -517,9 +490,9 @@ class TaskFace(_Writer[BindT, TxT]):
         """Give back what the writer has."""
         raise NotImplementedError
 
-    def scope(self, bind: BindT | None = None, *, alone: bool = False) -> AbstractAsyncContextManager[TxT]:
+    def scope(self, bind: BindT | None = None) -> AbstractAsyncContextManager[TxT]:
         """Return the block that `transaction()` documents."""
-        return _AsyncScope(self.blocks, self._block(bind, alone=alone))
+        return _AsyncScope(self.blocks, _Block(self, bind))
 
     @property
     def transactional(self) -> AsyncTransactional[TxT]:
@@ -640,20 +613,18 @@ class _PooledWriter(_Writer[BindT, TxT]):
     coordinator: PoolCoordinator
 
     def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
-        if settings.group_commit is not None:
-            backend.assert_groups()
         self.backend = backend
         self.settings: Final = settings
         self.new_records = settings.new_records
         self.producer_settings = settings.producer_settings
 
     def new_coordinator(self) -> PoolCoordinator:
-        """Return a new coordinator for this process, with its own slots, leases, background task and groups."""
+        """Return a new coordinator for this process, with its own slots, leases and background task."""
         backend, settings, runtime = self.backend, self.settings, self._new_runtime()
         backend.begin_life()
         availability = settings.new_availability(backend.waiting)
         leases = backend.leases(settings.prefix, owner=settings.new_owner(), lease_ms=settings.lease_ms)
-        coordinator = self.slots = PoolCoordinator(
+        self.slots = PoolCoordinator(
             settings,
             leases=leases,
             new_coordinator=settings.coordinator_maker(backend.database, backend.waiting, availability, leases),
@@ -663,28 +634,13 @@ class _PooledWriter(_Writer[BindT, TxT]):
             connect_first=backend.connect_first,
             new_outbox=None if settings.outbox is None else partial(self._new_outbox, availability, runtime),
         )
-        if settings.group_commit is not None:
-            groups = self.groups = Groups(
-                settings.group_commit,
-                backend=backend,
-                pool=coordinator,
-                settings=settings,
-                runtime=runtime,
-                current=self._current_block,
-            )
-            alive = weakref.ref(groups)  # so that the pool and its groups do not keep each other alive
-            coordinator.waiting_for_group = lambda: 0 if (found := alive()) is None else found.waiting
-        return coordinator
+        return self.slots
 
     def _new_outbox(self, availability: Availability, runtime: Runtime, counts: Counts) -> OutboxPublisher:
         backend, settings = self.backend, self.settings
         prefix = outbox_prefix_of(settings.prefix)
         leases = backend.leases(prefix, owner=settings.new_owner(), lease_ms=settings.lease_ms)
         return settings.new_outbox(backend.outbox, backend.waiting, availability, leases, runtime, counts)
-
-    def _current_block(self) -> TxT | None:
-        """Return the block that the caller is in."""
-        raise NotImplementedError
 
     def _new_runtime(self) -> Runtime:
         raise NotImplementedError
@@ -711,9 +667,6 @@ class PooledWriter(_PooledWriter[BindT, TxT], BeginsAnewInChildren, ThreadFace[B
     def _new_runtime(self) -> Runtime:
         return ThreadRuntime()
 
-    def _current_block(self) -> TxT | None:
-        return self.blocks.current
-
     def recover(self) -> list[Resolution]:
         """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
 
@@ -730,8 +683,6 @@ class PooledWriter(_PooledWriter[BindT, TxT], BeginsAnewInChildren, ThreadFace[B
         away; what stays so does it safely, and is recovered by the other processes, or the next one.
         """
         blocking.run(self.coordinator.close(timeout_s))
-        if self.groups is not None:
-            blocking.run(self.groups.close())
         blocking.run(self.backend.close())
 
 
@@ -746,9 +697,6 @@ class AsyncPooledWriter(_PooledWriter[BindT, TxT], TaskFace[BindT, TxT]):
     def _new_runtime(self) -> Runtime:
         return TaskRuntime()
 
-    def _current_block(self) -> TxT | None:
-        return self.blocks.current
-
     async def recover(self) -> list[Resolution]:
         """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
 
@@ -762,6 +710,4 @@ class AsyncPooledWriter(_PooledWriter[BindT, TxT], TaskFace[BindT, TxT]):
         As `DualWriterPool.close`.
         """
         await self.coordinator.close(timeout_s)
-        if self.groups is not None:
-            await self.groups.close()
         await self.backend.close()

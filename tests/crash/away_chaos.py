@@ -45,7 +45,7 @@ from tests.crash.chaos_servers import KillableEmulator, KillableKafka, KillableP
 from tests.crash.pool_chaos import Chaos, ChaosError, Plan, Tally, run_chaos
 from tests.crash.rival_worker import ONLY_KINDS, RECOVERY
 
-POOL_KINDS: Final = ("sqlalchemy", "psycopg", "grouped", "tasks")
+POOL_KINDS: Final = ("sqlalchemy", "psycopg", "tasks")
 STORE: Final = "store"
 REFUSE: Final = "refuse"
 _KILLS: Final[Mapping[str, float]] = {"worker": 1}

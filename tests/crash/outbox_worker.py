@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.outbox_settings import Outbox
-from tests.crash import group_styles
+from tests.crash import styles
 
 LEASE_MS: Final = 300
 BLOCKS: Final = 4
@@ -63,10 +63,9 @@ def main(options: list[str]) -> None:
         of_publisher=arguments.publisher,
         is_armed=not arguments.later,
     )
-    style = getattr(group_styles, arguments.style)(
+    style = getattr(styles, arguments.style)(
         sa.make_url(arguments.database_url),
         arguments.topic,
-        None,
         prefix=arguments.prefix,
         bootstrap_servers=arguments.bootstrap_servers,
         lease_ms=LEASE_MS,

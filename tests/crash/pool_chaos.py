@@ -59,11 +59,11 @@ from tests.support.forked_processes import processes
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 4
-POOLS: Final = ("sqlalchemy", "psycopg", "grouped", "grouped_sqlalchemy", "grouped_psycopg")
+POOLS: Final = ("sqlalchemy", "psycopg", "tasks")
 OUTBOXES: Final = ("outbox_sqlalchemy", "outbox_psycopg", "outbox_tasks")
 EVERYBODY: Final = (
     *("rival-sqlalchemy", "rival-psycopg", "rival-async-psycopg", "rival-async-sqlalchemy"),
-    *("sqlalchemy", "psycopg", "grouped", "tasks", RECOVERY),
+    *("sqlalchemy", "psycopg", "tasks", RECOVERY),
 )
 KILLS: Final[Mapping[str, float]] = {"worker": 6, "database": 1, "broker": 1}
 KILLS_AND_FREEZES: Final[Mapping[str, float]] = {
@@ -295,7 +295,7 @@ class Chaos:
         self._lives += 1
         kinds = self._plan.kinds
         kind = kinds[(number if self._plan.keeps_kinds else self._lives) % len(kinds)]
-        follows = not kind.startswith("grouped") and self._chance.random() < self._plan.follows_later
+        follows = self._chance.random() < self._plan.follows_later
         lane = self._chance.choice((None, *range(len(self._lanes))))
         way = self._broker.bootstrap_servers if lane is None else self._lanes[lane].address
         job = dataclasses.replace(

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
@@ -33,15 +32,12 @@ GIVEN_UP: Final = 0.1
 """Of the blocks."""
 
 
-Kind = Literal["pool", "grouped", "outbox"]
-"""How the blocks of a pool come to Kafka: each by its own dual write, with others, or by an outbox."""
+Kind = Literal["pool", "outbox"]
+"""How the blocks of a pool come to Kafka: each by its own dual write, or by an outbox."""
 
 
 def settings_of(kind: Kind) -> dict[str, Any]:
-    return {
-        "group_commit": GroupCommit() if kind == "grouped" else None,
-        "outbox": Outbox() if kind == "outbox" else None,
-    }
+    return {"outbox": Outbox() if kind == "outbox" else None}
 
 
 def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dict[str, Any]:
@@ -164,9 +160,6 @@ class TaskWorker:
 POOL_KINDS: Final[dict[str, Callable[[Job, str, Orders], PoolWorker | TaskWorker]]] = {
     "sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False),
     "psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True),
-    "grouped_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, kind="grouped"),
-    "grouped_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, kind="grouped"),
-    "grouped": lambda job, name, orders: TaskWorker(job, name, orders, "grouped"),
     "tasks": TaskWorker,
     "outbox_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, kind="outbox"),
     "outbox_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, kind="outbox"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite import DualWriter, DualWriterPool, GroupCommit, Outbox, TransactionAdmin
+from dualwrite import DualWriter, DualWriterPool, Outbox, TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import KafkaUnreachableError
 from dualwrite.recipes.core.decisions import Outcome
@@ -73,9 +73,7 @@ def write_under_kills(database: PostgresDatabase, emulator: Emulator, settings: 
                 until(lambda: sum(versions(database).values()) >= goal)  # noqa: B023 - called before the next round
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"group_commit": GroupCommit()}, {"outbox": Outbox()}], ids=["pool", "group commit", "outbox"]
-)
+@pytest.mark.parametrize("settings", [{}, {"outbox": Outbox()}], ids=["pool", "outbox"])
 def test_the_order_of_a_key_is_that_of_the_commits(
     accounts: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]
 ) -> None:

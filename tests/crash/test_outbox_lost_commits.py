@@ -17,9 +17,9 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
-from tests.crash.group_styles import PATIENCE_S, Member, Style, TaskStyle
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AtPoint
+from tests.crash.styles import PATIENCE_S, Member, Style, TaskStyle
 from tests.crash.test_psycopg_interruptions import InterruptedAt
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.recipes.outboxes import Open, assert_published, open_style, outbox_pool, scenario

@@ -52,7 +52,6 @@ MISTAKES: list[tuple[Callable[[Shop], object], str, str]] = [
     (use_another_engine, "dualwrite.E003", "knows nothing of dual writes"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(bootstrap_severs="x"), "dualwrite.E004", "bootstrap_servers"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(max_writers=0), "dualwrite.E004", "max_writers"),
-    (lambda shop: settings.DUALWRITE[shop.alias].update(group_commit=None), "dualwrite.E004", "group_commit"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(transactional_id="a"), "dualwrite.E004", "transactional_id"),
     (lambda shop: settings.DUALWRITE.update({shop.alias: "127.0.0.1:9092"}), "dualwrite.E004", "dict of dicts"),
     (lambda shop: settings.DUALWRITE.pop(shop.alias), "dualwrite.W001", "has no entry for it"),

@@ -28,7 +28,6 @@ from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.asyncpg.driver import ERRORS as ASYNCPG_ERRORS
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
@@ -294,19 +293,9 @@ def _tasks(load: Workload) -> None:
     asyncio.run(run())
 
 
-def _grouped(load: Workload) -> None:
+def _asyncpg(load: Workload) -> None:
     async def run() -> None:
-        settings = load.settings()
-        async with AsyncPsycopgDualWriterPool(load.conninfo, group_commit=GroupCommit(), **settings) as pool:
-            await load.in_tasks(pool.transaction, savepoints=True)
-
-    asyncio.run(run())
-
-
-def _asyncpg(load: Workload, group_commit: GroupCommit | None = None) -> None:
-    async def run() -> None:
-        dsn = dsn_of(load._pooler.url)
-        async with AsyncpgDualWriterPool(dsn, group_commit=group_commit, **load.settings()) as pool:
+        async with AsyncpgDualWriterPool(dsn_of(load._pooler.url), **load.settings()) as pool:
             await load.in_tasks(pool.transaction, savepoints=True)
 
     asyncio.run(run())
@@ -325,17 +314,11 @@ def _asyncpg_pool(load: Workload) -> None:
     asyncio.run(run())
 
 
-def _asyncpg_grouped(load: Workload) -> None:
-    _asyncpg(load, GroupCommit())
-
-
 KINDS: Final[dict[str, Callable[[Workload], None]]] = {
     "sqlalchemy": _sqlalchemy,
     "psycopg": _psycopg,
     "psycopg_pool": _psycopg_pool,
     "tasks": _tasks,
-    "grouped": _grouped,
     "asyncpg": _asyncpg,
     "asyncpg_pool": _asyncpg_pool,
-    "asyncpg_grouped": _asyncpg_grouped,
 }

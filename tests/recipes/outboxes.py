@@ -14,9 +14,9 @@ from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.sql import outbox_statements
 from dualwrite.testing.postgres import PostgresServer
-from tests.crash.group_styles import STYLES, Style
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario
+from tests.crash.styles import STYLES, Style
 from tests.recipes.pools import prefix_of, written
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, unique
@@ -45,7 +45,7 @@ def open_style(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Ite
 
         def open_one(outbox: Outbox | None = None, *, url: sa.URL | None = None, **settings: Any) -> Style:
             style: Style = request.param(
-                url or scenario.database.engine.url, scenario.topic, None, **settings_for(scenario, outbox, **settings)
+                url or scenario.database.engine.url, scenario.topic, **settings_for(scenario, outbox, **settings)
             )
             return stack.enter_context(style)
 

@@ -31,7 +31,6 @@ from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDual
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario, dsn_of
 from tests.support.conditions import until
@@ -252,15 +251,7 @@ def with_one_id(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> Asyncpg
     return scenario.awaited_writer(source=source, lock_timeout_ms=wait_ms)
 
 
-def with_a_pool_of_ids(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> AsyncpgDualWriterPool:
-    return _pool_of_ids(scenario, source, wait_ms)
-
-
-def in_groups(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> AsyncpgDualWriterPool:
-    return _pool_of_ids(scenario, source, wait_ms, group_commit=GroupCommit())
-
-
-def _pool_of_ids(scenario: AsyncpgScenario, source: Any, wait_ms: int, **settings: Any) -> AsyncpgDualWriterPool:
+def with_a_pool_of_ids(scenario: AsyncpgScenario, source: Any, wait_ms: int, **settings: Any) -> AsyncpgDualWriterPool:
     return AsyncpgDualWriterPool(
         source,
         prefix=scenario.transactional_id,
@@ -274,7 +265,7 @@ OpenWriter = Callable[[AsyncpgScenario, Any, int], Any]
 
 
 @pytest.mark.parametrize("wait_ms", [0, 50])
-@pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids, in_groups])
+@pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids])
 def test_the_wait_for_a_connection_of_an_exhausted_pool_is_limited(
     scenario: AsyncpgScenario, open_writer: OpenWriter, wait_ms: int
 ) -> None:
@@ -301,7 +292,7 @@ def test_the_wait_for_a_connection_of_an_exhausted_pool_is_limited(
     assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["1", "2"]
 
 
-@pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids, in_groups])
+@pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids])
 @pytest.mark.parametrize("is_free_at_once", [False, True])
 def test_a_cancelled_wait_for_a_connection_of_an_exhausted_pool_takes_none(
     scenario: AsyncpgScenario, open_writer: OpenWriter, is_free_at_once: bool
@@ -835,6 +826,66 @@ def test_a_swallowed_limit_of_time_ends_in_an_exception(scenario: AsyncpgScenari
     scenario.assert_both_sides_agree()
 
 
+async def _one_then_an_error(given: Any) -> AsyncIterator[Any]:
+    yield given
+    raise OrdinaryError
+
+
+async def with_a_failed_source_of_a_copy(connection: Any) -> None:
+    with suppress(OrdinaryError):
+        await connection.copy_to_table("events", source=_one_then_an_error(b"1000\tk\tcopied\n"))
+
+
+async def with_a_failed_sink_of_a_copy(connection: Any) -> None:
+    async def fail(data: bytes) -> None:
+        raise OrdinaryError
+
+    with suppress(OrdinaryError):
+        await connection.copy_from_query("SELECT generate_series(1, 100000000)", output=fail)
+
+
+async def with_a_wrong_value_of_a_copy(connection: Any) -> None:
+    with suppress(TypeError):
+        await connection.copy_records_to_table("events", records=[(1000, "k", 1)], columns=["id", "event_key", "body"])
+
+
+async def with_a_failed_source_of_many(connection: Any) -> None:
+    def values() -> Iterator[tuple[int, str]]:
+        yield 1000, "many"
+        raise OrdinaryError
+
+    with suppress(OrdinaryError):
+        await connection.executemany(INSERT, values())
+
+
+@pytest.mark.parametrize(
+    "fail",
+    [
+        with_a_failed_source_of_a_copy,
+        with_a_failed_sink_of_a_copy,
+        with_a_wrong_value_of_a_copy,
+        with_a_failed_source_of_many,
+    ],
+)
+def test_a_swallowed_failure_in_the_middle_of_a_statement_ends_in_an_exception(
+    scenario: AsyncpgScenario, run: Run, fail: Callable[[Any], Coroutine[Any, Any, None]]
+) -> None:
+    """The server may have begun it, and says that the transaction has failed with the next statement only."""
+
+    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+        with pytest.raises(TransactionDoomedError):
+            async with writer.transaction(connection) as tx:
+                await put(tx, scenario, 1)
+                await fail(tx.connection)
+        assert tx.outcome is Outcome.ROLLED_BACK
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 2)
+
+    run(steps)
+    scenario.expected.append("2")
+    scenario.assert_both_sides_agree()
+
+
 def test_a_refused_record_that_is_swallowed_dooms_the_block(scenario: AsyncpgScenario, run: Run) -> None:
     async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
         with pytest.raises(TransactionDoomedError):
@@ -1001,7 +1052,7 @@ def test_a_connection_on_which_another_dual_write_begins_while_a_block_waits_for
         async with (
             asyncio.timeout(30),
             scenario.awaited_writer() as writer,
-            _pool_of_ids(scenario, dsn, 30_000, max_writers=1) as pool,
+            with_a_pool_of_ids(scenario, dsn, 30_000, max_writers=1) as pool,
         ):
             await writer.recover()
 

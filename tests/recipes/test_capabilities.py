@@ -12,10 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite import AsyncDualWriterPool, GroupCommit, PsycopgDualWriterPool, dual_write_sessions
+from dualwrite import PsycopgDualWriterPool, dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
@@ -221,9 +220,3 @@ def test_sessions_need_a_writer_on_sqlalchemy(scenario: PsycopgScenario) -> None
     writer: Any = scenario.writer()
     with writer, pytest.raises(ConfigError, match="psycopg cannot carry dual_write_sessions: only SQLAlchemy has"):
         dual_write_sessions(sessions, writer)
-
-
-def test_group_commit_on_sqlalchemy_needs_postgresql_and_psycopg() -> None:
-    engine = create_async_engine("postgresql+asyncpg://nowhere/")
-    with pytest.raises(ConfigError, match="SQLAlchemy cannot carry group commit"):
-        AsyncDualWriterPool(engine, prefix="none", bootstrap_servers="127.0.0.1:1", group_commit=GroupCommit())

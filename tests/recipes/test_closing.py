@@ -30,13 +30,11 @@ from tests.producer.test_tiers import BOUNDED, LONG_AFTER_MS, TIERS
 from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections
 from tests.recipes.test_kafka_away import (
     AsyncFace,
-    AsyncpgGroups,
     AsyncpgPool,
     AsyncPsycopgPool,
     AsyncSqlAlchemyPool,
     Face,
     PsycopgPool,
-    SqlAlchemyGroups,
     SqlAlchemyPool,
     World,
 )
@@ -57,8 +55,6 @@ POOLS: list[type[Face]] = [
     AsyncSqlAlchemyPool,
     AsyncPsycopgPool,
     AsyncpgPool,
-    SqlAlchemyGroups,
-    AsyncpgGroups,
 ]
 
 

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
-from dualwrite import GroupCommit, Outbox
+from dualwrite import Outbox
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
@@ -222,8 +222,8 @@ def test_a_block_with_an_outbox(site: Site, sends: Fault, is_first: bool) -> Non
 @pytest.mark.parametrize("site", ["psycopg", "psycopg_async"], indirect=True)
 @ORDER
 @SENDS
-def test_a_group(site: Site, sends: Fault, is_first: bool) -> None:
-    settings = settings_for(site.scenario) | {"outbox": None, "group_commit": GroupCommit()}
+def test_a_block_of_a_pool(site: Site, sends: Fault, is_first: bool) -> None:
+    settings = settings_for(site.scenario) | {"outbox": None}
     if is_first:
         site.listen()
     with site.pool(**settings) as pool:

@@ -14,13 +14,12 @@ from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from tests.crash.asyncpg_scenario import dsn_of
-from tests.crash.group_styles import INSERT
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
+from tests.crash.styles import INSERT
 from tests.recipes.outboxes import outbox_pool, scenario, settings_for
 from tests.support.conditions import until
 from tests.support.databases import event_bodies
@@ -59,7 +58,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 STYLES = {
     "dual writes": {"outbox": None},
-    "group commit": {"outbox": None, "group_commit": GroupCommit()},
     "outbox": {"outbox": Outbox(publishes=False)},
 }
 STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)

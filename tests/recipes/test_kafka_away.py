@@ -23,7 +23,6 @@ from dualwrite.recipes.core.availability import Availability, Away
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.slots import Turn
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter, AsyncPsycopgDualWriterPool
@@ -91,8 +90,6 @@ class Face:
 
     writer: Any
 
-    group_commit: GroupCommit | None = None
-
     def __init__(self, world: World, pause: AtPoint | None = None) -> None:
         self.world = world
         self.servers: dict[str, Any] = {"bootstrap_servers": world.emulator.bootstrap_servers}
@@ -131,8 +128,7 @@ class SqlAlchemy(Face):
 
 class SqlAlchemyPool(SqlAlchemy):
     def make(self, engine: sa.Engine) -> Any:
-        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
-        return DualWriterPool(engine, prefix=self.world.name, pause=self.pause, **settings)
+        return DualWriterPool(engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class SessionsOfAWriter(SqlAlchemy):
@@ -171,8 +167,7 @@ class Psycopg(Face):
 
 class PsycopgPool(Psycopg):
     def make(self, conninfo: str) -> Any:
-        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
-        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **settings)
+        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class AsyncFace(Face):
@@ -223,8 +218,7 @@ class AsyncSqlAlchemy(AsyncFace):
 
 class AsyncSqlAlchemyPool(AsyncSqlAlchemy):
     def make(self) -> Any:
-        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
-        return AsyncDualWriterPool(self.engine, prefix=self.world.name, pause=self.pause, **settings)
+        return AsyncDualWriterPool(self.engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class AsyncPsycopg(AsyncFace):
@@ -244,8 +238,7 @@ class AsyncPsycopg(AsyncFace):
 
 class AsyncPsycopgPool(AsyncPsycopg):
     def make(self, conninfo: str) -> Any:
-        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
-        return AsyncPsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **settings)
+        return AsyncPsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class Asyncpg(AsyncFace):
@@ -263,28 +256,7 @@ class Asyncpg(AsyncFace):
 
 class AsyncpgPool(Asyncpg):
     def make(self, dsn: str) -> Any:
-        settings = {**self.servers, **_POOL, "group_commit": self.group_commit}
-        return AsyncpgDualWriterPool(dsn, prefix=self.world.name, pause=self.pause, **settings)
-
-
-class PsycopgGroups(PsycopgPool):
-    group_commit = GroupCommit()
-
-
-class SqlAlchemyGroups(SqlAlchemyPool):
-    group_commit = GroupCommit()
-
-
-class AsyncSqlAlchemyGroups(AsyncSqlAlchemyPool):
-    group_commit = GroupCommit()
-
-
-class AsyncPsycopgGroups(AsyncPsycopgPool):
-    group_commit = GroupCommit()
-
-
-class AsyncpgGroups(AsyncpgPool):
-    group_commit = GroupCommit()
+        return AsyncpgDualWriterPool(dsn, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 BEFORE_THE_TRANSACTION: list[type[Face]] = [
@@ -298,11 +270,6 @@ BEFORE_THE_TRANSACTION: list[type[Face]] = [
     AsyncPsycopgPool,
     Asyncpg,
     AsyncpgPool,
-    SqlAlchemyGroups,
-    AsyncSqlAlchemyGroups,
-    PsycopgGroups,
-    AsyncPsycopgGroups,
-    AsyncpgGroups,
 ]
 FACES = [*BEFORE_THE_TRANSACTION, SessionsOfAWriter]
 POOLS: list[type[Face]] = [SqlAlchemyPool, PsycopgPool]

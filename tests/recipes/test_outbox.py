@@ -32,7 +32,6 @@ from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPa
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy import sessions_async
@@ -41,9 +40,9 @@ from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
 from tests.crash.asyncpg_scenario import dsn_of
-from tests.crash.group_styles import INSERT, OrdinaryError
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
+from tests.crash.styles import INSERT, OrdinaryError
 from tests.recipes.outboxes import (
     Open,
     assert_published,
@@ -472,7 +471,6 @@ def test_the_lease_of_a_garbage_collected_pool_expires(scenario: PsycopgScenario
     [
         ({"outbox": True}, "outbox takes Outbox"),
         ({"outbox": {"poll_ms": 20}}, "outbox takes Outbox"),
-        ({"group_commit": GroupCommit()}, "group_commit cannot be set with outbox"),
         ({"prefix": "p" * 247}, "255"),
     ],
 )

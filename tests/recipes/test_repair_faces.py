@@ -1,4 +1,4 @@
-"""The same repair on every face: blocking and asyncio, SQLAlchemy and psycopg, groups, and the recovery service."""
+"""The same repair on every face: blocking and asyncio, SQLAlchemy and psycopg, and the recovery service."""
 
 from __future__ import annotations
 
@@ -16,19 +16,15 @@ from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.recovery.service import Action
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import asyncpg_scenario
 from tests.crash.awaited import awaited_scenario
-from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
+from tests.crash.psycopg_scenario import PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario
-from tests.crash.test_group_commit import Writer, with_groups
 from tests.producer.test_tiers import TIERS
-from tests.recipes.pools import written
 from tests.recipes.repairs import delete_records
 from tests.recovery.world import service
-from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
+from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 BOUND: Final[dict[str, Any]] = {"accept_bounded_guarantee": True}
 
@@ -148,27 +144,3 @@ def test_the_recovery_service_repairs(scenario: AnyScenario) -> None:
     with scenario.writer(**BOUND) as writer:
         scenario.write(writer, 2)
     scenario.assert_both_sides_agree()
-
-
-def test_a_group_that_was_aborted_is_published_again_whole(postgres_server: PostgresServer, emulator: Emulator) -> None:
-    database = PostgresDatabase(postgres_server)
-    with awaited_psycopg_scenario(database, emulator) as made:
-        made.transactional_id = f"{unique('group')}-0"
-        strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: abort(made))
-
-        async def use(pool: AsyncPsycopgDualWriterPool) -> None:
-            writer = Writer(made, pool)
-            units = await writer.together(list(range(8)), {})
-            assert [type(unit).__name__ for unit in units] == ["AsyncPsycopgDualTransaction"] * 8
-            await writer.write(8)
-
-        with_groups(made, use, pause=strike, **BOUND)
-        assert strike.struck
-        assert written(made) == {str(number) for number in range(9)}
-        assert_in_order(made)
-    database.close()
-
-
-def assert_in_order(scenario: AwaitedPsycopgScenario) -> None:
-    records = scenario.emulator.records(scenario.topic)
-    assert [record.value for record in records] == [str(number).encode() for number in range(9)]

@@ -1,4 +1,4 @@
-"""Blocks that are stored while Kafka is away, with the writers for asyncio; pools, groups and Sessions."""
+"""Blocks that are stored while Kafka is away, with the writers for asyncio; pools and Sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
@@ -98,15 +97,15 @@ def test_a_cancellation_while_a_block_is_stored(awaited: AnyAwaited, emulator: E
     awaited.assert_both_sides_agree()
 
 
-# ---- a pool, and groups ---------------------------------------------------------------------------------------------
+# ---- a pool ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_units_of_groups_are_stored_and_published(postgres_server: PostgresServer, emulator: Emulator) -> None:
+def test_the_blocks_of_a_pool_are_stored_and_published(postgres_server: PostgresServer, emulator: Emulator) -> None:
     database = PostgresDatabase(postgres_server)
     with awaited_psycopg_scenario(database, emulator) as scenario:
-        scenario.transactional_id = f"{unique('group')}-0"
+        scenario.transactional_id = f"{unique('pool')}-0"
 
-        async def unit(pool: AsyncPsycopgDualWriterPool, number: int) -> Outcome | None:
+        async def write(pool: AsyncPsycopgDualWriterPool, number: int) -> Outcome | None:
             async with pool.transaction() as tx:
                 await tx.connection.execute(INSERT, (number, str(number)))
                 tx.send(scenario.topic, key="k", value=str(number))
@@ -118,12 +117,11 @@ def test_the_units_of_groups_are_stored_and_published(postgres_server: PostgresS
                 prefix=prefix_of(scenario),
                 bootstrap_servers=emulator.bootstrap_servers,
                 lease_ms=QUIET_LEASE_MS,
-                group_commit=GroupCommit(),
                 **AWAY,
             ) as pool:
-                assert await unit(pool, 0) is Outcome.COMMITTED
+                assert await write(pool, 0) is Outcome.COMMITTED
                 emulator.crash_node(0)
-                found = await asyncio.gather(*(unit(pool, number) for number in range(1, 20)))
+                found = await asyncio.gather(*(write(pool, number) for number in range(1, 20)))
                 assert set(found) == {Outcome.STORED}
                 emulator.start_node(0)
                 await noticed(pool.coordinator.availability)

@@ -57,9 +57,3 @@ def test_one_process_is_limited_by_its_round_trips() -> None:
     fleet = simulated(SITE, Load("one", COSTS, dual_write, workers=1), processes=1)
     around_s = 5 * SITE.network_s + 2 * SITE.replication_s + SITE.flush_s + 0.0001 + 0.002 + 0.0001
     assert fleet.rate == pytest.approx(1 / around_s, rel=0.05)
-
-
-def test_a_shared_decision_costs_one_commit() -> None:
-    alone = simulated(SITE, Load("alone", COSTS, dual_write, workers=1), processes=1)
-    grouped = simulated(SITE, Load("grouped", COSTS, dual_write, workers=1, blocks=32), processes=1)
-    assert grouped.rate > 2 * alone.rate

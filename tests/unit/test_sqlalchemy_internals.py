@@ -29,7 +29,6 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     ON_CONNECTION,
     after_statement,
     async_connection,
-    begin_nested_by,
     has_commit_listeners,
     in_transaction,
 )
@@ -189,37 +188,6 @@ def test_an_error_past_sqlalchemy_is_raised_as_sqlalchemy_would() -> None:
     method = inspect.signature(sa.Connection._handle_dbapi_exception)
     assert [*method.parameters][:6] == ["self", "e", "statement", "parameters", "cursor", "context"]
     assert method.return_annotation == "NoReturn"
-
-
-def test_a_savepoint_is_sent_by_one_method_of_the_connection() -> None:
-    """`begin_nested_by` replaces it on one Connection; it fires the event before the savepoint has a name."""
-    assert "self._savepoint = self.connection._savepoint_impl()" in inspect.getsource(sa.NestedTransaction.__init__)
-    sends = inspect.getsource(sa.Connection._savepoint_impl)
-    assert sends.index("self.dispatch.savepoint(self, name)") < sends.index("if name is None")
-    assert "._savepoint_impl(" not in inspect.getsource(sa.Connection)
-
-
-def test_a_savepoint_that_was_sent_otherwise_is_one_of_its_connection() -> None:
-    engine = sa.create_engine("sqlite://")
-    sent: list[str] = []
-    event.listen(engine, "savepoint", lambda connection, name: sent.append("event"))
-    event.listen(engine, "before_cursor_execute", lambda *arguments: sent.append(arguments[2]))
-
-    def send() -> str:
-        sent.append("savepoint")
-        return "mine"
-
-    with engine.connect() as connection:
-        connection.begin()
-        nested = begin_nested_by(connection, send)
-        assert connection.get_nested_transaction() is nested
-        with pytest.raises(sa.exc.OperationalError, match="no such savepoint: mine"):
-            nested.rollback()
-        connection.begin_nested().rollback()
-    assert sent == [
-        *("event", "savepoint", "ROLLBACK TO SAVEPOINT mine"),
-        *("event", "SAVEPOINT sa_savepoint_1", "ROLLBACK TO SAVEPOINT sa_savepoint_1"),
-    ]
 
 
 @pytest.mark.parametrize("kind", [psycopg.Connection, psycopg.AsyncConnection])

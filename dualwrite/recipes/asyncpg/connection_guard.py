@@ -67,7 +67,7 @@ class Watch(StatementWatch):
             raise TransactionEndedInsideError(CLOSED)
         if self._statement_failure is not None:
             raise self.doomed()
-        if self.is_busy:
+        if self.running > 0 or any(_is_of_a_block(name) for name in self._savepoints):
             raise IllegalStateError(UNFINISHED)
         if not self._raw.is_in_transaction():
             raise ended_past(ENDED)
@@ -77,16 +77,6 @@ class Watch(StatementWatch):
         error = doomed_by(self._statement_failure)
         error.__cause__ = self._statement_failure
         return error
-
-    @property
-    def is_busy(self) -> bool:
-        if self._raw.is_closed():
-            return False  # whatever was in progress has failed, and the next statement says why
-        return self.running > 0 or any(_is_of_a_block(name) for name in self._savepoints)
-
-    def forgive(self) -> None:
-        super().forgive()
-        self._savepoints.clear()  # only those of the part that was undone matter: others are of finished parts
 
     # -- statements ----------------------------------------------------------------------------------------------
 

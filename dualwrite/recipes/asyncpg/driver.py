@@ -174,10 +174,10 @@ async def execute(raw: Any, sql: str) -> str:
     return status
 
 
-async def roll_back(raw: Any, sql: str = "ROLLBACK") -> None:
-    """Send ROLLBACK or ROLLBACK TO. Raises TimeoutError if it takes too long; the connection must be dropped then."""
+async def roll_back(raw: Any) -> None:
+    """Send ROLLBACK. Raises TimeoutError if it takes too long; the connection must be dropped then."""
     async with asyncio.timeout(_ROLLBACK_S):  # asyncpg before 0.32 waits for a cancel request outside of its own limit
-        await execute(raw, sql)
+        await execute(raw, "ROLLBACK")
 
 
 # asyncpg describes a statement before it executes it, in a round trip of its own, and keeps that description under a

@@ -81,14 +81,6 @@ class AsyncpgTransaction(PostgresTransaction):
         if not self.is_idle or driver.is_cancelling(self._raw):
             await driver.roll_back(self._raw)
 
-    async def roll_back_to_savepoint(self, name: str) -> None:
-        self._assert_ours()
-        try:
-            await driver.roll_back(self._raw, f"ROLLBACK TO SAVEPOINT {name}")
-        except TimeoutError:
-            self._drop()  # an earlier statement, or the request to cancel it, is still in progress
-            raise
-
     def _drop(self) -> None:
         self._raw.terminate()
 

@@ -40,7 +40,6 @@ from dualwrite.recipes.core.settings import (
     WhenKafkaIsAway,
 )
 from dualwrite.recipes.core.waiting import TASKS, shield
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
@@ -70,7 +69,6 @@ class AsyncpgDualTransaction(DualWrite):
 
         `connection.transaction()` inside is a savepoint.
         """
-        self.assert_in_block()
         connection: asyncpg.Connection = self._connection
         return connection
 
@@ -193,7 +191,6 @@ class AsyncpgDualWriterPool(AsyncPooledWriter[asyncpg.Connection, AsyncpgDualTra
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        group_commit: GroupCommit | None = None,
         outbox: Outbox | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Unpack[WriterSettings],
@@ -211,7 +208,6 @@ class AsyncpgDualWriterPool(AsyncPooledWriter[asyncpg.Connection, AsyncpgDualTra
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
-            group_commit=group_commit,
             outbox=outbox,
             pause=pause,
             producer_settings=producer_settings,
@@ -228,11 +224,10 @@ class AsyncpgDualWriterPool(AsyncPooledWriter[asyncpg.Connection, AsyncpgDualTra
         super().__init__(backend, settings)
 
     def transaction(
-        self, connection: asyncpg.Connection | None = None, *, alone: bool = False
+        self, connection: asyncpg.Connection | None = None
     ) -> AbstractAsyncContextManager[AsyncpgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        As `AsyncpgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`; `alone` is as
-        there.
+        As `AsyncpgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
         """
-        return self.scope(connection, alone=alone)
+        return self.scope(connection)

@@ -182,17 +182,6 @@ class RecordBuffer:
         """Whether consumed offsets are among the entries."""
         return self._takes_offsets and any(isinstance(entry, BufferedOffsets) for entry in self._entries)
 
-    @property
-    def is_half_full(self) -> bool:
-        """Whether half of `max_buffered_bytes` is used."""
-        return self._bytes * 2 >= self._max_bytes
-
-    def absorb(self, other: RecordBuffer) -> None:
-        """Add the entries of a buffer that has taken its last one, whatever the size of both together."""
-        self._entries += other._entries
-        self._takes_offsets |= other._takes_offsets
-        self._bytes += other._bytes
-
     def close(self) -> None:
         """Refuse further records: the decision is being made."""
         self._closed = True

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError
+from dualwrite.errors import TransactionDoomedError
 from dualwrite.outcome import note_outcome, outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.block_words import say_of_block
@@ -77,19 +77,16 @@ class DualWrite:
     ) -> None:
         self.progress: Final = DualWriteProgress(database, records, uninterrupted)
         """For the steps of the dual write; not for users."""
-        self._decision = self.progress
-        self._group: int | None = None
-        self._is_over = False
 
     @property
     def transactional_id(self) -> str | None:
         """The id under which the records are sent; None before that, and for a dual write without records."""
-        return self._decision.transactional_id
+        return self.progress.transactional_id
 
     @property
     def prepared_state(self) -> PreparedTxnState:
         """The producer id and epoch that this dual write left in the state row; empty before it was prepared."""
-        return self._decision.prepared_state
+        return self.progress.prepared_state
 
     @property
     def outcome(self) -> Outcome | None:
@@ -100,33 +97,7 @@ class DualWrite:
 
         It is also set when this process resolves a lost commit later, for example at the next dual write under the id.
         """
-        return self._decision.outcome
-
-    @property
-    def group(self) -> int | None:
-        """The number, in this process, of the group with which it is committed; None if it is committed alone."""
-        return self._group
-
-    def join(self, group: int) -> None:
-        """Become a block of a group; for the steps of the dual write."""
-        self._group = group
-
-    def end_in_group(self, decision: DualWriteProgress | None) -> None:
-        """End the block, which the dual write of its group decides, or which is rolled back if that is None."""
-        self._is_over = True
-        self.progress.records.close()
-        if decision is None:
-            self.progress.outcome = Outcome.ROLLED_BACK
-        else:
-            self._decision = decision
-
-    def assert_in_block(self) -> None:
-        """Raise IllegalStateError after a block of a group, whose connection may serve another block by then."""
-        if self._is_over:
-            raise IllegalStateError(
-                "this block has ended, and its connection may serve another block of its group; nothing was done: send "
-                "and execute inside the `with` block"
-            )
+        return self.progress.outcome
 
     def tell(self, error: BaseException) -> None:
         """Note the outcome for `error.outcome`; an interruption, such as CancelledError, gets a note to read, too."""
@@ -143,13 +114,13 @@ class DualWrite:
     @property
     def _ended_as(self) -> Outcome:
         """The outcome of a block that has ended, as far as it can be said."""
-        progress = self._decision
+        progress = self.progress
         if progress.outcome is not None:
             return progress.outcome
         return Outcome.UNKNOWN if progress.database.commit_was_sent else Outcome.ROLLED_BACK
 
     def _outcome_note(self) -> str:
-        progress = self._decision
+        progress = self.progress
         if progress.outcome is Outcome.ROLLED_BACK:
             return "The dual write is rolled back: neither database nor Kafka is changed."
         if progress.outcome is Outcome.COMMITTED:
@@ -188,8 +159,6 @@ class DualWrite:
         commits. Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed,
         and IllegalStateError after the block has ended, which includes `before_commit` hooks.
         """
-        if self._is_over:
-            self.assert_in_block()
         try:
             return self.progress.records.send(topic, value, key, headers, partition, timestamp_ms)
         except BaseException as error:
@@ -198,7 +167,6 @@ class DualWrite:
 
     def send_offsets(self, offsets: Mapping[Any, Any] | Iterable[Any], group_metadata: Any) -> None:
         """Commit consumed offsets as part of this dual write (KIP-447); see `Producer.send_offsets_to_transaction`."""
-        self.assert_in_block()
         try:
             self.progress.records.send_offsets(offsets, group_metadata)
         except BaseException as error:

@@ -8,14 +8,13 @@ Where it cannot work, the dual write is refused, unless the bound is accepted by
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest
-from dualwrite.errors import KafkaError, RetriableError, UnsupportedByBrokerError
+from dualwrite.errors import RetriableError, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -24,10 +23,6 @@ from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.telemetry import NoManifest
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
-
-
-LookUp = Callable[[Collection[str]], Awaitable[Mapping[str, TopicDescription]]]
-"""Returns whether topics can be read, and how their logs are cleaned."""
 
 _REDO: Final = ', or keep the records in the database with redo="database"'
 
@@ -113,22 +108,6 @@ class Repairability:
         new = self._new_topics(entries, self.bounded)
         return await self._look_up(new, kafka) if new else ()
 
-    async def check_early(self, entries: Iterable[BufferedRecord | BufferedOffsets], look_up: LookUp) -> None:
-        """Check a part of a dual write that can still be left out of it, as far as the brokers are known.
-
-        Raises UnsupportedByBrokerError as `check` does, which follows anyway: so nothing is raised if no broker
-        responds.
-        """
-        guarantee = self.bounded
-        if guarantee is None:
-            return
-        new = self._new_topics(entries, guarantee)
-        if new:
-            described: Mapping[str, TopicDescription] = {}
-            with suppress(KafkaError):
-                described = await look_up(new)
-            self._learn(described, guarantee)
-
     def _new_topics(self, entries: Iterable[BufferedRecord | BufferedOffsets], guarantee: Guarantee) -> Collection[str]:
         """Return the topics that have not been checked yet. Raises UnsupportedByBrokerError for consumed offsets."""
         new: dict[str, None] = {}
@@ -147,10 +126,8 @@ class Repairability:
 
     async def _look_up(self, topics: Collection[str], kafka: KafkaParticipant) -> list[str]:
         """Look the topics up; return those that cannot be seen. A refused topic is looked up again at its next use."""
-        return self._learn(await kafka.describe_topics(topics), kafka.guarantee)
-
-    def _learn(self, described: Mapping[str, TopicDescription], guarantee: Guarantee) -> list[str]:
-        self._refuse(described, guarantee)
+        described = await kafka.describe_topics(topics)
+        self._refuse(described, kafka.guarantee)
         for topic, found in described.items():
             if found.is_readable and found.is_compacted is None:
                 self._warn_once(topic, _POLICY_NOT_KNOWN, topic, found.why_not_known)

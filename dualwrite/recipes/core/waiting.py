@@ -14,11 +14,8 @@ from typing import Any, Final, Protocol, TypeVar
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.kafka_participant import (
     AsyncKafkaParticipant,
-    AsyncTopicLookUp,
     BlockingKafkaParticipant,
-    BlockingTopicLookUp,
     KafkaParticipant,
-    TopicLookUp,
 )
 from dualwrite.recipes.core.kafka_watch import IoThreadWatch, KafkaWatch, TaskWatch
 
@@ -84,9 +81,7 @@ class Waiting:
     uninterrupted: Uninterrupted
     new_watch: Callable[[], KafkaWatch]
     """Creates what watches for Kafka's return."""
-    new_look_up: Callable[[Mapping[str, Any]], TopicLookUp]
-    """Creates what looks topics up, from the settings of a producer without transactions."""
 
 
-THREADS: Final = Waiting(BlockingKafkaParticipant, blocking.sleep, direct, IoThreadWatch, BlockingTopicLookUp)
-TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield, TaskWatch, AsyncTopicLookUp)
+THREADS: Final = Waiting(BlockingKafkaParticipant, blocking.sleep, direct, IoThreadWatch)
+TASKS: Final = Waiting(AsyncKafkaParticipant, asyncio.sleep, shield, TaskWatch)

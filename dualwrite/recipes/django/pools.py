@@ -20,7 +20,6 @@ _log = logging.getLogger(__name__)
 SETTING: Final = "DUALWRITE"
 
 _NOT_FOR_DJANGO: Final = {
-    "group_commit": "each transaction of Django has a connection of its own, and a group shares one",
     "transactional_id": "a pool makes its ids from `prefix`",
 }
 

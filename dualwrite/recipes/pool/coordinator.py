@@ -198,10 +198,6 @@ class OutboxBlock(PooledBlock):
             await commit_database_alone(write)
 
 
-def _no_groups() -> int:
-    return 0
-
-
 class PoolCoordinator:
     """Carries out dual writes under the slots of one prefix, at most `max_writers` at a time."""
 
@@ -237,8 +233,6 @@ class PoolCoordinator:
         self._tally = settings.tally
         self._last_block_bell = runtime.bell()
         self.is_of_this_process = True
-        self.waiting_for_group: Callable[[], int] = _no_groups
-        """Returns how many blocks wait for their turn in a group."""
         self.maintenance: Final = PoolMaintenance(
             settings.prefix,
             registry=self.registry,
@@ -259,7 +253,6 @@ class PoolCoordinator:
         return self._counts.status(
             self._max_writers,
             self.registry.places(),
-            self.waiting_for_group(),
             self._tally,
             self.availability.away,
             self.maintenance.refused_of_dead,
@@ -357,13 +350,9 @@ class PoolCoordinator:
             await bell.wait(remaining_s)
         if not turn.granted:
             self.registry.end_turn(turn)
-            self.count_timeout()
+            self._counts.timeouts += 1
+            count_timeout(self.prefix)
             raise self._timeout()
-
-    def count_timeout(self) -> None:
-        """Count a block that has waited in vain."""
-        self._counts.timeouts += 1
-        count_timeout(self.prefix)
 
     def _timeout(self) -> PoolTimeoutError:
         places = self.registry.places()

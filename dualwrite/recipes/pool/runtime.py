@@ -41,9 +41,6 @@ class Runtime(Protocol):
     def spawn(self, name: str, steps: Steps) -> Background:
         """Run `steps` in the background."""
 
-    async def carry_out(self, name: str, steps: Steps) -> None:
-        """Carry out `steps` that concern others too: in this thread, or in a task whose end is not waited for."""
-
 
 class _ThreadBell:
     """A lock that is held until it rings: an Event would make one for each wait."""
@@ -95,9 +92,6 @@ class ThreadRuntime:
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundThread(name, steps)
 
-    async def carry_out(self, name: str, steps: Steps) -> None:
-        await steps()
-
 
 class _TaskBell:
     def __init__(self) -> None:
@@ -146,9 +140,6 @@ class _BackgroundTask:
 class TaskRuntime:
     """A runtime on tasks of the running event loop."""
 
-    def __init__(self) -> None:
-        self._carried_out: set[asyncio.Task[None]] = set()  # the loop keeps only weak references
-
     def bell(self) -> Bell:
         return _TaskBell()
 
@@ -157,8 +148,3 @@ class TaskRuntime:
 
     def spawn(self, name: str, steps: Steps) -> Background:
         return _BackgroundTask(name, steps)
-
-    async def carry_out(self, name: str, steps: Steps) -> None:
-        task = asyncio.get_running_loop().create_task(steps(), name=name)
-        self._carried_out.add(task)
-        task.add_done_callback(self._carried_out.discard)

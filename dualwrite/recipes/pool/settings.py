@@ -30,7 +30,6 @@ from dualwrite.recipes.core.settings import (
 from dualwrite.recipes.core.store import Database, OutboxDatabase
 from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.outbox_settings import Outbox
@@ -38,8 +37,6 @@ from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.status import Counts
 
 _LEAST_LEASE_MS: Final = 100
-
-_OF_TRANSACTIONS: Final = ("transaction_two_phase_commit_enable", "transaction_timeout_ms")
 
 _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
 """How long the background waits for a row that the connection of a dead process may still lock."""
@@ -73,7 +70,6 @@ class PoolSettings:
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        group_commit: GroupCommit | None = None,
         outbox: Outbox | None = None,
         pause: PauseHook | None,
         producer_settings: Mapping[str, Any],
@@ -84,8 +80,7 @@ class PoolSettings:
         self.max_writers: Final = _at_least(1, "max_writers", max_writers)
         self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", acquire_timeout_ms)
         self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", lease_ms)
-        self.group_commit: Final = _group_commit(group_commit)
-        self.outbox: Final = _outbox(outbox, self.prefix, group_commit)
+        self.outbox: Final = _outbox(outbox, self.prefix)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)
@@ -101,8 +96,6 @@ class PoolSettings:
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
         )
-        self.connection: Final = {name: value for name, value in kafka.producer.items() if name not in _OF_TRANSACTIONS}
-        """The settings of a producer without transactions, which reaches the same brokers."""
         self.tally: Final = Tally()
         self.repairability: Final = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
 
@@ -199,20 +192,12 @@ class PoolSettings:
         return made
 
 
-def _outbox(value: Any, prefix: str, group_commit: GroupCommit | None) -> Outbox | None:
+def _outbox(value: Any, prefix: str) -> Outbox | None:
     if value is None:
         return None
     if not isinstance(value, Outbox):
         raise ConfigError(f"outbox takes Outbox(...) or None, not {value!r}")
-    if group_commit is not None:
-        raise ConfigError("group_commit cannot be set with outbox, whose blocks commit the database alone")
     checked_transactional_id(outbox_id_of(prefix))
-    return value
-
-
-def _group_commit(value: Any) -> GroupCommit | None:
-    if value is not None and not isinstance(value, GroupCommit):
-        raise ConfigError(f"group_commit takes GroupCommit(...) or None, not {value!r}")
     return value
 
 

@@ -34,7 +34,7 @@ class PoolStatus:
     recovered_total: int
     """Slots of this process and of dead processes that were resolved."""
     timeouts_total: int
-    """How many blocks waited in vain for an id, or for their turn in a group."""
+    """How many blocks waited in vain for an id."""
     background_failures_total: int
     last_background_error: str | None
     """The last error of the background; None again after a round without errors."""
@@ -97,7 +97,6 @@ class Counts:
         self,
         max_writers: int,
         places: Places,
-        waiting_for_group: int,
         tally: Tally,
         away: Away | None,
         refused_of_dead: tuple[RefusedBlock, ...],
@@ -110,7 +109,7 @@ class Counts:
             max_writers=max_writers,
             in_use=places.in_use,
             idle=places.idle,
-            waiting=places.waiting + waiting_for_group,
+            waiting=places.waiting,
             set_aside=places.set_aside,
             leased_total=self.leased,
             lost_total=self.lost,

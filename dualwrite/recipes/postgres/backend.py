@@ -16,9 +16,7 @@ from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections
-from dualwrite.recipes.postgres.grouped import PostgresGroup
 from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
-from dualwrite.recipes.sql.isolation import keeps_a_snapshot
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, checked_schema
 from dualwrite.recipes.writer import Use
@@ -151,17 +149,6 @@ class PostgresPoolBackend(PostgresBackend[ConnectionT, TxT]):
     background: Connections
     leases_inside_blocks: Final = True
     connect_first: Final = None
-
-    def assert_groups(self) -> None:
-        """Raise nothing: PostgreSQL has savepoints."""
-
-    async def begin_group(self, records: RecordBuffer) -> PostgresGroup[TxT]:
-        transaction: PostgresTransaction = await self.database.transaction(None, records, self._assert_sees_now)
-        return PostgresGroup(transaction, records, self._handle, self.waiting.uninterrupted)
-
-    async def _assert_sees_now(self, connection: Any) -> None:
-        if await self.database.keeps_a_snapshot(connection):
-            raise keeps_a_snapshot()
 
     def begin_life(self) -> None:
         """Create the database and its connections for this process."""

@@ -10,7 +10,6 @@ from typing import Final, NoReturn
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sql.settings_changed import changes_settings
 from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of
 
 
@@ -22,8 +21,6 @@ class StatementWatch(ABC):
         self._refused_ending: BaseException | None = None
         self._statement_failure: BaseException | None = None
         self._is_closed = False
-        self.has_changed_settings = False
-        """Whether a statement has changed settings, which hold for the rest of the transaction."""
 
     @abstractmethod
     def start(self) -> None:
@@ -36,15 +33,6 @@ class StatementWatch(ABC):
     @abstractmethod
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
-
-    @property
-    @abstractmethod
-    def is_busy(self) -> bool:
-        """Whether a statement of the block, or a `connection.transaction()`, is in progress."""
-
-    def follow(self, records: RecordBuffer) -> None:
-        """Notify `records` from now on."""
-        self._records = records
 
     def close(self) -> None:
         """Refuse further statements: the decision is being made, and the records of the block are complete."""
@@ -59,10 +47,6 @@ class StatementWatch(ABC):
         if failure is not None:
             raise doomed_by(failure) from failure
 
-    def forgive(self) -> None:
-        """Forget refusals and failures, because a rollback to our savepoint has undone them."""
-        self._refused_ending = self._statement_failure = None
-
     # -- statements ----------------------------------------------------------------------------------------------
 
     # No `with`: it would be a large part of the cost of a short statement.
@@ -70,8 +54,6 @@ class StatementWatch(ABC):
     def _before(self, text: str) -> TransactionControl:
         """Check a statement that is about to be executed. Return what it does to the transaction, for `after`."""
         control = control_of(text, POSTGRES)
-        if changes_settings(text):
-            self.has_changed_settings = True
         if control.steps:
             try:
                 control.assert_may_be_sent(text)

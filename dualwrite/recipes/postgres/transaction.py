@@ -17,7 +17,6 @@ from dualwrite.errors import (
     TransactionDoomedError,
 )
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import sqlstate_of, warn_of_drop
 from dualwrite.recipes.core.store import (
     Added,
@@ -272,19 +271,6 @@ class PostgresTransaction(ABC):
         """Raise a RecipeError or IllegalStateError if this transaction cannot be the decision."""
         self._watch.assert_intact()
 
-    def forgive(self) -> None:
-        """Forget the error that `assert_intact` would raise: a rollback to our savepoint has undone its cause."""
-        self._watch.forgive()
-
-    def follow(self, records: RecordBuffer) -> None:
-        """Notify `records` of savepoints and refusals from now on."""
-        self._watch.follow(records)
-
-    @property
-    def has_changed_settings(self) -> bool:
-        """Whether a statement has changed settings, which hold for the rest of the transaction."""
-        return self._watch.has_changed_settings
-
     async def flush(self) -> None:
         self._watch.assert_intact()  # a connection does not hold statements back
         self._watch.close()
@@ -501,21 +487,6 @@ class PostgresTransaction(ABC):
         found = await self.rows(sql, parameters or {})
         value: str | None = found[0][0] if found else None
         return value
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a statement, a COPY or a stream of the block is in progress."""
-        return self._watch.is_busy
-
-    async def savepoint(self, name: str) -> None:
-        await self._script(f"SAVEPOINT {name}")
-
-    def savepoint_ahead(self, name: str) -> bool:
-        """Set a savepoint whose response is read with the next statement. Return False if it cannot be sent now."""
-        return False
-
-    async def roll_back_to_savepoint(self, name: str) -> None:
-        await self._script(f"ROLLBACK TO SAVEPOINT {name}")
 
     async def query(self, steps: Query[ResultT]) -> ResultT:
         """Execute the statements of `steps`, and return their result."""

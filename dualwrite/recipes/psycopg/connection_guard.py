@@ -32,11 +32,9 @@ from dualwrite.recipes.postgres.statement_watch import (
 )
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
-    PipelinedStatement,
     is_in_transaction_block,
     is_plain,
     is_two_phase,
-    send_ahead,
 )
 from dualwrite.recipes.sql.transaction_control import TransactionControl, postgres_savepoint
 
@@ -92,7 +90,6 @@ class Watch(StatementWatch):
         super().__init__(records)
         self._connection: Any = connection
         self._cursor_factory: Any = None
-        self._ahead: PipelinedStatement | None = None
         self._nested = 0
 
     def start(self) -> None:
@@ -111,15 +108,11 @@ class Watch(StatementWatch):
         attributes = vars(self._connection)
         if attributes.get(_WATCH) is self:
             self._connection.cursor_factory = self._cursor_factory
-            if self._ahead is not None:
-                self._ahead.forget()
             for name in _REPLACED:  # of which _WATCH is the last: until then, this can be repeated
                 attributes.pop(name, None)
 
     def assert_intact(self) -> None:
         self._assert_nothing_refused()
-        if self._ahead is not None and self._ahead.is_pending:
-            return  # all earlier statements have responses, and nothing was sent after it
         if self._connection.pgconn.pipeline_status != pq.PipelineStatus.OFF:
             raise IllegalStateError(_PIPELINE_OPEN)
         status = self._connection.pgconn.transaction_status
@@ -131,29 +124,6 @@ class Watch(StatementWatch):
             raise ended_past(ENDED)
         if self._nested or status == _ACTIVE or self._connection.lock.locked():
             raise IllegalStateError(UNFINISHED)
-
-    # -- a statement sent ahead -----------------------------------------------------------------------------------
-
-    @property
-    def is_busy(self) -> bool:
-        return bool(self._nested) or (not self._has_sent_ahead and is_busy(self._connection))
-
-    @property
-    def _has_sent_ahead(self) -> bool:
-        return self._ahead is not None and self._ahead.is_pending
-
-    def send_ahead(self, sql: str) -> bool:
-        """Send a statement whose response is read with the next one. Return False if it cannot be sent now."""
-        ahead = send_ahead(self._connection, sql)
-        if ahead is None:
-            return False
-        self._ahead = ahead
-        return True
-
-    def forget_ahead(self) -> None:
-        """Restore the connection after a statement that was sent ahead and whose error no longer matters."""
-        if self._ahead is not None and not self._ahead.is_pending:
-            self._ahead.forget()
 
     # -- statements ----------------------------------------------------------------------------------------------
 

@@ -152,11 +152,3 @@ class PsycopgTransaction(PostgresTransaction):
             with connection.lock:
                 answer = connection.wait(steps)
         return answer
-
-    def savepoint_ahead(self, name: str) -> bool:
-        self._assert_ours()
-        return self._watch.send_ahead(f"SAVEPOINT {name}")
-
-    async def roll_back_to_savepoint(self, name: str) -> None:
-        self._watch.forget_ahead()
-        await super().roll_back_to_savepoint(name)

@@ -35,7 +35,6 @@ from dualwrite.recipes.core.settings import (
     WhenKafkaIsAway,
 )
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
@@ -61,7 +60,6 @@ class PsycopgDualTransaction(DualWrite):
     @property
     def connection(self) -> psycopg.Connection[Any]:
         """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint."""
-        self.assert_in_block()
         assert isinstance(self._connection, psycopg.Connection)
         return self._connection
 
@@ -189,7 +187,6 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        group_commit: GroupCommit | None = None,
         outbox: Outbox | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Unpack[WriterSettings],
@@ -207,7 +204,6 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
-            group_commit=group_commit,
             outbox=outbox,
             pause=pause,
             producer_settings=producer_settings,
@@ -224,7 +220,7 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         super().__init__(backend, settings)
 
     def transaction(
-        self, connection: psycopg.Connection[Any] | None = None, *, alone: bool = False
+        self, connection: psycopg.Connection[Any] | None = None
     ) -> AbstractContextManager[PsycopgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
@@ -232,11 +228,8 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         records; if the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
         Blocks that wait for one get it in the order of their requests.
 
-        With `group_commit` it may share its commits with other blocks (docs/pool.md), unless it is `alone` or
-        `connection` is given; then GroupGivenUpError is raised if another block of the group took too long.
-
         Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
         whose id was lost to another process before the decision goes on under another id, and raises FencedError
         only if that happens repeatedly.
         """
-        return self.scope(connection, alone=alone)
+        return self.scope(connection)

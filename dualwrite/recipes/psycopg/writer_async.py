@@ -36,7 +36,6 @@ from dualwrite.recipes.core.settings import (
     WhenKafkaIsAway,
 )
 from dualwrite.recipes.core.waiting import TASKS, shield
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
@@ -68,7 +67,6 @@ class AsyncPsycopgDualTransaction(DualWrite):
     @property
     def connection(self) -> psycopg.AsyncConnection[Any]:
         """The connection whose transaction is the decision. `connection.transaction()` inside is a savepoint."""
-        self.assert_in_block()
         assert isinstance(self._connection, psycopg.AsyncConnection)
         return self._connection
 
@@ -176,7 +174,6 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        group_commit: GroupCommit | None = None,
         outbox: Outbox | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Unpack[WriterSettings],
@@ -194,7 +191,6 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
-            group_commit=group_commit,
             outbox=outbox,
             pause=pause,
             producer_settings=producer_settings,
@@ -211,11 +207,10 @@ class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any],
         super().__init__(backend, settings)
 
     def transaction(
-        self, connection: psycopg.AsyncConnection[Any] | None = None, *, alone: bool = False
+        self, connection: psycopg.AsyncConnection[Any] | None = None
     ) -> AbstractAsyncContextManager[AsyncPsycopgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        As `AsyncPsycopgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`; `alone` is as
-        there.
+        As `AsyncPsycopgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
         """
-        return self.scope(connection, alone=alone)
+        return self.scope(connection)

@@ -47,27 +47,6 @@ class SocketTimeout:
                 self._socket.shutdown(socket.SHUT_RDWR)
 
 
-class SocketCut:
-    """Shuts the socket of `connection` down from another thread than the one that uses the connection."""
-
-    def __init__(self, connection: Any) -> None:
-        self._socket = _duplicate(fileno_of(connection))
-        self._ending = threading.Lock()
-
-    def cut(self) -> None:
-        """Shut the socket down; does nothing after `close`."""
-        with self._ending, suppress(OSError):  # the connection was already lost
-            if self._socket is not None:
-                self._socket.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Leave the connection alone from now on. Harmless when repeated."""
-        with self._ending:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
-
-
 def fileno_of(connection: Any) -> int | None:
     """Return the file descriptor of a connection's socket, or None if the driver does not expose it.
 

@@ -18,16 +18,14 @@ from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting, interrupted_by
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sql.isolation import keeps_a_snapshot
 from dualwrite.recipes.sql.outbox_statements import BlocksOfAnyId, OutboxTable
-from dualwrite.recipes.sqlalchemy.drivers import DRIVERS_THAT_MARK, Carry, here
+from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
     background_engine,
+    keeps_a_snapshot,
     locks_whole_database,
 )
-from dualwrite.recipes.sqlalchemy.engines import keeps_a_snapshot as keeps_a_snapshot_now
-from dualwrite.recipes.sqlalchemy.grouped import GroupedTransaction
 from dualwrite.recipes.sqlalchemy.outbox_table import SqlAlchemyOutbox
 from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
@@ -231,11 +229,6 @@ class SqlAlchemyDatabase:
         return SqlAlchemyPort(transaction, self._store, self._redo, self._outbox, self._carry)
 
 
-def _end(transaction: SqlAlchemyTransaction) -> None:
-    transaction.rollback()
-    transaction.close()
-
-
 class CarryOut(Protocol):
     """Carries out the steps of a dual write inside a call of SQLAlchemy, and returns their result."""
 
@@ -274,7 +267,7 @@ class SqlAlchemyBackend:
 
     async def take_slot_before_snapshot(self, use: Use, connection: sa.Connection | None, tx: DualWrite) -> None:
         """Take the block's slot now if the connection keeps a snapshot; roll `tx` back and close it if that fails."""
-        if connection is None or not keeps_a_snapshot_now(connection):
+        if connection is None or not keeps_a_snapshot(connection):
             return
         try:
             await use.take_slot()
@@ -295,23 +288,6 @@ class SqlAlchemyBackend:
             await self._carry(self.background_engine.dispose)
 
     # ---- for pools ------------------------------------------------------------------------------------------
-
-    def assert_groups(self) -> None:
-        """Raise ConfigError unless this is PostgreSQL with psycopg, for which groups are tested."""
-        dialect = self.engine.dialect
-        if dialect.name != "postgresql" or dialect.driver not in DRIVERS_THAT_MARK:
-            raise ConfigError(
-                f"{self.name} cannot carry {Feature.GROUP_COMMIT} on {dialect.name}+{dialect.driver}: it is made for "
-                "PostgreSQL with psycopg (postgresql+psycopg://); leave group_commit out"
-            )
-
-    async def _begun_group(self, connection: sa.Connection, records: RecordBuffer) -> GroupedTransaction:
-        """Begin a group's transaction on a new Connection, which is closed if that fails."""
-        transaction = await self._carry(partial(GroupedTransaction, connection, self.engine, records, owned=True))
-        if keeps_a_snapshot_now(connection):
-            await self.waiting.uninterrupted(_carried(self._carry, lambda: _end(transaction)))
-            raise keeps_a_snapshot()
-        return transaction
 
     def begin_life(self) -> None:
         """Create the background's engine and the database on it, for this process."""

@@ -27,7 +27,6 @@ from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncConnection
 
-    from dualwrite.recipes.psycopg.driver import PipelinedStatement
 
 ResultT = TypeVar("ResultT")
 
@@ -398,13 +397,6 @@ def async_connection(connection: sa.Connection) -> AsyncConnection:
     return AsyncConnection._retrieve_proxy_for_target(connection)  # noqa: SLF001
 
 
-def has_failed(connection: sa.Connection) -> bool:
-    """Return whether psycopg reports that a failed statement has doomed the transaction, or the connection is lost."""
-    if connection.invalidated or connection.closed:
-        return True
-    return driver_connection(connection).pgconn.transaction_status in _PSYCOPG_FAILED
-
-
 def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
     """Return the first value of a statement, a text, at a quarter of what SQLAlchemy costs.
 
@@ -458,38 +450,6 @@ def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str
     except BaseException as error:
         _raise_as_sqlalchemy(connection, error, sql)
     return text
-
-
-def savepoint_ahead(connection: sa.Connection, name: str) -> PipelinedStatement | None:
-    """Send a savepoint on psycopg, whose response the next statement reads, at a tenth of what SQLAlchemy costs.
-
-    None if it was not sent: the connection is not between two statements of a transaction, or it is lost.
-    """
-    from dualwrite.recipes.psycopg.driver import send_ahead
-
-    return send_ahead(driver_connection(connection), f"SAVEPOINT {name}")
-
-
-def read_ahead(connection: sa.Connection) -> None:
-    """Read the response to a savepoint that was sent ahead, by an empty statement. Raises what SQLAlchemy would."""
-    _value(connection, driver_connection(connection), "")
-
-
-def begin_nested_by(connection: sa.Connection, send: Callable[[], str]) -> sa.NestedTransaction:
-    """Do what `begin_nested` of the Connection does, but let `send` send the savepoint, and return its name."""
-
-    def savepoint() -> str:
-        connection.dispatch.savepoint(connection, None)  # without a name, as SQLAlchemy does
-        return send()
-
-    vars(connection)[_SAVEPOINT] = savepoint
-    try:
-        return connection.begin_nested()
-    finally:
-        del vars(connection)[_SAVEPOINT]
-
-
-_SAVEPOINT: Final = "_savepoint_impl"  # the method of Connection by which `begin_nested` sends a savepoint
 
 
 def in_transaction(driver: Any) -> bool | None:

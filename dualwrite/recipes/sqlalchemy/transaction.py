@@ -214,7 +214,6 @@ def _commit_has_begun(connection: sa.Connection) -> None:
 # The attribute of a Session under which the listeners below find the transaction that it is part of. They listen to all
 # Sessions, from the start: to make and remove listeners for each block costs more than the block's own statement.
 _ATTRIBUTE = "_dualwrite_transaction"
-_OWN_LISTENERS_OF_SESSIONS = 1  # to "before_commit"
 
 
 def follow_session(session: Session, transaction: SqlAlchemyTransaction) -> None:
@@ -231,14 +230,7 @@ def forget_session(session: Session) -> None:
 def _after_begin(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
     ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
     if ours is not None:
-        ours.session_began(connection)
-
-
-@event.listens_for(Session, "before_commit")
-def _before_session_commit(session: Session) -> None:
-    ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
-    if ours is not None:
-        ours.session_commits(session)
+        ours.refuse_second_database(connection)
 
 
 @event.listens_for(Session, "after_transaction_create")
@@ -248,12 +240,8 @@ def _after_transaction_create(session: Session, transaction: SessionTransaction)
     A Session would wait for the first statement, so that records before it would come before the savepoint, and a
     statement on a Connection that the application holds would not be in it at all.
     """
-    ours: SqlAlchemyTransaction | None = vars(session).get(_ATTRIBUTE)
-    if ours is not None:
-        if transaction.nested:
-            session.connection()
-        else:
-            ours.session_begins(session)
+    if transaction.nested and _ATTRIBUTE in vars(session):
+        session.connection()
 
 
 def _on_error(context: ExceptionContext) -> None:
@@ -596,7 +584,7 @@ class SqlAlchemyTransaction:
     @property
     def has_hooks(self) -> bool:
         """Whether functions of the application are called inside the commit."""
-        if self.session is not None and len(self.session.dispatch.before_commit) != _OWN_LISTENERS_OF_SESSIONS:
+        if self.session is not None and self.session.dispatch.before_commit:
             return True
         return has_commit_listeners(self.connection)
 
@@ -650,16 +638,6 @@ class SqlAlchemyTransaction:
         # Taken from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint.
         if self._control is not None and self._control.steps:
             self._control.follow(self._records)
-
-    def session_begins(self, session: Session) -> None:
-        """Take note that a Session which is part of the transaction begins one of its own, on no connection yet."""
-
-    def session_began(self, connection: sa.Connection) -> None:
-        """Take note that a Session which is part of the transaction uses a connection."""
-        self.refuse_second_database(connection)
-
-    def session_commits(self, session: Session) -> None:
-        """Take note that a Session which is part of the transaction commits, or releases a savepoint."""
 
     def refuse_second_database(self, connection: sa.Connection) -> None:
         """Raise IllegalStateError if the Session uses another connection."""

@@ -38,13 +38,11 @@ from dualwrite.recipes.core.settings import (
     check_engine,
 )
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import here
-from dualwrite.recipes.sqlalchemy.grouped import SqlAlchemyGroup
 from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter, Use
 from dualwrite.settings import WriterSettings
@@ -70,21 +68,13 @@ class DualTransaction(DualWrite):
     @property
     def session(self) -> Session:
         """The Session of this dual write. Raises IllegalStateError on a bare Connection."""
-        if self._is_over:
-            self.assert_in_block()
         if self._session is None:
             raise IllegalStateError("this dual write runs on a Connection; use tx.connection")
-        return self._session
-
-    def session_of_block(self) -> Session:
-        """Return the Session, even after the block; for the steps of the dual write."""
-        assert self._session is not None, "a block of a group has one"
         return self._session
 
     @property
     def connection(self) -> sa.Connection:
         """The Connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
-        self.assert_in_block()
         return self._transaction.connection if self._session is None else self._session.connection()
 
     @contextmanager
@@ -93,7 +83,6 @@ class DualTransaction(DualWrite):
 
         Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
-        self.assert_in_block()
         with (self._session or self._transaction.connection).begin_nested():
             yield self
 
@@ -133,23 +122,6 @@ class ThreadBackend(SqlAlchemyBackend):
         if use.needs_slot_early:
             await self.take_slot_before_snapshot(use, transaction.connection, tx)
         return tx
-
-    async def begin_group(self, records: RecordBuffer) -> SqlAlchemyGroup[DualTransaction]:
-        database = self.database
-        transaction = await self._begun_group(self.engine.connect(), records)
-
-        def new_block(records: RecordBuffer) -> DualTransaction:
-            return DualTransaction(transaction, database, records, self._session_factory())
-
-        return SqlAlchemyGroup(
-            transaction,
-            database.transaction(transaction),
-            records,
-            carry=here,
-            uninterrupted=self.waiting.uninterrupted,
-            new_block=new_block,
-            session_of=DualTransaction.session_of_block,
-        )
 
 
 class DualWriter(OneIdWriter[Bind, DualTransaction]):
@@ -242,8 +214,7 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
     of a process that is gone are recovered in the background `lease_ms` after it last renewed its leases. A
     block needs an id only when it ends, and only if it has records.
 
-    `acquire_timeout_ms` is how long a block waits for an id, or for its turn in a group. With `group_commit` blocks
-    share their commits. The other settings are `DualWriter`'s.
+    `acquire_timeout_ms` is how long a block waits for an id. The other settings are `DualWriter`'s.
 
     May be used by several threads. After a fork the child has a separate pool; running blocks stay with the parent.
     """
@@ -269,7 +240,6 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        group_commit: GroupCommit | None = None,
         outbox: Outbox | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Unpack[WriterSettings],
@@ -288,7 +258,6 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
-            group_commit=group_commit,
             outbox=outbox,
             pause=pause,
             producer_settings=producer_settings,
@@ -296,18 +265,15 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         backend = ThreadBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=True)
         super().__init__(backend, settings)
 
-    def transaction(self, bind: Bind | None = None, *, alone: bool = False) -> AbstractContextManager[DualTransaction]:
+    def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
         As `DualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has records; on
         SQLite, and if the database connection keeps a snapshot (REPEATABLE READ and above), before its first
         statement. Blocks that wait for one get it in the order of their requests.
 
-        With `group_commit` it may share its commits with other blocks (docs/pool.md), unless it is `alone` or `bind`
-        is given; then GroupGivenUpError is raised if another block of the group took too long.
-
         Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
         whose id was lost to another process before the decision goes on under another id, and raises FencedError
         only if that happens repeatedly.
         """
-        return self.scope(bind, alone=alone)
+        return self.scope(bind)

@@ -42,13 +42,11 @@ from dualwrite.recipes.core.settings import (
     check_engine,
 )
 from dualwrite.recipes.core.waiting import TASKS, shield
-from dualwrite.recipes.pool.group_settings import GroupCommit
 from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import async_connection
-from dualwrite.recipes.sqlalchemy.grouped import SqlAlchemyGroup
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
 from dualwrite.settings import WriterSettings
@@ -103,8 +101,6 @@ class AsyncDualTransaction(DualWrite):
     @property
     def session(self) -> AsyncSession:
         """The AsyncSession of this dual write. Raises IllegalStateError on a bare AsyncConnection."""
-        if self._is_over:
-            self.assert_in_block()
         if not isinstance(self._bound, AsyncSession):
             raise IllegalStateError("this dual write runs on an AsyncConnection; use tx.connection")
         return self._bound
@@ -112,18 +108,11 @@ class AsyncDualTransaction(DualWrite):
     @property
     def connection(self) -> AsyncConnection:
         """The connection whose transaction is the decision; within `session.begin_nested()` it is in the savepoint."""
-        self.assert_in_block()
         return async_connection(self._transaction.connection) if isinstance(self._bound, AsyncSession) else self._bound
-
-    def session_of_block(self) -> Session:
-        """Return the Session behind the AsyncSession, even after the block; for the steps of the dual write."""
-        assert isinstance(self._bound, AsyncSession), "a block of a group has one"
-        return self._bound.sync_session
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
         """Begin a part that may fail by itself, as `DualTransaction.savepoint`."""
-        self.assert_in_block()
         async with self._bound.begin_nested():
             yield self
 
@@ -166,25 +155,6 @@ class TaskBackend(SqlAlchemyBackend):
         if use.needs_slot_early:
             await self.take_slot_before_snapshot(use, transaction.connection, tx)
         return tx
-
-    async def begin_group(self, records: RecordBuffer) -> SqlAlchemyGroup[AsyncDualTransaction]:
-        database = self.database
-        connection = await self._engine_of_tasks.connect()
-        assert connection.sync_connection is not None, "it is started"
-        transaction = await self._begun_group(connection.sync_connection, records)
-
-        def new_block(records: RecordBuffer) -> AsyncDualTransaction:
-            return AsyncDualTransaction(transaction, database, records, self._session_factory())
-
-        return SqlAlchemyGroup(
-            transaction,
-            database.transaction(transaction),
-            records,
-            carry=in_a_greenlet,
-            uninterrupted=self.waiting.uninterrupted,
-            new_block=new_block,
-            session_of=AsyncDualTransaction.session_of_block,
-        )
 
 
 class AsyncDualWriter(AsyncOneIdWriter[AsyncBind, AsyncDualTransaction]):
@@ -274,7 +244,6 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        group_commit: GroupCommit | None = None,
         outbox: Outbox | None = None,
         pause: PauseHook | None = None,
         **producer_settings: Unpack[WriterSettings],
@@ -293,7 +262,6 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
-            group_commit=group_commit,
             outbox=outbox,
             pause=pause,
             producer_settings=producer_settings,
@@ -301,12 +269,9 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
         backend = TaskBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=True)
         super().__init__(backend, settings)
 
-    def transaction(
-        self, bind: AsyncBind | None = None, *, alone: bool = False
-    ) -> AbstractAsyncContextManager[AsyncDualTransaction]:
+    def transaction(self, bind: AsyncBind | None = None) -> AbstractAsyncContextManager[AsyncDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        As `AsyncDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`; `alone` is as
-        there.
+        As `AsyncDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
         """
-        return self.scope(bind, alone=alone)
+        return self.scope(bind)

@@ -1,37 +1,30 @@
-"""Blocks of a pool, as scripts that threads or tasks carry out, with each library: most of them commit in groups."""
+"""Blocks of a pool, as scripts that threads or tasks carry out, with each library."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
-import asyncpg
-import psycopg
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.group_settings import GroupCommit
-from dualwrite.recipes.pool.groups import Groups
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
 from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import conninfo_of
-from tests.support.conditions import until
 
 INSERT: Final = "INSERT INTO events (id, event_key, body) VALUES ({0}, 'k', '{0}')"
-STEAL: Final = "ROLLBACK TO SAVEPOINT dualwrite_block_1"
-"""A statement that undoes the second block of a group."""
 PATIENCE_S: Final = 60.0
 
 
@@ -45,13 +38,11 @@ class Member:
 
     number: int
     script: Sequence[str]
-    alone: bool = False
     tx: Any = None
     seen: list[Any] = field(default_factory=list)
     hold: threading.Event = field(default_factory=threading.Event)
     holds: threading.Event = field(default_factory=threading.Event)
     future: Future[None] | None = None
-    info: dict[str, Any] = field(default_factory=dict)
 
     @property
     def error(self) -> BaseException | None:
@@ -68,15 +59,12 @@ class Style:
     """A pool, and how its blocks do what a script says."""
 
     on_sqlalchemy = False
-    sends_savepoints_ahead = True
-    """Whether a block learns what became of its savepoint with its first statement."""
 
-    def __init__(self, url: sa.URL, topic: str, group_commit: GroupCommit | None, **settings: Any) -> None:
+    def __init__(self, url: sa.URL, topic: str, **settings: Any) -> None:
         self.url = url
         self.topic = topic
-        self.settings = {**settings, "group_commit": group_commit}
+        self.settings = settings
         self.pool: Any = None
-        self.on_begin: Callable[[Member], object] = lambda member: None
 
     def __enter__(self) -> Self:
         raise NotImplementedError
@@ -86,40 +74,17 @@ class Style:
     ) -> None:
         raise NotImplementedError
 
-    @property
-    def groups(self) -> Groups[Any]:
-        groups: Groups[Any] = self.pool.groups
-        return groups
-
-    def start(self, number: int, *script: str, alone: bool = False) -> Member:
+    def start(self, number: int, *script: str) -> Member:
         """Start a block with a thread or task of its own."""
-        member = Member(number, script or ("put",), alone)
+        member = Member(number, script or ("put",))
         member.future = self._started(member)
         return member
 
-    def write(self, number: int, *script: str, alone: bool = False) -> Member:
+    def write(self, number: int, *script: str) -> Member:
         """Run a block to its end."""
-        member = self.start(number, *script, alone=alone)
+        member = self.start(number, *script)
         assert member.error is None, member.error
         return member
-
-    def together(self, scripts: Sequence[Sequence[str]], first: int = 0) -> list[Member]:
-        """Run blocks that write in one group, in this order, and return them when all have ended."""
-        members = self.waiting([["put", "hold", *scripts[0]], *(["put", *script] for script in scripts[1:])], first)
-        members[0].hold.set()
-        for member in members:
-            _ = member.error
-        return members
-
-    def waiting(self, scripts: Sequence[Sequence[str]], first: int = 0) -> list[Member]:
-        """Start blocks of one group, in this order, and return them when the first one holds and all others wait."""
-        leader = self.start(first, *scripts[0])
-        assert leader.holds.wait(PATIENCE_S)
-        members = [leader]
-        for number, script in enumerate(scripts[1:], start=1):
-            members.append(self.start(first + number, *script))
-            until(lambda: self.groups.waiting == number, PATIENCE_S)  # noqa: B023 - it is called here
-        return members
 
     def _started(self, member: Member) -> Future[None]:
         raise NotImplementedError
@@ -153,8 +118,7 @@ class ThreadStyle(Style):
 
         def run() -> None:
             try:
-                with self.pool.transaction(alone=member.alone) as member.tx:
-                    self.on_begin(member)
+                with self.pool.transaction() as member.tx:
                     for step in member.script:
                         self.do(step, member)
             except BaseException as error:
@@ -188,16 +152,9 @@ class ThreadStyle(Style):
             case "put":
                 self.execute(member, INSERT.format(member.number))
                 self.send(member)
-            case "try":
-                with suppress(Exception):
-                    self.do("put", member)
-            case "send":
-                self.send(member)
             case "hold":
                 member.holds.set()
                 assert member.hold.wait(PATIENCE_S)
-            case "pass":
-                pass
             case "raise":
                 raise OrdinaryError
             case "bad":
@@ -214,9 +171,6 @@ class ThreadStyle(Style):
             case "rollback":
                 with suppress(DualWriteError):
                     (member.tx.session if self.on_sqlalchemy else member.tx.connection).rollback()
-            case "steal":
-                with suppress(DualWriteError, psycopg.Error, sa.exc.DBAPIError):
-                    self.execute(member, STEAL)
             case "part":
                 with suppress(OrdinaryError), member.tx.savepoint():
                     self.execute(member, INSERT.format(member.number + 1000))
@@ -276,7 +230,7 @@ class TaskStyle(Style):
         return asyncio.run_coroutine_threadsafe(self.run_block(member), self.loop)
 
     async def run_block(self, member: Member) -> None:
-        async with self.pool.transaction(alone=member.alone) as member.tx:
+        async with self.pool.transaction() as member.tx:
             for step in member.script:
                 await self.do(step, member)
 
@@ -289,16 +243,9 @@ class TaskStyle(Style):
             case "put":
                 await self.execute(member, INSERT.format(member.number))
                 self.send(member)
-            case "try":
-                with suppress(Exception):
-                    await self.do("put", member)
-            case "send":
-                self.send(member)
             case "hold":
                 member.holds.set()
                 await asyncio.to_thread(member.hold.wait, PATIENCE_S)
-            case "pass":
-                pass
             case "raise":
                 raise OrdinaryError
             case "bad":
@@ -315,9 +262,6 @@ class TaskStyle(Style):
             case "rollback":
                 with suppress(DualWriteError):
                     await (member.tx.session if self.on_sqlalchemy else member.tx.connection).rollback()
-            case "steal":
-                with suppress(DualWriteError, psycopg.Error, sa.exc.DBAPIError):
-                    await self.execute(member, STEAL)
             case "part":
                 with suppress(OrdinaryError):
                     async with member.tx.savepoint():
@@ -335,8 +279,6 @@ class PsycopgTasks(TaskStyle):
 
 
 class AsyncpgTasks(TaskStyle):
-    sends_savepoints_ahead = False
-
     async def begin(self) -> None:
         self.pool = AsyncpgDualWriterPool(dsn_of(self.url), **self.settings)
 
@@ -345,52 +287,10 @@ class AsyncpgTasks(TaskStyle):
             case "commit" | "rollback":  # a connection has no such methods
                 with suppress(DualWriteError):
                     await self.execute(member, step.upper())
-            case "steal":
-                with suppress(DualWriteError, asyncpg.PostgresError):
-                    await self.execute(member, STEAL)
-            case "swallow a limit of time":
-                with suppress(TimeoutError):
-                    await member.tx.connection.execute("SELECT pg_sleep(60)", timeout=0.05)
-            case "swallow a cancellation":
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0.05):
-                        await member.tx.connection.execute("SELECT pg_sleep(60)")
-            case "swallow a failed source of a COPY":
-                with suppress(OrdinaryError):
-                    await member.tx.connection.copy_to_table("events", source=_failing_source())
-            case "swallow a failed sink of a COPY":
-                with suppress(OrdinaryError):
-                    await member.tx.connection.copy_from_query(
-                        "SELECT generate_series(1, 100000000)", output=_failing_sink
-                    )
-            case "swallow a wrong value of a COPY":
-                with suppress(TypeError):
-                    await member.tx.connection.copy_records_to_table(
-                        "events", records=[(member.number + 1000, "k", 1)], columns=["id", "event_key", "body"]
-                    )
-            case "swallow a failed source of many":
-                with suppress(OrdinaryError):
-                    await member.tx.connection.executemany(
-                        "INSERT INTO events (id, event_key, body) VALUES ($1, 'k', 'many')", _failing_values()
-                    )
-            case "put" | "try" | "send" | "hold" | "pass" | "raise" | "bad" | "swallow" | "refused" | "part":
+            case "put" | "hold" | "raise" | "bad" | "swallow" | "refused" | "part":
                 await super().do(step, member)
             case _:
                 member.seen.append([tuple(row) for row in await member.tx.connection.fetch(step)])
-
-
-async def _failing_source() -> AsyncIterator[bytes]:
-    yield b"1000\tk\tcopied\n"
-    raise OrdinaryError
-
-
-def _failing_values() -> Iterator[tuple[int]]:
-    yield (1000,)
-    raise OrdinaryError
-
-
-async def _failing_sink(data: bytes) -> None:
-    raise OrdinaryError
 
 
 class SqlAlchemyTasks(TaskStyle):
