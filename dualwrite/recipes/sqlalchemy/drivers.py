@@ -33,8 +33,6 @@ ResultT = TypeVar("ResultT")
 _PSYCOPG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE, which is libpq's PQTRANS_IDLE
 _MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, from the last response without rows
 
-_PSYCOPG_FAILED = (3, 4)  # psycopg.pq.TransactionStatus.INERROR and UNKNOWN
-
 DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 ON_CONNECTION: Final = "_dualwrite_transaction"

@@ -138,7 +138,6 @@ class TaskBackend(SqlAlchemyBackend):
             schema=schema,
             pooled=pooled,
         )
-        self._engine_of_tasks = engine
         self._session_factory = session_factory or (lambda: AsyncSession(engine, expire_on_commit=False))
 
     async def begin(self, bind: AsyncBind | None, records: RecordBuffer, use: Use) -> AsyncDualTransaction:
