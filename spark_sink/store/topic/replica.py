@@ -72,6 +72,7 @@ class Replica:
         self._covered: list[int] = []
         """The offsets up to which snapshots that are in the log have the state."""
         self._watched: dict[str, _Sent] = {}
+        """Under the lock: another thread may be about to forget what was read of them."""
         self._warned: set[str] = set()
 
     # ---- reading --------------------------------------------------------------------------------------------
@@ -108,8 +109,10 @@ class Replica:
 
     def _appended(self, content: Content) -> _Sent:
         """Append a record, and read up to it."""
-        sent = self._watched[content.id] = _Sent()
+        sent = _Sent()
         try:
+            with self._lock:
+                self._watched[content.id] = sent
             offset = self._log.append(encoded(content))
             self._read_to(offset)
             with self._lock:
@@ -118,7 +121,8 @@ class Replica:
                     self._forget()  # the log has lost its end, or it was read anew from far beyond that record
             return sent
         finally:
-            del self._watched[content.id]
+            with self._lock:
+                self._watched.pop(content.id, None)
 
     def _read_to(self, last: int) -> None:
         with self._lock:
@@ -228,10 +232,10 @@ class Replica:
         self._places = {offset: place for offset, place in self._places.items() if offset >= self._covered[0]}
 
     def _forget(self) -> None:
-        self._state, self._next, self._places, self._covered = StoreState(), None, {}, []
         for sent in self._watched.values():
             sent.offsets.clear()
             sent.counted_at_ms = None
+        self._state, self._next, self._places, self._covered = StoreState(), None, {}, []
 
     # ---- sending --------------------------------------------------------------------------------------------
 
