@@ -232,14 +232,11 @@ def without_manifest(way: Way) -> Way:
     return bare
 
 
-REDO = "dual write, pool, redo=database"
 STORE = "dual write, pool, when_kafka_is_away=store"
 BARE = "dual write, pool, no manifest"
 STORED: dict[str, Way] = {
-    REDO: pooled("kafka", redo="database"),
     STORE: pooled("kafka", when_kafka_is_away="store"),
     BARE: without_manifest(pooled("kafka")),
-    f"psycopg: {REDO}": psycopg_ways.dual_write("kafka", redo="database"),
     f"psycopg: {STORE}": psycopg_ways.dual_write("kafka", when_kafka_is_away="store"),
     f"psycopg: {BARE}": without_manifest(psycopg_ways.dual_write("kafka")),
 }

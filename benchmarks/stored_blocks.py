@@ -1,4 +1,4 @@
-"""`python -m benchmarks.stored_blocks`: what `redo="database"` and `when_kafka_is_away="store"` cost, beside an outbox.
+"""`python -m benchmarks.stored_blocks`: what `when_kafka_is_away="store"` costs, beside an outbox.
 
 One Postgres and one broker serve the whole run: the emulator on disk, or an Apache Kafka (`--real`). In each round all
 ways run one after the other, in processes of their own, so that a ratio compares measurements that are close in time.
@@ -29,7 +29,7 @@ from rich.table import Table
 
 from benchmarks.clients import Done
 from benchmarks.dual_write import Reader, readable_ms, relay, run_way
-from benchmarks.dual_write_ways import OUTBOX, POOL, REDO, STORE, Written
+from benchmarks.dual_write_ways import OUTBOX, POOL, STORE, Written
 from benchmarks.dual_write_work import PREFIX, create_tables
 from benchmarks.producer import duration_of, new_topic, rounds_of, show_progress
 from dualwrite.recipes.recovery.service import RecoveryService
@@ -46,7 +46,6 @@ AT_LEAST_ONCE: Final = "outbox"
 IN_TRANSACTIONS: Final = "outbox, relay in transactions"
 WAYS: Final[Mapping[str, str]] = {
     PLAIN: POOL,
-    "redo=database": REDO,
     "store, Kafka there": STORE,
     AWAY: STORE,
     AT_LEAST_ONCE: OUTBOX,
@@ -305,7 +304,7 @@ def options() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.stored_blocks",
-        description="A pool's dual writes, with redo=database, with when_kafka_is_away=store (Kafka there, and away), "
+        description="A pool's dual writes, with when_kafka_is_away=store (Kafka there, and away), "
         "and an outbox with a polling relay: rates, latencies, CPU, and bytes of the database.",
     )
     parser.add_argument("--rounds", type=rounds_of, default=3, metavar="N", help="(default: %(default)s)")

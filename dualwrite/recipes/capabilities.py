@@ -33,14 +33,14 @@ class Feature(StrEnum):
     SAVEPOINTS = 'savepoints, such as those of @transactional(inside="savepoint")'
     SESSIONS = "dual_write_sessions"
     OUTBOX = "an outbox"
-    STORE = 'redo="database" and when_kafka_is_away="store"'
+    STORE = 'when_kafka_is_away="store"'
 
 
 _B, _F = BackendName, Feature
 
 _NO_SESSIONS: Final = "only SQLAlchemy has Sessions: send inside `with writer.transaction()`"
 _NO_SAVEPOINTS: Final = "a block's changes are one batch, which is carried out whole or not at all"
-_NO_STORE: Final = "they need tables of a database with SQL: let a block fail while Kafka is away, and repeat it"
+_NO_STORE: Final = "it needs tables of a database with SQL: let a block fail while Kafka is away, and repeat it"
 
 CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
     {
@@ -75,5 +75,5 @@ def assert_can(backend: BackendName, feature: Feature) -> None:
 
 def assert_no_store(backend: BackendName, settings: Mapping[str, Any]) -> None:
     """Raise ConfigError if the settings of a backend without tables include those that need one."""
-    if any(name in settings for name in ("redo", "when_kafka_is_away", "max_stored_bytes", "max_stored_age_ms")):
+    if any(name in settings for name in ("when_kafka_is_away", "max_stored_bytes", "max_stored_age_ms")):
         assert_can(backend, Feature.STORE)

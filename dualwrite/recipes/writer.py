@@ -38,7 +38,6 @@ from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_BYTES,
     Confirm,
     KafkaSettings,
-    Redo,
     WhenKafkaIsAway,
     follows_later,
     store_policy,
@@ -160,7 +159,6 @@ class OneId:
         resolve_timeout_ms: int,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         confirm: Confirm = "kafka",
-        redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -174,12 +172,11 @@ class OneId:
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
         self._policy = store_policy(
             kafka,
-            redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
         )
-        self._repairability = Repairability(accepted=kafka.accepts_bound, keeps_copy=self._policy.keeps_copy)
+        self._repairability = Repairability(accepted=kafka.accepts_bound)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
         self._kafka_follows_later = follows_later(confirm)

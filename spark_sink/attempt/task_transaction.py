@@ -195,7 +195,7 @@ class TopicCheck:
         from dualwrite.recipes.core.repairability import obstacle_of
 
         found = self._producer.describe_topics([topic])[topic]
-        obstacle = obstacle_of(topic, found, may_copy=False)
+        obstacle = obstacle_of(topic, found, may_store=False)
         if obstacle is not None:
             guarantee = self._producer.guarantee
             raise SinkOptionError(

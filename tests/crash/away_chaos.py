@@ -5,7 +5,7 @@
     python -m tests.crash.away_chaos --store --tier 3 --real         # an Apache Kafka of that tier
 
 `--store`: blocks are stored by the database while Kafka is away. Workers are killed and frozen all the time, among them
-pools of every kind, some with `redo="database"`, only writers of one key each, and a recovery service. Traps are set
+pools of every kind, only writers of one key each, and a recovery service. Traps are set
 for the moment of Kafka's return, so that some die in the middle of publishing, and Kafka leaves again while others do.
 No block may fail, or with `--cuts`, which terminates backends of the database too, none because of Kafka.
 
@@ -108,7 +108,6 @@ def plan_of(
         lease_ms=1_000,
         follows_later=0.3,
         away={"when_kafka_is_away": mode},
-        with_copy=0.3,
         mode=mode,
         away_s_each=away_s,
         again_s=min(5.0, away_s / 3),

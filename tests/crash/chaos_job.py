@@ -71,7 +71,7 @@ class Job:
     kafka: dict[str, Any] = field(default_factory=dict)
     """Settings of the producers that follow from the tier."""
     away: dict[str, Any] = field(default_factory=dict)
-    """Settings of the writers: what blocks do while Kafka is away, and where copies of records are kept."""
+    """Settings of the writers: what blocks do while Kafka is away."""
 
     @property
     def conninfo(self) -> str:

@@ -128,8 +128,6 @@ class Plan:
     """How many of the processes do not wait for Kafka's commit."""
     away: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of all writers: what blocks do while Kafka is away."""
-    with_copy: float = 0.0
-    """How many of the processes have `redo="database"`."""
     niceness: int = 10
     """Of the workers: others go first where they hardly pause."""
     keep: bool = False
@@ -299,7 +297,7 @@ class Chaos:
         lane = self._chance.choice((None, *range(len(self._lanes))))
         way = self._broker.bootstrap_servers if lane is None else self._lanes[lane].address
         job = dataclasses.replace(
-            self._job, bootstrap_servers=way, confirm="database" if follows else "kafka", away=self._away_settings()
+            self._job, bootstrap_servers=way, confirm="database" if follows else "kafka", away=dict(self._plan.away)
         )
         ours, theirs = self._processes.Pipe()
         name = f"w{number}.{self._lives}"
@@ -308,10 +306,6 @@ class Chaos:
         theirs.close()
         self._workers[number] = _Worker(kind, process, ours, lane)
         self._note(f"{name} is {kind}, by {way}, confirm={job.confirm}, {job.away}, process {process.pid}")
-
-    def _away_settings(self) -> dict[str, Any]:
-        has_copy = self._plan.with_copy > 0 and self._chance.random() < self._plan.with_copy
-        return {**self._plan.away, **({"redo": "database"} if has_copy else {})}
 
     def _note(self, what: str) -> None:
         self._log.write(f"{time.time():.3f} {what}\n")

@@ -625,7 +625,7 @@ MUTANTS: Final = (
     Mutant(
         "copy-repairs-v1",
         "before version 2 only the log proves an abort",
-        _in(4, "a1", settings=Settings(keeps_copy=True), losses=1, timeouts=1, deletions=1),
+        OutboxSpace(4, Budget(losses=1, timeouts=1, deletions=1)),
         (
             Edit(
                 f"{_CORE}repair.py",

@@ -51,7 +51,7 @@ PARTED: Final = (PUBLISHER, "another process publishes")
 LOST: Final = (PUBLISHER, "PreparedTransactionLost")
 """Only a person can find out whether Kafka has aborted what was decided."""
 
-_COPIES: Final = Settings(keeps_copy=True)
+_COPIES: Final = Settings(stores_blocks=True)
 """There is a table for what the publisher may have to publish again."""
 
 _ROUNDS_TO_SETTLE: Final = 4

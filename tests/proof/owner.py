@@ -135,8 +135,6 @@ class Settings(NamedTuple):
     """confirm="database"."""
     stores_blocks: bool = False
     """when_kafka_is_away="store"."""
-    keeps_copy: bool = False
-    """redo="database"."""
     most_bytes: int | None = None
     """max_stored_bytes."""
     blocks_are_large: bool = False
@@ -145,9 +143,9 @@ class Settings(NamedTuple):
     @property
     def policy(self) -> StorePolicy:
         """What the database stores beside the row. No program reaches the limit of age."""
-        if not (self.stores_blocks or self.keeps_copy):
+        if not self.stores_blocks:
             return STORES_NOTHING
-        policy = StorePolicy(keeps_copy=self.keeps_copy, stores_blocks=self.stores_blocks, max_age_ms=NO_DEADLINE_MS**2)
+        policy = StorePolicy(stores_blocks=True, max_age_ms=NO_DEADLINE_MS**2)
         return policy if self.most_bytes is None else replace(policy, max_bytes=self.most_bytes)
 
 
@@ -776,7 +774,7 @@ class Owner:
             resolve_timeout_ms=NO_DEADLINE_MS,
             pause=self._reach,
             kafka_follows_later=settings.follows_later,
-            repairability=Repairability(accepted=True, keeps_copy=settings.keeps_copy),
+            repairability=Repairability(accepted=True),
             availability=self._availability,
             policy=settings.policy,
             clock_s=lambda: self._now_s,

@@ -150,7 +150,7 @@ def _replaced(profile: Profile, *, fails_over: bool) -> dict[str, Any]:
     database = _ServicesDatabase(by_commit=False, fails_over=fails_over)
     return {
         "TransactionAdmin": lambda **_: _CheckedAdmin(profile.features.transaction_version),
-        "Producer": lambda **_: _LogReader(profile),
+        "ParticipantProducer": lambda **_: _LogReader(profile),
         "BlockingKafkaParticipant": lambda _: CheckedKafka(profile),
         "SqlAlchemyDatabase": lambda *_, **__: database,
         "SQLAlchemyError": DatabaseGone,

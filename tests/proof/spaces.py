@@ -31,7 +31,6 @@ _STORES_ONE: Final = Settings(stores_blocks=True, most_bytes=40)
 _STORES_LARGE: Final = Settings(stores_blocks=True, blocks_are_large=True)
 _FOLLOWS: Final = Settings(follows_later=True)
 _STORES_AND_FOLLOWS: Final = Settings(stores_blocks=True, follows_later=True)
-_COPIES: Final = Settings(keeps_copy=True)
 _THREE: Final = ((b"a1",), (b"b1",), (b"d1",))
 _ONE: Final = ((b"a1",),)
 
@@ -115,7 +114,6 @@ SMALL: Final = (
     Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES_ONE),
     Space(1, Budget(give_ups=1), _ONE_WRITER, settings=_STORES),
     Space(3, Budget(timeouts=1, deletions=1), ((b"a1",),)),
-    Space(3, Budget(timeouts=1, deletions=1), ((b"a1",),), settings=_COPIES),
     Space(1, Budget(), shape=_TWO_PARTITIONS),
     Space(4, Budget(), shape=_TWO_PARTITIONS),
     Space(3, Budget(), _TWO_AND_ONE, shape=_APART),
@@ -195,10 +193,6 @@ _MORE: Final = (
     *(Space(tier, Budget(outages=1), settings=_STORES) for tier in (1, 3)),
     *(Space(tier, Budget(outages=1), _ONE_ALONE, settings=_STORES_LARGE) for tier in (1, 3)),
     Space(1, Budget(outages=1), _ONE_WRITER, by_commit=True, settings=_STORES),
-    *(Space(tier, Budget(timeouts=1, crashes=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
-    Space(3, Budget(timeouts=1, deletions=1, crashes=1), ((b"a1",),), settings=_COPIES),
-    Space(3, Budget(timeouts=1, deletions=1), settings=_COPIES),
-    *(Space(tier, Budget(timeouts=1, deletions=1, losses=1), ((b"a1",),), settings=_COPIES) for tier in (3, 4)),
     *(Space(4, Budget(upgrades=1, **{name: 1})) for name in ("crashes", "timeouts", "moves")),
     *(Space(tier, Budget(**{name: 1}), shape=_TWO_PARTITIONS) for tier, name in product(PROFILES, _OF_KAFKA)),
     *(Space(tier, Budget(**{name: 1}), _TWO_AND_ONE, shape=_APART) for tier, name in ((1, "losses"), (3, "timeouts"))),

@@ -22,7 +22,6 @@ from tests.crash.awaited import awaited_scenario
 from tests.crash.psycopg_scenario import PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario
 from tests.producer.test_tiers import TIERS
-from tests.recipes.repairs import delete_records
 from tests.recovery.world import service
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 
@@ -92,16 +91,6 @@ def test_the_next_use_repairs(scenario: AnyScenario, via: str, confirm: str) -> 
             assert writer.recover().outcome is Outcome.REPAIRED
         assert scenario.write(writer, 3).error is None
         assert scenario.write(writer, 4).error is None
-    scenario.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("emulator", [tier for tier in Tier if tier is not Tier.BOUNDED_V1], indirect=True)
-def test_the_next_use_repairs_from_the_copy_in_the_database(scenario: AnyScenario, emulator: Emulator) -> None:
-    leave_aborted(scenario, 1, redo="database")
-    delete_records(emulator.bootstrap_servers, scenario.topic)
-    with scenario.writer(redo="database", **BOUND) as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
-        assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
 
 

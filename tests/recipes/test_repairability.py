@@ -20,7 +20,6 @@ from dualwrite.errors import (
     ConfigError,
     DualWriteError,
     KafkaUnreachableError,
-    PreparedTransactionLost,
     RetriableError,
     UnsupportedByBrokerError,
 )
@@ -202,7 +201,7 @@ def test_without_read_a_block_is_refused_until_it_is_granted(site: Site, tier: T
         assert f"this cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in text
         assert "In topic 'others' that cannot work: this client is not allowed READ on it" in text
         assert "Neither side was changed: grant READ on the topic to this client" in text
-        assert 'redo="database"' in text
+        assert "or publish it from the database with an outbox (a pool with Outbox())" in text
         assert "accept_bounded_guarantee=True" in text
     assert errors[2:] == [None]
     assert site.records("others") == []
@@ -223,7 +222,7 @@ def test_a_compacted_topic_is_refused(site: Site, tier: Tier, face: str, policy:
     text = refusal(refused)
     assert f"tier {int(tier)}" in text
     assert f"In topic 'orders' that cannot work: its cleanup.policy is '{policy}'" in text
-    assert "take 'compact' out of its cleanup.policy, or keep the records in the database" in text
+    assert "take 'compact' out of its cleanup.policy, or publish it from the database" in text
     assert later is None
     site.assert_both_have("later")
 
@@ -281,7 +280,7 @@ def test_consumed_offsets_belong_in_the_database(site: Site, tier: Tier, face: s
         assert f"tier {int(tier)}" in text
         assert "With consumed offsets of group 'readers' that cannot work" in text
         assert "(OffsetsInDatabase)" in text
-        assert "redo=" not in text
+        assert "Outbox()" not in text
     assert later is None
     site.assert_both_have("later")
 
@@ -332,8 +331,7 @@ def test_a_manifest_that_is_too_long_refuses_the_block_before_the_decision(
     text = refusal(refused)
     assert f"this cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in text
     assert "In 2 partitions at once that cannot work: the manifest" in text
-    assert "Neither side was changed: write to fewer partitions in one block, or keep the records" in text
-    assert 'redo="database"' in text
+    assert "Neither side was changed: write to fewer partitions in one block, or publish it from the database" in text
     assert "accept_bounded_guarantee=True" in text
     assert site.records("others") == []
     site.assert_both_have("before", "later")
@@ -352,33 +350,6 @@ def test_a_bound_accepted_by_name_goes_without_a_manifest(
     assert "transactional id tid: the dual write" in warning
     assert "because it is too long: if the broker aborts it against the decision" in warning
     site.assert_both_have("a")
-
-
-@bounded
-def test_a_copy_in_the_database_goes_without_a_manifest(
-    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The coordinator proves the abort, and the copy has the records. On tier 4 it proves none."""
-    ready(site)
-    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
-    where = site.where(transactional_id="tid", redo="database")
-    with (
-        caplog.at_level(logging.WARNING, "dualwrite.recipes"),
-        DualWriter(site.engine, pause=die_at(PausePoint.AFTER_DATABASE_COMMIT), **where) as writer,
-        pytest.raises(Crash),
-        writer.transaction() as tx,
-    ):
-        Write("owed").send(tx)
-        tx.connection.execute(ROWS.insert().values(value="owed"))
-    assert not [message for message in caplog.messages if "without a manifest" in message]
-    site.world.abort_by_timeout()
-    with DualWriter(site.engine, **where) as writer:
-        if site.world.tier is Tier.BOUNDED_V1:
-            with pytest.raises(PreparedTransactionLost):
-                writer.recover()
-            return
-        assert writer.recover().outcome is Outcome.REPAIRED
-    site.assert_both_have("owed")
 
 
 @unbounded

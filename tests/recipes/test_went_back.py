@@ -241,17 +241,6 @@ def test_records_of_which_retention_has_taken_some(site: Site) -> None:
     assert_refused(site, "has published its records again")
 
 
-def test_what_was_published_again_from_its_copy(site: Site) -> None:
-    """Which has no timestamps, so that they differ."""
-    with site.writer(redo="database") as writer:
-        write(writer, "before")
-    row = aborted(site, copies=2)
-    with site.writer(redo="database") as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
-    restore(site, row)
-    assert_refused(site, "has published its records again")
-
-
 def test_the_topic_has_its_own_timestamps(site: Site) -> None:
     site.emulator.set_config({"message.timestamp.type": "LogAppendTime"}, topic="orders")
     row = aborted(site)

@@ -24,7 +24,7 @@ from dualwrite.recipes.core.telemetry import NoManifest
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
-_REDO: Final = ', or keep the records in the database with redo="database"'
+_OUTBOX: Final = ", or publish it from the database with an outbox (a pool with Outbox())"
 
 
 class Obstacle(NamedTuple):
@@ -35,25 +35,25 @@ class Obstacle(NamedTuple):
     remedy: str
 
 
-def obstacle_of(topic: str, found: TopicDescription, *, may_copy: bool = True) -> Obstacle | None:
+def obstacle_of(topic: str, found: TopicDescription, *, may_store: bool = True) -> Obstacle | None:
     """Return what prevents the repair of records in a topic; None if nothing does, as far as is known.
 
-    `may_copy`: whether the caller could keep the records in its database instead, as a dual write can.
+    `may_store`: whether the caller could publish from its database instead, as a dual write can.
     """
     where = f"in topic {topic!r}"
-    redo = _REDO if may_copy else ""
+    outbox = _OUTBOX if may_store else ""
     if found.is_readable is False:
         return Obstacle(
             where,
             "this client is not allowed READ on it, and so could not read what it has to publish again",
-            f"grant READ on the topic to this client{redo}",
+            f"grant READ on the topic to this client{outbox}",
         )
     if found.is_compacted:
         return Obstacle(
             where,
             f"its cleanup.policy is {found.cleanup_policy!r}, and compaction removes the records of aborted "
             "transactions",
-            f"take 'compact' out of its cleanup.policy{redo}",
+            f"take 'compact' out of its cleanup.policy{outbox}",
         )
     return None
 
@@ -73,7 +73,7 @@ def obstacle_of_length(manifest: Manifest) -> Obstacle:
         f"in {len(manifest.partitions)} partitions at once",
         f"the manifest, which says where the records are, would be longer than the {MAX_MANIFEST_BYTES} bytes that the "
         "state row holds",
-        f"write to fewer partitions in one block{_REDO}",
+        f"write to fewer partitions in one block{_OUTBOX}",
     )
 
 
@@ -81,12 +81,12 @@ class Repairability:
     """Checks each topic once for all dual writes of a writer or pool. Used only on tiers 3 and 4.
 
     `accepted`: the caller's `accept_bounded_guarantee`, None if it was not given. If true, nothing is checked.
-    `keeps_copy`: the database has a copy of the records, so that the log need not have them.
+    `keeps_records`: the database has the records, so that the log need not have them.
     """
 
-    def __init__(self, *, accepted: bool | None = None, keeps_copy: bool = False) -> None:
+    def __init__(self, *, accepted: bool | None = None, keeps_records: bool = False) -> None:
         self._accepted = accepted is True
-        self._keeps_copy = keeps_copy
+        self._keeps_records = keeps_records
         self._checked: set[str] = set()
         self._warned: set[str] = set()
         self.bounded: Guarantee | None = None
@@ -115,7 +115,7 @@ class Repairability:
         for entry in entries:
             if isinstance(entry, BufferedOffsets):
                 raise _refused(guarantee, obstacle_of_offsets(entry))
-            if entry.topic not in checked and not self._keeps_copy:
+            if entry.topic not in checked and not self._keeps_records:
                 new[entry.topic] = None
         return new
 
@@ -150,7 +150,7 @@ class Repairability:
         text = "" if manifest is None else str(manifest)
         if text:
             return text
-        if write.bounded_ms is not None and not self._keeps_copy:
+        if write.bounded_ms is not None and not self._keeps_records:
             if not self._accepted:
                 self._refuse_without_text(manifest, write, owned)
             _log.warning(_NO_MANIFEST, owned.transactional_id, write.prepared_state, _reason(manifest))

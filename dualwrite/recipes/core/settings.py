@@ -36,9 +36,6 @@ def follows_later(confirm: Any) -> bool:
     return bool(confirm == "database")
 
 
-Redo = Literal["log", "database"]
-"""Where the records of the last transaction are read if Kafka has aborted it: Kafka's log, or a copy beside the row."""
-
 WhenKafkaIsAway = Literal["refuse", "store"]
 """What a block does that cannot reach Kafka: it fails, or the database stores its records until Kafka is back."""
 
@@ -50,8 +47,6 @@ DEFAULT_MAX_STORED_AGE_MS: Final = 86_400_000
 class StorePolicy:
     """What is stored in the database beside the state row. The limits apply to each transactional id."""
 
-    keeps_copy: bool = False
-    """Whether the records of the last transaction are kept in the database."""
     stores_blocks: bool = False
     """Whether blocks are stored while Kafka is away."""
     max_bytes: int = DEFAULT_MAX_STORED_BYTES
@@ -61,11 +56,12 @@ class StorePolicy:
     partitioner: str | Partitioner = "default"
     """What chooses the partitions of stored records: the blocks name it, and a function is needed to publish them."""
     keeps_copy_if_bounded: bool = False
-    """Whether they are on brokers that abort prepared transactions after a time (tiers 3 and 4), and not on others."""
+    """Whether the records of the last transaction are kept in the database where brokers abort prepared ones after a
+    time (tiers 3 and 4)."""
 
     @property
     def needs_table(self) -> bool:
-        return self.keeps_copy or self.keeps_copy_if_bounded or self.stores_blocks
+        return self.keeps_copy_if_bounded or self.stores_blocks
 
     @property
     def of_outbox(self) -> StorePolicy:
@@ -80,18 +76,15 @@ STORES_NOTHING: Final = StorePolicy()
 
 
 def store_policy(
-    kafka: KafkaSettings, *, redo: Any, when_kafka_is_away: Any, max_stored_bytes: Any, max_stored_age_ms: Any
+    kafka: KafkaSettings, *, when_kafka_is_away: Any, max_stored_bytes: Any, max_stored_age_ms: Any
 ) -> StorePolicy:
     """Return the policy that the settings of a writer name. Raises ConfigError."""
-    if redo not in get_args(Redo):
-        raise ConfigError(f"redo takes 'log' or 'database', not {redo!r}")
     if when_kafka_is_away not in get_args(WhenKafkaIsAway):
         raise ConfigError(f"when_kafka_is_away takes 'refuse' or 'store', not {when_kafka_is_away!r}")
     for name, value in (("max_stored_bytes", max_stored_bytes), ("max_stored_age_ms", max_stored_age_ms)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
     return StorePolicy(
-        keeps_copy=redo == "database",
         stores_blocks=when_kafka_is_away == "store",
         max_bytes=max_stored_bytes,
         max_age_ms=max_stored_age_ms,

@@ -129,7 +129,7 @@ class DualWriteSteps:
             raise self._names_another(write)
         owned.manifest = self._repairability.text_of(owned.kafka.manifest, write, owned)
         policy = owned.policy
-        if policy.keeps_copy or (policy.keeps_copy_if_bounded and write.bounded_ms is not None):
+        if policy.keeps_copy_if_bounded and write.bounded_ms is not None:
             await keep_copy(owned, write, (*owned.owed, *ahead))
         await self.write_state(write, write.prepared_state, owned.manifest)
         owned.telemetry.reach(PausePoint.AFTER_STATE_WRITE)

@@ -20,7 +20,6 @@ from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_BYTES,
     Confirm,
     KafkaSettings,
-    Redo,
     StorePolicy,
     WhenKafkaIsAway,
     checked_transactional_id,
@@ -66,7 +65,6 @@ class PoolSettings:
         resolve_timeout_ms: int,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         confirm: Confirm = "kafka",
-        redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -91,13 +89,12 @@ class PoolSettings:
         self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
         self.policy: Final = store_policy(
             kafka,
-            redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
         )
         self.tally: Final = Tally()
-        self.repairability: Final = Repairability(accepted=kafka.accepts_bound, keeps_copy=self.policy.keeps_copy)
+        self.repairability: Final = Repairability(accepted=kafka.accepts_bound)
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
         return KafkaSettings(transactional_id, self.producer_settings)
@@ -149,7 +146,7 @@ class PoolSettings:
             pause=self._pause,
         )
         new = partial(self._new_coordinator, database, waiting, availability, writes.transactional_id)
-        repairability = Repairability(keeps_copy=True)
+        repairability = Repairability(keeps_records=True)
         return OutboxPublisher(
             self.outbox,
             writes=writes,

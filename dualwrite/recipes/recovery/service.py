@@ -458,7 +458,7 @@ class RecoveryService:
             resolve_timeout_ms=_DURABLE_MS,
             pause=None,
             policy=self._policy.of_outbox if keeps_copy else self._policy,
-            repairability=Repairability(keeps_copy=keeps_copy),
+            repairability=Repairability(keeps_records=keeps_copy),
         )
 
     def _decide(self, seen: Seen, row: Row) -> Action:

@@ -16,7 +16,7 @@ Where an earlier revision created the tables before they had the column `manifes
     def downgrade() -> None:
         op.drop_dualwrite_manifest()
 
-For `redo="database"` and `when_kafka_is_away="store"` there is one more table:
+For `when_kafka_is_away="store"` there is one more table:
 
     def upgrade() -> None:
         op.create_dualwrite_redo_table()

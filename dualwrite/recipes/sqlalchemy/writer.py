@@ -33,7 +33,6 @@ from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
     Confirm,
-    Redo,
     WhenKafkaIsAway,
     check_engine,
 )
@@ -138,8 +137,7 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     records, by `recover()` and by `close()`; until then the state is CONFIRMING and `in_doubt` names it.
 
     With `when_kafka_is_away="store"` the database stores the records of blocks that cannot reach Kafka, up to
-    `max_stored_bytes` and `max_stored_age_ms`; later uses of the id publish them. With `redo="database"` it keeps a
-    copy of the last records, for when Kafka aborts them and its log loses them (docs/dual-write.md).
+    `max_stored_bytes` and `max_stored_age_ms`; later uses of the id publish them (docs/dual-write.md).
 
     `session_factory` makes the Sessions of blocks, a `sessionmaker` for instance. Without one the objects of a block
     stay readable after it (`expire_on_commit=False`).
@@ -162,7 +160,6 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         create_table: bool = True,
         schema: str | None = None,
         confirm: Confirm = "kafka",
-        redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -176,7 +173,6 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             confirm=confirm,
-            redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
@@ -236,7 +232,6 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         create_table: bool = True,
         schema: str | None = None,
         confirm: Confirm = "kafka",
-        redo: Redo = "log",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -254,7 +249,6 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
             confirm=confirm,
-            redo=redo,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
