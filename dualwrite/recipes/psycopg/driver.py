@@ -206,7 +206,7 @@ def is_between_statements(connection: AnyConnection) -> bool:
 class PipelinedStatement:
     """A statement that was sent, until its response is read."""
 
-    __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "_replacement", "is_pending")
+    __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "_replacement")
 
     def __init__(self, connection: AnyConnection, sql: str) -> None:
         """Send the statement. Raises psycopg.OperationalError if the connection is known to be lost."""
@@ -214,16 +214,13 @@ class PipelinedStatement:
         connection.pgconn.send_query(sql.encode(encoding_of(connection)))
         self._connection = connection
         self._failure: psycopg.Error | None = None
-        self.is_pending = True
-        """Whether the response was not read yet."""
         self._of_connection = vars(connection).get(_WAIT)
         self._genuine: Any = connection.wait
         self._replacement = self._wait if isinstance(connection, psycopg.AsyncConnection) else self._wait_blocking
         vars(connection)[_WAIT] = self._replacement
 
-    def forget(self) -> None:
-        """Restore the connection, whatever the outcome of the statement; harmless when repeated."""
-        self.is_pending = False
+    def _restore(self) -> None:
+        """Let the connection wait as before, unless something else waits in our place by now."""
         if vars(self._connection).get(_WAIT) != self._replacement:
             return
         if self._of_connection is None:
@@ -233,53 +230,53 @@ class PipelinedStatement:
 
     async def _wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
         """Read the response, then do what `connection.wait` does. Raises the statement's error at every call."""
-        self._begin_reading()
+        self._assert_not_failed()
         try:
             self._connection.pgconn.consume_input()  # if the response is here already, there is nothing to wait for
             await self._genuine(answered(self._connection, None))
         except BaseException as error:
             self._keep(error)
             raise
-        self.forget()
+        self._restore()
         return await self._genuine(generator, *arguments, **keywords)
 
     def _wait_blocking(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
         """Do what `_wait` does, on a blocking connection."""
-        self._begin_reading()
+        self._assert_not_failed()
         try:
             self._genuine(answered(self._connection, None))
         except BaseException as error:
             self._keep(error)
             raise
-        self.forget()
+        self._restore()
         return self._genuine(generator, *arguments, **keywords)
 
-    def _begin_reading(self) -> None:
+    def _assert_not_failed(self) -> None:
         if self._failure is not None:
             raise self._failure
-        self.is_pending = False
 
     def _keep(self, error: BaseException) -> None:
         """Keep the error for every later call."""
         self._failure = error if isinstance(error, psycopg.Error) else psycopg.OperationalError(_INTERRUPTED)
 
 
-def send_ahead(connection: AnyConnection, sql: str) -> PipelinedStatement | None:
-    """Send a statement whose response is read with the next one. Return None if it cannot be sent now.
+def send_ahead(connection: AnyConnection, sql: str) -> bool:
+    """Send a statement whose response is read with the next one. Return False if it cannot be sent now.
 
     Then the next statement waits, or raises why.
     """
     if not is_between_statements(connection):
-        return None
+        return False
     try:
-        return PipelinedStatement(connection, sql)
+        PipelinedStatement(connection, sql)
     except psycopg.Error:
-        return None
+        return False
+    return True
 
 
 _INTERRUPTED: Final = (
-    "the savepoint before this statement was interrupted, so it is unknown whether it was set; the statement was not "
-    "sent: let the interruption end the block"
+    "the statement that marks the transaction was interrupted, so it is unknown whether it was executed; nothing was "
+    "sent after it: let the interruption end the block"
 )
 
 

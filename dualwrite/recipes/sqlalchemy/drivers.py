@@ -360,7 +360,7 @@ def mark_late(connection: sa.Connection) -> None:
     from dualwrite.recipes.psycopg.driver import send_ahead
 
     mark = secrets.token_hex(8)
-    if send_ahead(driver, f"SET LOCAL {MARK} = '{mark}'") is not None:
+    if send_ahead(driver, f"SET LOCAL {MARK} = '{mark}'"):
         vars(driver)[MARK_ATTRIBUTE] = mark
 
 
