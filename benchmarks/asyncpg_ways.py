@@ -50,11 +50,11 @@ async def with_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
     await connection.close()
 
 
-def dual_write(confirm: str, **settings: Any) -> AsyncWay:
+def dual_write(**settings: Any) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncpgDualWriterPool, work.conninfo, confirm, **settings)
+        pool = work.shared_pool(AsyncpgDualWriterPool, work.conninfo, **settings)
 
         async def transact() -> None:
             key = key_of_next()

@@ -34,7 +34,6 @@ NAIVE = "naive: commit, then produce"
 OUTBOX = "outbox with relay"
 DUAL = "dual write"
 POOL = "dual write, pool"
-DECIDED = "dual write, pool, confirm=database"
 OUTBOXED = "dual write, outbox"
 OUTBOXED_HERE = "dual write, outbox, published in process"
 
@@ -58,11 +57,11 @@ def _styled(style: str, *duals: str) -> list[Recipe]:
 
 
 RECIPES = [
-    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, DECIDED, OUTBOXED, OUTBOXED_HERE)),
-    *_styled("psycopg", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
-    *_styled("asyncio", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
-    *_styled("asyncpg", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
-    *_styled("AsyncSession", POOL, DECIDED, OUTBOXED, OUTBOXED_HERE),
+    *(Recipe(dual, DATABASE, KAFKA, OUTBOX) for dual in (DUAL, POOL, OUTBOXED, OUTBOXED_HERE)),
+    *_styled("psycopg", POOL, OUTBOXED, OUTBOXED_HERE),
+    *_styled("asyncio", POOL, OUTBOXED, OUTBOXED_HERE),
+    *_styled("asyncpg", POOL, OUTBOXED, OUTBOXED_HERE),
+    *_styled("AsyncSession", POOL, OUTBOXED, OUTBOXED_HERE),
 ]
 
 
@@ -158,13 +157,13 @@ def dual_write(work: Work, worker: str) -> Iterator[Transact]:
         yield transact
 
 
-def pooled(confirm: str, **settings: Any) -> Way:
+def pooled(**settings: Any) -> Way:
     """Use one DualWriterPool for all workers."""
 
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(DualWriterPool, work.engine, confirm, **settings)
+        pool = work.shared_pool(DualWriterPool, work.engine, **settings)
 
         def transact() -> None:
             key = key_of_next()
@@ -185,37 +184,32 @@ BY_THREADS: dict[str, Way] = {
     NAIVE: naive,
     OUTBOX: with_outbox,
     DUAL: dual_write,
-    POOL: pooled("kafka"),
-    DECIDED: pooled("database"),
-    OUTBOXED: pooled("kafka", **PUBLISHED_APART),
-    OUTBOXED_HERE: pooled("kafka", outbox=Outbox()),
+    POOL: pooled(),
+    OUTBOXED: pooled(**PUBLISHED_APART),
+    OUTBOXED_HERE: pooled(outbox=Outbox()),
     f"psycopg: {DATABASE}": psycopg_ways.database_alone,
     f"psycopg: {OUTBOX}": psycopg_ways.with_outbox,
-    f"psycopg: {POOL}": psycopg_ways.dual_write("kafka"),
-    f"psycopg: {DECIDED}": psycopg_ways.dual_write("database"),
-    f"psycopg: {OUTBOXED}": psycopg_ways.dual_write("kafka", **PUBLISHED_APART),
-    f"psycopg: {OUTBOXED_HERE}": psycopg_ways.dual_write("kafka", outbox=Outbox()),
+    f"psycopg: {POOL}": psycopg_ways.dual_write(),
+    f"psycopg: {OUTBOXED}": psycopg_ways.dual_write(**PUBLISHED_APART),
+    f"psycopg: {OUTBOXED_HERE}": psycopg_ways.dual_write(outbox=Outbox()),
 }
 BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {DATABASE}": psycopg_ways.async_database_alone,
     f"asyncio: {KAFKA}": psycopg_ways.async_kafka_alone,
     f"asyncio: {OUTBOX}": psycopg_ways.async_outbox,
-    f"asyncio: {POOL}": psycopg_ways.async_dual_write("kafka"),
-    f"asyncio: {DECIDED}": psycopg_ways.async_dual_write("database"),
-    f"asyncio: {OUTBOXED}": psycopg_ways.async_dual_write("kafka", **PUBLISHED_APART),
-    f"asyncio: {OUTBOXED_HERE}": psycopg_ways.async_dual_write("kafka", outbox=Outbox()),
+    f"asyncio: {POOL}": psycopg_ways.async_dual_write(),
+    f"asyncio: {OUTBOXED}": psycopg_ways.async_dual_write(**PUBLISHED_APART),
+    f"asyncio: {OUTBOXED_HERE}": psycopg_ways.async_dual_write(outbox=Outbox()),
     f"asyncpg: {DATABASE}": asyncpg_ways.database_alone,
     f"asyncpg: {OUTBOX}": asyncpg_ways.with_outbox,
-    f"asyncpg: {POOL}": asyncpg_ways.dual_write("kafka"),
-    f"asyncpg: {DECIDED}": asyncpg_ways.dual_write("database"),
-    f"asyncpg: {OUTBOXED}": asyncpg_ways.dual_write("kafka", **PUBLISHED_APART),
-    f"asyncpg: {OUTBOXED_HERE}": asyncpg_ways.dual_write("kafka", outbox=Outbox()),
+    f"asyncpg: {POOL}": asyncpg_ways.dual_write(),
+    f"asyncpg: {OUTBOXED}": asyncpg_ways.dual_write(**PUBLISHED_APART),
+    f"asyncpg: {OUTBOXED_HERE}": asyncpg_ways.dual_write(outbox=Outbox()),
     f"AsyncSession: {DATABASE}": sqlalchemy_async_ways.database_alone,
     f"AsyncSession: {OUTBOX}": sqlalchemy_async_ways.with_outbox,
-    f"AsyncSession: {POOL}": sqlalchemy_async_ways.dual_write("kafka"),
-    f"AsyncSession: {DECIDED}": sqlalchemy_async_ways.dual_write("database"),
-    f"AsyncSession: {OUTBOXED}": sqlalchemy_async_ways.dual_write("kafka", **PUBLISHED_APART),
-    f"AsyncSession: {OUTBOXED_HERE}": sqlalchemy_async_ways.dual_write("kafka", outbox=Outbox()),
+    f"AsyncSession: {POOL}": sqlalchemy_async_ways.dual_write(),
+    f"AsyncSession: {OUTBOXED}": sqlalchemy_async_ways.dual_write(**PUBLISHED_APART),
+    f"AsyncSession: {OUTBOXED_HERE}": sqlalchemy_async_ways.dual_write(outbox=Outbox()),
 }
 WAYS = [*BY_THREADS, *BY_TASKS]
 
@@ -235,10 +229,10 @@ def without_manifest(way: Way) -> Way:
 STORE = "dual write, pool, when_kafka_is_away=store"
 BARE = "dual write, pool, no manifest"
 STORED: dict[str, Way] = {
-    STORE: pooled("kafka", when_kafka_is_away="store"),
-    BARE: without_manifest(pooled("kafka")),
-    f"psycopg: {STORE}": psycopg_ways.dual_write("kafka", when_kafka_is_away="store"),
-    f"psycopg: {BARE}": without_manifest(psycopg_ways.dual_write("kafka")),
+    STORE: pooled(when_kafka_is_away="store"),
+    BARE: without_manifest(pooled()),
+    f"psycopg: {STORE}": psycopg_ways.dual_write(when_kafka_is_away="store"),
+    f"psycopg: {BARE}": without_manifest(psycopg_ways.dual_write()),
 }
 """Of `benchmarks.stored_blocks` and `benchmarks.manifest_cost`."""
 EVERY_BY_THREADS: dict[str, Way] = {**BY_THREADS, **STORED}

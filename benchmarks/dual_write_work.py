@@ -80,19 +80,15 @@ class Work:
         self.ended_s[key] = time.perf_counter()
 
     def shared_pool(
-        self, make: Callable[..., PoolT], source: Any, confirm: str, *, prefix: str | None = None, **settings: Any
+        self, make: Callable[..., PoolT], source: Any, *, prefix: str | None = None, **settings: Any
     ) -> PoolT:
-        """Return the pool that all workers share.
-
-        With confirm="database" it has two ids per worker, because an id is not free before Kafka has confirmed it.
-        """
+        """Return the pool that all workers share."""
         if self.pool is None:
             self.pool = make(
                 source,
                 prefix=prefix or f"{PREFIX}{uuid.uuid4().hex[:8]}",
-                max_writers=self.job.producers * (2 if confirm == "database" else 1),
+                max_writers=self.job.producers,
                 bootstrap_servers=self.job.bootstrap_servers,
-                confirm=confirm,
                 **settings,
             )
         pool: PoolT = self.pool

@@ -247,9 +247,7 @@ class Paths:
         return self._median(run)
 
     def _writer(self, name: str) -> DualWriter:
-        return DualWriter(
-            self._engine, bootstrap_servers=self._broker.bootstrap_servers, transactional_id=name, confirm="kafka"
-        )
+        return DualWriter(self._engine, bootstrap_servers=self._broker.bootstrap_servers, transactional_id=name)
 
     def _leave(self, name: str, kafka_id: str, *, in_doubt: bool) -> None:
         """Leave what a process leaves that was killed after its database commit, or after both commits."""

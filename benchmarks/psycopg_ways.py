@@ -47,11 +47,11 @@ def with_outbox(work: Work, worker: str) -> Iterator[Transact]:
         yield transact
 
 
-def dual_write(confirm: str, **settings: Any) -> Way:
+def dual_write(**settings: Any) -> Way:
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, confirm, prepare_threshold=5, **settings)
+        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, prepare_threshold=5, **settings)
 
         def transact() -> None:
             key = key_of_next()
@@ -109,11 +109,11 @@ async def async_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         yield transact
 
 
-def async_dual_write(confirm: str, **settings: Any) -> AsyncWay:
+def async_dual_write(**settings: Any) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, confirm, prepare_threshold=5, **settings)
+        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, prepare_threshold=5, **settings)
 
         async def transact() -> None:
             key = key_of_next()

@@ -41,13 +41,13 @@ async def with_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
     yield transact
 
 
-def dual_write(confirm: str, **settings: Any) -> AsyncWay:
+def dual_write(**settings: Any) -> AsyncWay:
     """Use one AsyncDualWriterPool for all tasks."""
 
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncDualWriterPool, work.async_engine, confirm, **settings)
+        pool = work.shared_pool(AsyncDualWriterPool, work.async_engine, **settings)
 
         async def transact() -> None:
             key = key_of_next()

@@ -105,14 +105,6 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
             self._core.give_up_topics(wanted)
         return self._not_learned(wanted)
 
-    def start_commit(self) -> None:
-        """Start to commit without waiting for it. `commit_transaction()` then joins this commit.
-
-        Until that has returned, no other transaction can be begun. Raises if a commit is not allowed now.
-        """
-        self._check_process()
-        self._core.start(self._core.commit_transaction)
-
     def send_checked(
         self,
         topic: str,

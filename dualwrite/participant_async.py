@@ -68,14 +68,6 @@ class AsyncParticipantProducer(ParticipantBase[AsyncRecordFuture], AsyncProducer
             self._core.give_up_topics(wanted)
         return self._not_learned(wanted)
 
-    def start_commit(self) -> None:
-        """Start to commit without waiting for it. `commit_transaction()` then joins this commit.
-
-        Until that has returned, no other transaction can be begun. Raises if a commit is not allowed now.
-        """
-        self._check_here()
-        self._core.start(self._core.commit_transaction, in_loop=True)
-
     async def send_checked(
         self,
         topic: str,

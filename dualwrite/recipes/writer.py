@@ -36,10 +36,8 @@ from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
-    Confirm,
     KafkaSettings,
     WhenKafkaIsAway,
-    follows_later,
     store_policy,
 )
 from dualwrite.recipes.core.slot import SlotState
@@ -158,7 +156,6 @@ class OneId:
         lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -179,7 +176,6 @@ class OneId:
         self._repairability = Repairability(accepted=kafka.accepts_bound)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
-        self._kafka_follows_later = follows_later(confirm)
         self._pause = pause
 
     def coordinator(self, database: Database, waiting: Waiting) -> DualWriteCoordinator:
@@ -193,7 +189,6 @@ class OneId:
             resolve_timeout_ms=self._resolve_timeout_ms,
             pause=self._pause,
             uninterrupted=waiting.uninterrupted,
-            kafka_follows_later=self._kafka_follows_later,
             policy=self._policy,
             repairability=self._repairability,
             availability=Availability(self._cluster, waiting.new_watch()),

@@ -106,7 +106,6 @@ def plan_of(
         keeps_kinds=True,
         lanes=2 if stores else 0,
         lease_ms=1_000,
-        follows_later=0.3,
         away={"when_kafka_is_away": mode},
         mode=mode,
         away_s_each=away_s,

@@ -24,7 +24,6 @@ from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, 
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.settings import Confirm
 
 events = sa.Table(
     "chaos_events",
@@ -67,7 +66,6 @@ class Job:
     """The longest that a thread or task rests between two dual writes."""
     lease_ms: int = 2_000
     niceness: int = 10
-    confirm: Confirm = "kafka"
     kafka: dict[str, Any] = field(default_factory=dict)
     """Settings of the producers that follow from the tier."""
     away: dict[str, Any] = field(default_factory=dict)

@@ -6,9 +6,9 @@
 
 Workers do dual writes, without a pause unless the plan has one, while a seeded director sends SIGKILL to them, to
 Postgres and to the broker, and starts again what it has killed. With `--freezes` there are rivals for one transactional
-id, blocks that Kafka follows later, and a recovery service too; processes, the ways that their requests take to the
-broker, the broker and the database are stopped in their tracks for longer than the database lets a transaction idle,
-than a lease lasts, and on tiers 3 and 4 than `transaction.timeout.ms`; many of them at a pause point, or right after.
+id, and a recovery service too; processes, the ways that their requests take to the broker, the broker and the database
+are stopped in their tracks for longer than the database lets a transaction idle, than a lease lasts, and on tiers 3 and
+4 than `transaction.timeout.ms`; many of them at a pause point, or right after.
 `--operator` adds a process that ends transactions of others by hand, in ways that leave a trace and in ways that leave
 none. `--real` runs an Apache Kafka of that tier instead of the emulator.
 
@@ -124,8 +124,6 @@ class Plan:
     lease_ms: int = 2_000
     transaction_timeout_ms: int = 2_000
     """On tiers 3 and 4."""
-    follows_later: float = 0.0
-    """How many of the processes do not wait for Kafka's commit."""
     away: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of all writers: what blocks do while Kafka is away."""
     niceness: int = 10
@@ -164,7 +162,6 @@ def with_freezes(
         lanes=_LANES,
         idle_timeout_ms=random.Random(seed).choice((400, 600, 800)),
         lease_ms=1_000,
-        follows_later=0.4,
     )
     if plan.is_bounded:
         plan = dataclasses.replace(plan, deeds={**plan.deeds, **WHERE_BROKERS_ABORT})
@@ -293,19 +290,16 @@ class Chaos:
         self._lives += 1
         kinds = self._plan.kinds
         kind = kinds[(number if self._plan.keeps_kinds else self._lives) % len(kinds)]
-        follows = self._chance.random() < self._plan.follows_later
         lane = self._chance.choice((None, *range(len(self._lanes))))
         way = self._broker.bootstrap_servers if lane is None else self._lanes[lane].address
-        job = dataclasses.replace(
-            self._job, bootstrap_servers=way, confirm="database" if follows else "kafka", away=dict(self._plan.away)
-        )
+        job = dataclasses.replace(self._job, bootstrap_servers=way, away=dict(self._plan.away))
         ours, theirs = self._processes.Pipe()
         name = f"w{number}.{self._lives}"
         process = self._processes.Process(target=_work_of(kind), args=(job, name, kind, theirs))
         process.start()
         theirs.close()
         self._workers[number] = _Worker(kind, process, ours, lane)
-        self._note(f"{name} is {kind}, by {way}, confirm={job.confirm}, {job.away}, process {process.pid}")
+        self._note(f"{name} is {kind}, by {way}, {job.away}, process {process.pid}")
 
     def _note(self, what: str) -> None:
         self._log.write(f"{time.time():.3f} {what}\n")

@@ -48,7 +48,6 @@ def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dic
         "lease_ms": job.lease_ms,
         "lock_timeout_ms": 60_000,
         "resolve_timeout_ms": 60_000,
-        "confirm": job.confirm,
         "pause": pause,
         **job.away,
         **job.producer,

@@ -63,7 +63,6 @@ def _settings(job: Job, transactional_id: str, orders: Orders) -> dict[str, Any]
         "transactional_id": transactional_id,
         "lock_timeout_ms": 2_000,
         "resolve_timeout_ms": 60_000,
-        "confirm": job.confirm,
         "pause": orders.reach,
         **job.away,
         **job.producer,

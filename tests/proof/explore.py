@@ -219,7 +219,7 @@ def main() -> None:
         "--apart", action="store_true", help="each dual write sends to one of the partitions, not to all"
     )
     parser.add_argument("--offsets", action="store_true", help="each dual write commits how far it has read")
-    parser.add_argument("--settings", default="", help="such as follows_later=1,stores_blocks=1")
+    parser.add_argument("--settings", default="", help="such as stores_blocks=1")
     parser.add_argument("--recoveries", type=int, default=0, help="processes that only call recover()")
     parser.add_argument("--services", type=int, default=0, help="processes that carry out a round of recovery")
     parser.add_argument("--pools", action="store_true", help="each process has a pool, and they share its ids")

@@ -341,8 +341,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}steps.py",
-                "                await owned.complete_kafka(ours, Outcome.COMMITTED)\n",
-                "                pass\n",
+                "            await owned.complete_kafka(ours, Outcome.COMMITTED)\n",
+                "",
             ),
         ),
     ),
@@ -589,12 +589,6 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "last-not-confirmed",
-        "recover() waits for Kafka where blocks do not",
-        _in(1, "a1,a2", settings=Settings(stores_blocks=True, follows_later=True), outages=1),
-        (Edit(f"{_CORE}publishing.py", "        await self._confirm_last()\n", ""),),
-    ),
-    Mutant(
         "fenced-goes-on",
         "a writer that is fenced while it publishes stays fenced",
         _in(1, "a1,a2", settings=Settings(stores_blocks=True), outages=1),
@@ -613,7 +607,13 @@ MUTANTS: Final = (
         "unconfirmed-not-said",
         "recover() says so if Kafka has not confirmed what it published",
         _in(3, "a1", crashes=1, timeouts=1, give_ups=1),
-        (Edit(f"{_CORE}publishing.py", "        self._assert_confirmed()\n", ""),),
+        (
+            Edit(
+                f"{_CORE}publishing.py",
+                "                await self._settle_last()\n            self._assert_confirmed()\n",
+                "                await self._settle_last()\n",
+            ),
+        ),
     ),
     # repair
     Mutant(

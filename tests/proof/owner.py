@@ -108,20 +108,6 @@ class Cast(NamedTuple):
     request: Hashable
 
 
-class Start(NamedTuple):
-    """A request that is sent now, and whose response is waited for later, by `Join`."""
-
-    request: Hashable
-
-
-class Join(NamedTuple):
-    """Wait for the response to the request that was started."""
-
-
-class Leave(NamedTuple):
-    """Wait no longer for the response to the request that was started; it is still under way."""
-
-
 class Moment(NamedTuple):
     """Let a moment pass, or not. `until_back`: that in which it is noticed that Kafka can be reached again."""
 
@@ -131,8 +117,6 @@ class Moment(NamedTuple):
 class Settings(NamedTuple):
     """The settings of a writer, as far as they are other than the defaults."""
 
-    follows_later: bool = False
-    """confirm="database"."""
     stores_blocks: bool = False
     """when_kafka_is_away="store"."""
     most_bytes: int | None = None
@@ -179,10 +163,6 @@ class CheckedKafka:
         self._unsent: list[_Unsent] = []
         self._sequences: dict[tuple[int, int, int], int] = {}
         self._now_ms = 0.0
-        self._started: Operation | None = None
-        """A commit that nobody waits for yet, and of which nothing is sent yet."""
-        self._is_under_way = False
-        """Whether its request is."""
 
     @property
     def _live(self) -> TransactionManager:
@@ -335,19 +315,6 @@ class CheckedKafka:
     def manifest(self) -> Manifest | None:
         return self._live.transaction.manifest("cluster")
 
-    def start_commit(self) -> None:
-        self._started = self._live.commit_transaction()
-
-    async def work_in_background(self) -> None:
-        """Send the first request of a commit that was started, as the sender does while its caller goes on."""
-        operation, self._started = self._started, None
-        if operation is None or operation.done:
-            return
-        outgoing = await self._poll(self._live)
-        if outgoing is not None:
-            self._is_under_way = True
-            await ask(Start(hashable(outgoing)))
-
     async def commit(self) -> None:
         await self._run(self._live.commit_transaction)
 
@@ -356,10 +323,6 @@ class CheckedKafka:
 
     async def give_up(self) -> None:
         manager, self._manager = self._manager, None
-        self._started = None
-        if self._is_under_way:
-            self._is_under_way = False
-            await ask(Leave())
         if manager is None:
             return
         operation = manager.operation_before_close()
@@ -383,10 +346,7 @@ class CheckedKafka:
         operation = call()
         if not operation.done and not self._unsent:
             manager.settle_without_kafka()
-        if not operation.done and self._is_under_way:
-            self._is_under_way = False
-            self._respond(manager, await ask(Join()), operation)
-        elif not operation.done and manager.exchange.request is not None:
+        if not operation.done and manager.exchange.request is not None:
             manager.on_no_response(self._now_ms)  # of a call that was given up; its connection is closed
         while not operation.done:
             await self._advance(manager, operation)
@@ -410,13 +370,6 @@ class CheckedKafka:
             self._now_ms = manager.retry_at_ms
         else:
             raise Stuck(f"{operation.name} waits, and nothing is sent: {manager.standing}")
-
-    async def _poll(self, manager: TransactionManager) -> m.Request | None:
-        """Return the next request that goes to the world."""
-        while True:
-            outgoing = manager.poll(self._now_ms, delivered=not self._unsent)
-            if outgoing is None or not self._is_known(manager, outgoing.request):
-                return None if outgoing is None else outgoing.request
 
     def _is_known(self, manager: TransactionManager, request: m.Request) -> bool:
         """Return whether the response is the same in each world; it was given then."""
@@ -744,8 +697,6 @@ async def _no_sleep(seconds: float) -> None:
 class Owner:
     """One process with a writer for the id, as an application has it."""
 
-    _kafka: CheckedKafka | None = None
-    """None: nothing is started in the background."""
     _availability: Availability | None = None
     """None: Kafka is always there."""
 
@@ -762,18 +713,16 @@ class Owner:
         self._told = told
         self._shape = shape
         self._database = CheckedDatabase(by_commit=by_commit, settings=settings, fails_over=fails_over)
-        self._kafka = CheckedKafka(profile)
         self._availability = Availability(None, NoWatch(), lambda: 0.0)
         self._now_s = 0.0
         self._coordinator = DualWriteCoordinator(
             TRANSACTIONAL_ID,
             database=self._database,
-            kafka=self._kafka,
+            kafka=CheckedKafka(profile),
             sleep=_no_sleep,
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
             pause=self._reach,
-            kafka_follows_later=settings.follows_later,
             repairability=Repairability(accepted=True),
             availability=self._availability,
             policy=settings.policy,
@@ -810,8 +759,6 @@ class Owner:
             self._told.append((value, "raised", type(error).__name__))
         if progress is not None:
             self._told.append((value, None if progress.outcome is None else progress.outcome.name))
-        if self._kafka is not None:
-            await self._kafka.work_in_background()
 
     @property
     def _is_away(self) -> bool:
@@ -842,13 +789,6 @@ class Owner:
         self._told.append(RECOVERED)
         return True
 
-    async def close(self) -> None:
-        """Close the writer, which waits for what was started."""
-        try:
-            await self._coordinator.close()
-        except (DualWriteError, DatabaseGone) as error:
-            self._told.append(("close", type(error).__name__))
-
 
 def writes(
     profile: Profile,
@@ -865,8 +805,6 @@ def writes(
         owner = Owner(profile, told, by_commit=by_commit, shape=shape, settings=settings, fails_over=fails_over)
         for value in values:
             await owner.write(value)
-        if settings.follows_later:
-            await owner.close()
 
     return program
 
@@ -892,8 +830,6 @@ def recovers(
             if await owner.recover() or (values and settings.stores_blocks):
                 for value in values:
                     await owner.write(value)
-                if settings.follows_later:
-                    await owner.close()
                 return
 
     return program

@@ -107,7 +107,7 @@ class _CheckedAdmin:
 
 
 class _LogReader:
-    """The part of `Producer` that recovery uses."""
+    """The part of `ParticipantProducer` that recovery uses."""
 
     def __init__(self, profile: Profile) -> None:
         self._kafka = CheckedKafka(profile)

@@ -29,8 +29,6 @@ _STORES_ONE: Final = Settings(stores_blocks=True, most_bytes=40)
 """Room for one block, so that the next one is refused."""
 
 _STORES_LARGE: Final = Settings(stores_blocks=True, blocks_are_large=True)
-_FOLLOWS: Final = Settings(follows_later=True)
-_STORES_AND_FOLLOWS: Final = Settings(stores_blocks=True, follows_later=True)
 _THREE: Final = ((b"a1",), (b"b1",), (b"d1",))
 _ONE: Final = ((b"a1",),)
 
@@ -106,11 +104,8 @@ SMALL: Final = (
     Space(3, Budget(), _TWO_AND_ONE, by_commit=True),
     Space(4, Budget(timeouts=1)),
     Space(4, Budget(expiries=1)),
-    Space(1, Budget(losses=1), _ONE_WRITER, settings=_FOLLOWS),
-    Space(4, Budget(timeouts=1), _ONE_WRITER, settings=_FOLLOWS),
     Space(1, Budget(outages=1), _ONE_WRITER),
     Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES),
-    Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES_AND_FOLLOWS),
     Space(1, Budget(outages=1), _ONE_WRITER, settings=_STORES_ONE),
     Space(1, Budget(give_ups=1), _ONE_WRITER, settings=_STORES),
     Space(3, Budget(timeouts=1, deletions=1), ((b"a1",),)),
@@ -177,13 +172,7 @@ _MORE: Final = (
     *(Space(tier, Budget(kills=1), _TWO_AND_ONE, by_commit=True) for tier in PROFILES),
     *(Space(tier, Budget(timeouts=2)) for tier in (3, 4)),
     *(Space(tier, Budget(kills=1, timeouts=1)) for tier in (3, 4)),
-    *(
-        Space(tier, budget, _ONE_WRITER, settings=_FOLLOWS)
-        for tier, budget in product(PROFILES, ONE_FAULT)
-        if not budget.aborts
-    ),
     *(Space(tier, Budget(outages=1), _ONE_WRITER, settings=_STORES) for tier in (2, 3, 4)),
-    *(Space(tier, Budget(outages=1), _ONE_WRITER, settings=_STORES_AND_FOLLOWS) for tier in (2, 3, 4)),
     *(
         Space(1, budget._replace(outages=budget.outages + 1), _ONE_WRITER, settings=_STORES)
         for budget in ONE_FAULT

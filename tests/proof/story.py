@@ -66,7 +66,6 @@ class Fate(StrEnum):
     OUTAGE = "Kafka cannot be reached any more"
     BACK = "Kafka can be reached again"
     DELETED = "retention deletes what is in the log"
-    IN_BACKGROUND = "carried out in the background"
     MOMENT = "goes on"
 
 
@@ -107,7 +106,6 @@ STEPS: Final = (
     _kind(Fate.GIVEN_UP, _P + r": (?P<asks>.*) is delayed, and its caller gives up"),
     _kind(Fate.AWAY, _P + r": (?P<asks>.*) finds Kafka away"),
     _kind(Fate.ANSWERED, _P + r": (?P<asks>.*) -> (?P<reply>.*)"),
-    _kind(Fate.IN_BACKGROUND, _P + r", in the background: (?P<asks>.*) -> (?P<reply>.*)"),
     _kind(Fate.ANSWERED, _P + r" hears: (?P<reply>.*)"),
     _kind(Fate.UNHEARD, _P + r" does not hear the response to (?P<asks>.*)"),
     _kind(Fate.MOMENT, _P + r" (?P<asks>goes on (at once|after a moment)|notices that Kafka is back)", receiver="P{p}"),

@@ -31,7 +31,7 @@ _FEW_FAULTS = (
     (4, "timeouts"),
 )
 FEW = [sample for seed, (tier, fault) in enumerate(_FEW_FAULTS) for sample in samples(tier, 1, seed, only=fault)]
-_OF_OUTAGES = {Fate.AWAY, Fate.OUTAGE, Fate.BACK, Fate.DELETED, Fate.IN_BACKGROUND, Fate.MOMENT}
+_OF_OUTAGES = {Fate.AWAY, Fate.OUTAGE, Fate.BACK, Fate.DELETED, Fate.MOMENT}
 _OF_DATABASES_AND_POOLS = {Fate.FAILED_OVER, Fate.RESTORED, Fate.LAPSED, Fate.MAINTAINED}
 _NOT_REPLAYED = {Fate.MOVED, Fate.UPGRADED} | _OF_OUTAGES | _OF_DATABASES_AND_POOLS
 MANY = [sample for tier in (1, 2, 3, 4) for sample in samples(tier, 45, seed=100 * tier)]

@@ -86,12 +86,6 @@ def test_what_failed_once_does_not_fail_again() -> None:
     assert _failures(SPARK_FAILED_ONCE, spark=True) == {}
 
 
-def test_a_late_abort_of_consumed_offsets_is_reported() -> None:
-    """A take-over on tier 2 loses its lock, and its EndTxn ends the transaction of the writer that got the lock."""
-    (result,) = results([142264])
-    assert (result.problems, result.told_of_loss) == ([], True)
-
-
 def _history(*arguments: str, hash_seed: int) -> str:
     lines = _simulate(*arguments, "--trace", hash_seed=str(hash_seed)).stdout.splitlines()
     return "\n".join(lines[:-1])  # the last one says how long it took

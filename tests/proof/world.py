@@ -61,8 +61,6 @@ from tests.proof.owner import (
     Cast,
     Commit,
     Insert,
-    Join,
-    Leave,
     Lock,
     LockInTime,
     MakeDurable,
@@ -70,7 +68,6 @@ from tests.proof.owner import (
     Read,
     Rollback,
     Settings,
-    Start,
     Write,
     recovers,
     writes,
@@ -166,8 +163,6 @@ class Process(NamedTuple):
     program: int
     node: int
     incarnation: int = 0
-    started: tuple[Any, ...] = ()
-    """A request that it waits for later, and the response once there is one."""
 
 
 class World(NamedTuple):
@@ -212,7 +207,7 @@ _FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "Tra
 _FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
 """They say that another process has the id, or may have replaced the row."""
 
-_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Decide, Cast, OnRedo, Start, Leave})
+_AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Decide, Cast, OnRedo})
 """What only changes a process's own database transaction, or waits for nothing."""
 
 _PROCESSES: Final = World._fields.index("processes")
@@ -310,8 +305,6 @@ class Rules:
         """Yield each possible next world, with a sentence."""
         for number in range(len(world.processes)):
             yield from self._of_process(world, number)
-            if len(world.processes[number].started) == 1:
-                yield from self._serves_started(world, number)
         yield from self._of_kafka(world)
         for slot in range(1, len(world.beside) + 1):
             yield from _of_slot(slot, self._of_kafka(_with_in_front(world, slot)))
@@ -358,8 +351,6 @@ class Rules:
                 yield from self._commits(world, number, request)
             case Moment():
                 yield from self._lets_time_pass(world, number, request)
-            case Join():
-                yield from self._hears(world, number)
             case MakeDurable():
                 yield from self._makes_durable(world, number, request)
             case _:
@@ -422,29 +413,6 @@ class Rules:
             yield f"P{number} goes on after a moment", self._answer(world, number, True)
         elif not world.is_away:
             yield f"P{number} notices that Kafka is back", self._answer(world, number, True)
-
-    def _serves_started(self, world: World, number: int) -> Iterator[Step]:
-        """Carry out a request whose sender does something else meanwhile."""
-        process = world.processes[number]
-        (request,) = process.started
-        kafka, response = serve(world.kafka, request, self.profile)
-        if response is not BLOCKED:
-            broken = self._broken(world, number, request, kafka)
-            answered = _with_process(world, number, process._replace(started=(request, response)))
-            text = f"P{number}, in the background: {_said(request, response)}"
-            yield text, answered._replace(kafka=kafka, broken=broken)
-
-    def _hears(self, world: World, number: int) -> Iterator[Step]:
-        process = world.processes[number]
-        waiting = _with_process(world, number, process._replace(started=()))
-        if len(process.started) == 1:
-            yield from self._asks_kafka(waiting, number, process.started[0])
-            return
-        request, response = process.started
-        yield f"P{number} hears: {response}", self._answer(waiting, number, response)
-        if world.budget.losses and not world.is_settling:
-            lost = spend(waiting, losses=1)
-            yield f"P{number} does not hear the response to {request}", self._answer(lost, number, None)
 
     def _makes_durable(self, world: World, number: int, request: MakeDurable) -> Iterator[Step]:
         row = world.row[0]
@@ -598,7 +566,7 @@ class Rules:
                     yield f"{name} is killed after its COMMIT", self._restarted(done, number)
                     on_the_way = _with_added(poorer, committing._replace(is_committing=True))
                     yield f"{name} is killed, and its COMMIT delayed", self._restarted(on_the_way, number)
-            case Lock() | LockInTime() | Read() | Moment() | Join():
+            case Lock() | LockInTime() | Read() | Moment():
                 yield f"{name} is killed", self._restarted(poorer, number)
             case MakeDurable() | OnLeases() | ReadRow():
                 yield f"{name} is killed", self._restarted(poorer, number)
@@ -757,8 +725,6 @@ class Rules:
         return "everything is over; recover() is called", self._at_once(settling, len(settling.processes) - 1)
 
     def _restarted(self, world: World, number: int) -> World:
-        if len(world.processes[number].started) == 1:
-            world = _later(world, world.processes[number].started[0])
         if UNPROVEN in self._told(world.processes[number]):
             world = world._replace(is_unproven=True)
         world = _with_in_front(world, 0)
@@ -809,12 +775,6 @@ class Rules:
                     world = _later(world, request.request)
                 case OnRedo():
                     world, reply = self._on_redo(world, number, request)
-                case Start():
-                    process = process._replace(started=(request.request,))
-                case Leave():
-                    if len(process.started) == 1:
-                        world = _later(world, process.started[0])
-                    process = process._replace(started=())
             world = self._moved(world, number, process, reply)
 
     def _on_redo(self, world: World, number: int, request: OnRedo) -> tuple[World, Hashable]:

@@ -21,8 +21,6 @@ from dualwrite.errors import OutcomeUnknown, RowLockTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import maintenance
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import AtPoint
@@ -295,36 +293,6 @@ def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, kind: ty
         assert leases_of(world) == [(True, 0)]
         world.emulator.faults.clear()
         recover_anew(world)
-    world.assert_both_sides_have(1)
-
-
-class FollowedPool(PsycopgPool):
-    """Blocks end when the database has committed."""
-
-    def make(self, conninfo: str) -> Any:
-        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, confirm="database", **self.servers, **PATIENT)
-
-
-class AsyncFollowedPool(AsyncPsycopgPool):
-    def make(self, conninfo: str) -> Any:
-        return AsyncPsycopgDualWriterPool(
-            conninfo, prefix=self.world.name, confirm="database", **self.servers, **PATIENT
-        )
-
-
-@on(Tier.KEEP_PREPARED)
-@pytest.mark.parametrize("kind", [FollowedPool, AsyncFollowedPool], ids=lambda kind: kind.__name__)
-def test_kafka_hangs_with_a_commit_on_its_way(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
-    face = kind(world)
-    let_kafka_hang(world, "EndTxn")
-    face.write(1)
-    began_s = time.monotonic()
-    close_within(face, HANGS_S)
-    assert time.monotonic() - began_s < LONG_S
-    assert f"transactional id {world.name}-0 is closed while" in caplog.text
-    assert leases_of(world) == [(True, 0)]
-    world.emulator.faults.clear()
-    recover_anew(world)
     world.assert_both_sides_have(1)
 
 

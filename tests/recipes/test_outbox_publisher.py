@@ -194,11 +194,8 @@ NO_END: Final = Fault(api="EndTxn", action=CloseBefore(), count=None)
 REFUSAL: Final = Fault(api="Produce", action=Error("INVALID_RECORD"), count=None)
 
 
-@pytest.mark.parametrize("confirm", ["kafka", "database"])
-def test_what_kafka_has_not_confirmed_becomes_visible_without_another_block(
-    scenario: PsycopgScenario, confirm: Any
-) -> None:
-    with outbox_pool(scenario, max_block_ms=500, lease_ms=QUIET_LEASE_MS, confirm=confirm) as pool:
+def test_what_kafka_has_not_confirmed_becomes_visible_without_another_block(scenario: PsycopgScenario) -> None:
+    with outbox_pool(scenario, max_block_ms=500, lease_ms=QUIET_LEASE_MS) as pool:
         write(pool, scenario, 1)
         assert_published(scenario, 1)
         with fault(scenario.emulator, NO_END):

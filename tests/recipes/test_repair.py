@@ -301,24 +301,6 @@ def test_it_is_aborted_after_it_was_found_open(store: Database, tier: Tier, way:
         site.assert_agreed("before", "decided", "first")
 
 
-@bounded
-def test_a_commit_that_nobody_waits_for(store: Database, tier: Tier) -> None:
-    """confirm="database": the writer learns of the abort at its next use, and repairs it there."""
-    with site_of(tier, store) as site:
-        values = ["aborted"]
-
-        def abort(point: PausePoint) -> None:
-            if point is PausePoint.AFTER_DATABASE_COMMIT and values:
-                values.pop()
-                site.world.abort_by_timeout()
-
-        with site.writer(abort, confirm="database") as writer:
-            write(writer, "decided")
-            write(writer, "later")
-            write(writer, "last")
-        site.assert_agreed("decided", "later", "last")
-
-
 # ---- committed: never published again -------------------------------------------------------------------------------
 
 

@@ -80,13 +80,12 @@ def leave_aborted(scenario: AnyScenario, number: int, **settings: Any) -> None:
         assert seen.took_effect
 
 
-@pytest.mark.parametrize("confirm", ["kafka", "database"])
 @pytest.mark.parametrize("via", ["write", "recover"])
-def test_the_next_use_repairs(scenario: AnyScenario, via: str, confirm: str) -> None:
+def test_the_next_use_repairs(scenario: AnyScenario, via: str) -> None:
     with scenario.writer(**BOUND) as writer:
         scenario.write(writer, 1)
     leave_aborted(scenario, 2)
-    with scenario.writer(confirm=confirm, **BOUND) as writer:
+    with scenario.writer(**BOUND) as writer:
         if via == "recover":
             assert writer.recover().outcome is Outcome.REPAIRED
         assert scenario.write(writer, 3).error is None

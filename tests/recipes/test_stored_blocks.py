@@ -12,12 +12,14 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.broker_emulator.faults import CloseBefore, Fault
 from dualwrite.errors import (
     ConfigError,
     DualWriteError,
     FencedError,
     InvalidRecordError,
     KafkaTimeoutError,
+    RetriableError,
     StateRowError,
     StoredBlockRefusedError,
     StoredBlocksError,
@@ -308,6 +310,20 @@ def test_a_writer_that_is_fenced_while_it_publishes_says_so(scenario: AnyScenari
         assert writer.state is SlotState.FENCED
     with scenario.writer(**AWAY) as writer:
         assert write(scenario, writer, 3).outcome is Outcome.COMMITTED
+    scenario.assert_both_sides_agree()
+
+
+def test_recover_says_that_what_it_publishes_is_not_confirmed(scenario: AnyScenario, emulator: Emulator) -> None:
+    """Nobody may use the id again, so somebody has to know."""
+    with scenario.writer(max_block_ms=2_000, **AWAY) as writer:
+        with kafka_away(emulator):
+            assert_stored(write(scenario, writer, 1))
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+        fault = emulator.faults.add(Fault(api="EndTxn", action=CloseBefore(), count=None))
+        with pytest.raises(RetriableError, match="Kafka has not confirmed it"):
+            writer.recover()
+        fault.remove()
+        assert writer.recover().outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree()
 
 

@@ -77,7 +77,7 @@ def test_processes_share_the_workers_and_their_rates_add_up() -> None:
 
 
 def test_the_pools_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
-    ways = ["psycopg: dual write, pool, confirm=database", "asyncio: dual write, pool"]
+    ways = ["psycopg: dual write, pool", "asyncio: dual write, pool"]
     options_given = ["--rounds", "1", "--duration-s", "0.1", "--way", ways[0], "--way", ways[1], "--processes", "2"]
     chosen = options().parse_args(options_given)
     run(chosen.way, [8], chosen)

@@ -106,7 +106,7 @@ def test_a_slot_that_is_put_back_while_others_are_attended_is_not_lost() -> None
     shelf = SlotRegistry(1)
     slot = a_slot(0)
     used_by(shelf, slot)
-    shelf._lock = cast(Any, LockAfter(lambda: shelf.attend_confirming(Hand())))
+    shelf._lock = cast(Any, LockAfter(lambda: shelf.attend_all_idle(Hand())))
     shelf.put_idle(slot)
     assert next_of(shelf) is slot
 

@@ -35,7 +35,6 @@ from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
-    Confirm,
     WhenKafkaIsAway,
 )
 from dualwrite.recipes.core.waiting import TASKS, shield
@@ -104,7 +103,6 @@ class AsyncpgDualWriter(AsyncOneIdWriter[asyncpg.Connection, AsyncpgDualTransact
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -116,7 +114,6 @@ class AsyncpgDualWriter(AsyncOneIdWriter[asyncpg.Connection, AsyncpgDualTransact
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
-            confirm=confirm,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
@@ -183,7 +180,6 @@ class AsyncpgDualWriterPool(AsyncPooledWriter[asyncpg.Connection, AsyncpgDualTra
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -199,7 +195,6 @@ class AsyncpgDualWriterPool(AsyncPooledWriter[asyncpg.Connection, AsyncpgDualTra
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
-            confirm=confirm,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,

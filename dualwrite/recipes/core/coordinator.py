@@ -102,17 +102,15 @@ class DualWriteCoordinator:
         resolve_timeout_ms: int,
         pause: PauseHook | None,
         uninterrupted: Uninterrupted = direct,
-        kafka_follows_later: bool = False,
         repairability: Repairability | None = None,
         availability: Availability = NEVER_AWAY,
         policy: StorePolicy = STORES_NOTHING,
         lease: HeldLease | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`kafka_follows_later`: start Kafka's commit, and wait for its response at the next use or in `confirm`.
+        """`repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool.
 
-        `repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool. By `clock_s`,
-        blocks wait a moment between attempts to publish what is stored.
+        By `clock_s`, blocks wait a moment between attempts to publish what is stored.
         """
         self.transactional_id: Final = transactional_id
         self.owned: Final = OwnedId(
@@ -134,7 +132,6 @@ class DualWriteCoordinator:
             self.owned,
             lost_commits=self._lost_commits,
             blocks=self._blocks,
-            kafka_follows_later=kafka_follows_later,
             repairability=Repairability() if repairability is None else repairability,
         )
         self._storing = BlockStoring(self.owned, self._steps, self._blocks)
@@ -298,13 +295,6 @@ class DualWriteCoordinator:
         """Create the state row while no transaction of a Session has begun. Costs nothing when repeated."""
         await self.owned.ensure_row()
 
-    async def confirm(self) -> None:
-        """Wait for a Kafka commit that was started but not awaited. Raises PreparedTransactionLost."""
-        try:
-            await self.owned.confirm()
-        except PreparedTransactionLost:
-            await self._publishing.repair_at_once()
-
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
         try:
@@ -400,10 +390,6 @@ class DualWriteCoordinator:
         if not owned.has_stored:
             self._publishing.assert_owed_not_refused()
         try:
-            if self._slot.state is SlotState.CONFIRMING:
-                with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
-                    await owned.confirm()
-                owned.assert_usable()
             try:
                 await self._lock_and_send(write)
             except FatalError as error:
@@ -470,18 +456,12 @@ class DualWriteCoordinator:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def close(self, *, waits: bool = True) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered.
-
-        With `waits`, first wait for a Kafka commit in progress.
-        """
+    async def close(self) -> None:
+        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
         use = IdUse()
         try:
             if self._users.join(use) is not use:
                 raise IllegalStateError("a dual write is running; leave its block before closing the writer")
-            if waits:
-                with suppress(PreparedTransactionLost):  # stays in doubt, which is logged next
-                    await self.confirm()
             await self._close()
         finally:
             try:
@@ -493,7 +473,7 @@ class DualWriteCoordinator:
     async def _close(self) -> None:
         if self._slot.state is SlotState.CLOSED:
             return
-        if self._slot.state in (SlotState.CONFIRMING, SlotState.IN_DOUBT, SlotState.UNRESOLVED):
+        if self._slot.state in (SlotState.IN_DOUBT, SlotState.UNRESOLVED):
             unresolved = self._lost_commits.unresolved
             _log.warning(
                 "transactional id %s is closed while %s is in doubt; recover() with this id completes it",

@@ -121,9 +121,6 @@ class KafkaParticipant(Protocol):
     def manifest(self) -> Manifest | None:
         """Where the records of the prepared transaction are stored; None if that is not known."""
 
-    def start_commit(self) -> None:
-        """Start `commit`, which a later call joins."""
-
     async def commit(self) -> None: ...
 
     async def abort(self) -> None: ...
@@ -242,9 +239,6 @@ class BlockingKafkaParticipant:
     @property
     def manifest(self) -> Manifest | None:
         return self._live.manifest
-
-    def start_commit(self) -> None:
-        self._live.start_commit()
 
     async def commit(self) -> None:
         self._live.commit_transaction()
@@ -370,9 +364,6 @@ class AsyncKafkaParticipant:
     @property
     def manifest(self) -> Manifest | None:
         return self._live.manifest
-
-    def start_commit(self) -> None:
-        self._live.start_commit()
 
     def commit(self) -> Coroutine[Any, Any, None]:
         return self._live.commit_transaction()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from dualwrite.errors import (
@@ -26,7 +25,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED
 from dualwrite.recipes.core.kafka_participant import KafkaParticipant
 from dualwrite.recipes.core.leases import HeldLease
-from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
+from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import STORES_NOTHING, StorePolicy
 from dualwrite.recipes.core.slot import Slot, SlotState
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
@@ -162,18 +161,6 @@ class OwnedId:
         await self.give_up()
 
     # -- Kafka's side, once the outcome is certain -------------------------------------------------------------
-
-    def let_kafka_follow(self, state: PreparedTxnState) -> None:
-        """Start Kafka's commit without waiting for its response; `confirm` waits."""
-        self.slot.move(SlotState.CONFIRMING, in_doubt=state)
-        with suppress(DualWriteError):  # `confirm` gets the same error again
-            self.kafka.start_commit()
-
-    async def confirm(self) -> None:
-        """Wait for a commit that was started by `let_kafka_follow`. Raises PreparedTransactionLost."""
-        if self.slot.state is SlotState.CONFIRMING:
-            await self.complete_kafka(self.in_doubt, Outcome.COMMITTED)
-            self.telemetry.reach(PausePoint.AFTER_KAFKA_COMMIT)
 
     async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome, *, keeps_id: bool = False) -> None:
         """Commit or abort the open Kafka transaction. `keeps_id`: an abort does not lead to a take-over.

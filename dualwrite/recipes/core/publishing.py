@@ -139,7 +139,7 @@ class Publishing:
         """
         try:
             resolution = await self._publish_next()
-            await self._end(settles=False)
+            self._assert_confirmed()
         except KafkaUnreachableError as error:
             raise self._owned.availability.note(error) from error
         return resolution
@@ -181,8 +181,6 @@ class Publishing:
         if self._slot.state is SlotState.UNRESOLVED:
             with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
                 return await self._lost_commits.resolve()
-        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
-            await owned.confirm()
         owned.assert_usable()
         await owned.ensure_row()
         try:
@@ -201,23 +199,10 @@ class Publishing:
         if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
             while publishes_all and self._owned.has_stored:
                 await self._publish_next()
-            await self._end(settles=not self._owned.has_stored)
+            if not self._owned.has_stored:
+                await self._settle_last()
+            self._assert_confirmed()
         return resolution
-
-    async def _end(self, *, settles: bool) -> None:
-        """Wait until Kafka has confirmed what was published last. `settles`: nothing is stored any more."""
-        await self._confirm_last()
-        if settles:
-            await self._settle_last()
-        self._assert_confirmed()
-
-    async def _confirm_last(self) -> None:
-        """Wait for Kafka's commit of what was published, where blocks do not: nobody may use the id again."""
-        state = self._owned.in_doubt
-        try:
-            await self._owned.confirm()
-        except PreparedTransactionLost as error:
-            raise self._aborted_too(state) from error
 
     def _assert_confirmed(self) -> None:
         """Raise RetriableError if Kafka has not confirmed what was published, so that somebody completes it."""
@@ -264,8 +249,6 @@ class Publishing:
     async def _publish_more(self) -> Resolution:
         """Publish the next stored blocks, after the first of them; another process may have published them."""
         owned = self._owned
-        with suppress(PreparedTransactionLost):  # the take-over publishes it again, or raises it again
-            await owned.confirm()
         owned.assert_usable()
         database = await owned.database.begin()
         try:
@@ -360,14 +343,12 @@ class Publishing:
         try:
             await self._steps.decide(write)
         except PreparedTransactionLost as error:
-            raise self._aborted_too(write.prepared_state) from error
+            raise RetriableError(
+                f"Kafka has aborted {write.prepared_state} too, by which records of transactional id "
+                f"{owned.transactional_id!r} were to be published; they are owed now, and the next use of the id, or "
+                "recover(), publishes them"
+            ) from error
         self._blocks.note_published(waiting)
         if is_repair:
             return Resolution(owned.transactional_id, row, Outcome.REPAIRED)
         return Resolution(owned.transactional_id, write.prepared_state, Outcome.PUBLISHED)
-
-    def _aborted_too(self, state: PreparedTxnState) -> RetriableError:
-        return RetriableError(
-            f"Kafka has aborted {state} too, by which records of transactional id {self._owned.transactional_id!r} "
-            "were to be published; they are owed now, and the next use of the id, or recover(), publishes them"
-        )

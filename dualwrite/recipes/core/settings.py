@@ -25,17 +25,6 @@ _NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "trace_reco
 (`sql/database_identity.py`)."""
 
 
-Confirm = Literal["kafka", "database"]
-"""The commit that a dual write waits for: Kafka's, or only the database's, which is the decision."""
-
-
-def follows_later(confirm: Any) -> bool:
-    """Return whether the caller does not wait for Kafka's commit. Raises ConfigError."""
-    if confirm not in get_args(Confirm):
-        raise ConfigError(f"confirm takes 'kafka' or 'database', not {confirm!r}")
-    return bool(confirm == "database")
-
-
 WhenKafkaIsAway = Literal["refuse", "store"]
 """What a block does that cannot reach Kafka: it fails, or the database stores its records until Kafka is back."""
 

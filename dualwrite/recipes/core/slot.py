@@ -32,8 +32,6 @@ class SlotState(StrEnum):
     """The row is locked and a dual write is running."""
     DECIDING = "deciding"
     """Kafka is prepared; the database commit is about to be sent, or was sent."""
-    CONFIRMING = "confirming"
-    """The database committed; Kafka's commit is in progress and not confirmed yet."""
     IN_DOUBT = "in-doubt"
     """The database committed; Kafka's commit is not confirmed, or its records are owed. The next take-over does it."""
     UNRESOLVED = "unresolved"
@@ -53,8 +51,7 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
         _S.NEW: frozenset({_S.READY, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.READY: frozenset({_S.OPEN, _S.NEW, _S.CLOSED}),
         _S.OPEN: frozenset({_S.READY, _S.DECIDING, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
-        _S.DECIDING: frozenset({_S.READY, _S.NEW, _S.CONFIRMING, _S.IN_DOUBT, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
-        _S.CONFIRMING: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
+        _S.DECIDING: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.IN_DOUBT: frozenset({_S.READY, _S.UNRESOLVED, _S.FENCED, _S.CLOSED}),
         _S.UNRESOLVED: frozenset({_S.READY, _S.NEW, _S.IN_DOUBT, _S.FENCED, _S.CLOSED}),
         _S.FENCED: frozenset({_S.CLOSED}),

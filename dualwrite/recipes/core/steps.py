@@ -43,14 +43,12 @@ class DualWriteSteps:
         *,
         lost_commits: LostCommits,
         blocks: BlockStore,
-        kafka_follows_later: bool,
         repairability: Repairability,
     ) -> None:
         self._owned = owned
         self._slot = owned.slot
         self._lost_commits = lost_commits
         self._blocks = blocks
-        self._kafka_follows_later = kafka_follows_later
         self._repairability = repairability
 
     # -- the lock ----------------------------------------------------------------------------------------------
@@ -188,12 +186,9 @@ class DualWriteSteps:
         ours = write.prepared_state
         try:
             owned.telemetry.reach(PausePoint.AFTER_DATABASE_COMMIT)
-            if self._kafka_follows_later:
-                owned.let_kafka_follow(ours)
-            else:
-                self._slot.note(in_doubt=ours)
-                await owned.complete_kafka(ours, Outcome.COMMITTED)
-                owned.telemetry.reach(PausePoint.AFTER_KAFKA_COMMIT)
+            self._slot.note(in_doubt=ours)
+            await owned.complete_kafka(ours, Outcome.COMMITTED)
+            owned.telemetry.reach(PausePoint.AFTER_KAFKA_COMMIT)
         except BaseException as error:
             if self._slot.state is SlotState.DECIDING:
                 await owned.leave_in_doubt(ours)

@@ -48,8 +48,6 @@ class BlockStoring:
         owned, state = self._owned, self._owned.slot.state
         if state is SlotState.OPEN and owned.owed:
             await owned.leave_in_doubt(owned.row)  # the row stays as it is, and with it what is owed
-        elif state is SlotState.CONFIRMING:
-            await owned.leave_in_doubt(owned.in_doubt)
         elif state in (SlotState.OPEN, SlotState.READY):
             owned.slot.move(SlotState.NEW)
             await owned.give_up()

@@ -385,7 +385,7 @@ class PoolCoordinator:
 
     async def take_slot(self, turn: Turn, *, recover_dead: bool = True) -> None:
         """Take an idle slot, or lease one, with a turn."""
-        if not self.registry.take_idle(turn, rather_new=True):
+        if not self.registry.take_idle(turn):
             self.registry.take_new(await self._lease_one(turn, recover_dead=recover_dead), turn)
 
     async def _lease_one(self, turn: Turn, *, recover_dead: bool) -> PooledSlot:

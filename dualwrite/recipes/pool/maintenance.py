@@ -177,7 +177,7 @@ class PoolMaintenance:
 
     async def _attempt_last(self) -> None:
         """Make one attempt at each slot of this process that has something open, unless Kafka is known to be away."""
-        errors = await self._confirm_idle()
+        errors: list[Exception] = []
         places = self._registry.places()
         if (places.set_aside or places.stored) and not self._availability.is_away:
             try:
@@ -203,7 +203,6 @@ class PoolMaintenance:
         errors += await self._publish_idle(gives_way=True)
         sweep_errors: list[Exception] = []
         if sweeps:
-            errors += await self._confirm_idle()
             sweep_errors = (await self._sweep(gives_way=True))[1]
         return errors + sweep_errors, sweep_errors
 
@@ -245,7 +244,7 @@ class PoolMaintenance:
         for slot in lost:
             self.note_lost(slot)
         for slot in self._registry.remove_idle(lost):
-            await slot.coordinator.close(waits=False)
+            await slot.coordinator.close()
 
     def note_lost(self, slot: PooledSlot) -> None:
         """Note that another process has a slot, or has recovered it and given it back."""
@@ -287,8 +286,6 @@ class PoolMaintenance:
         elif may_be_used_again and not keep_turn and slot.coordinator.takes_more and not self._publishes_now():
             self._registry.put_last(slot)
             self._resolver_bell.ring()
-        elif may_be_used_again and slot.coordinator.state is SlotState.CONFIRMING:
-            self._registry.put_last(slot)
         else:
             if slot.coordinator.takes_more:
                 self._publishes_at_s = time.monotonic() + _BACKOFF_S[-1]  # one attempt at a time
@@ -350,7 +347,6 @@ class PoolMaintenance:
 
     async def _recover(self) -> list[Resolution]:
         self._dead_refused.clear()
-        await self._confirm_idle()  # what fails is aside now, and is resolved next
         ours, our_errors = await self._resolve_ours()
         theirs, their_errors = await self._sweep()
         errors = our_errors + their_errors
@@ -367,23 +363,6 @@ class PoolMaintenance:
         self._publishes_at_s = 0.0
         found, errors = await self._resolve_set_aside(due_s=None)
         return found, errors + await self._publish_idle(gives_way=False)
-
-    async def _confirm_idle(self) -> list[Exception]:
-        """Wait for Kafka commits that were not awaited, in slots that have been idle since."""
-        errors: list[Exception] = []
-        hand = Hand()
-        try:
-            for slot in self._registry.attend_confirming(hand):
-                try:
-                    with slot.coordinator.exclusively():
-                        await slot.coordinator.confirm()
-                except Exception as error:
-                    errors.append(error)
-                finally:
-                    self.put_back(slot)
-        finally:
-            self._registry.let_go(hand)
-        return errors
 
     async def _resolve_set_aside(
         self, *, due_s: float | None, gives_way: bool = False
@@ -453,25 +432,15 @@ class PoolMaintenance:
             return False
         return slot.coordinator.has_stored or slot.coordinator.state is not SlotState.READY
 
-    async def _part_with(self, slot: PooledSlot, hand: Hand, *, waits: bool = True) -> None:
-        """Close a slot and end its lease. `waits`: first wait for a commit in progress."""
+    async def _part_with(self, slot: PooledSlot, hand: Hand) -> None:
+        """Close a slot and end its lease."""
         clean = False
         try:
-            if waits:
-                await self._wait_for_commit(slot)
             clean = slot.coordinator.state is SlotState.READY and not slot.coordinator.has_stored
-            await slot.coordinator.close(waits=False)
+            await slot.coordinator.close()
         finally:
             self._registry.forget(slot, hand)
             await self.end_lease(slot.number, clean=clean)
-
-    @staticmethod
-    async def _wait_for_commit(slot: PooledSlot) -> None:
-        """Wait for a commit in progress; recovery finds one that is lost or in doubt."""
-        try:
-            await slot.coordinator.confirm()
-        except DualWriteError as error:
-            _log.warning("%s", error)
 
     async def end_lease(self, number: int, *, clean: bool) -> None:
         """End the lease of a reserved slot, and the reservation. `clean`: nothing is open under its id."""
@@ -577,9 +546,9 @@ class PoolMaintenance:
         hand = Hand()
         try:
             for slot in self._registry.attend_all_idle(hand):
-                await self._part_with(slot, hand, waits=False)
+                await self._part_with(slot, hand)
             while (aside := self._registry.attend(hand, None)) is not None:
-                await self._part_with(aside, hand, waits=False)
+                await self._part_with(aside, hand)
         finally:
             self._registry.let_go(hand)
 

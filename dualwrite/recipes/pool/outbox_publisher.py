@@ -341,7 +341,7 @@ class OutboxPublisher:
         self._has_recovered = self._lease_lost = self._is_draining = False
         try:
             if coordinator is not None:
-                await coordinator.close(waits=False)
+                await coordinator.close()
         finally:
             if holds_lease:
                 await self._leases.release(_SLOT)

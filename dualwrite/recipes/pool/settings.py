@@ -18,12 +18,10 @@ from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
-    Confirm,
     KafkaSettings,
     StorePolicy,
     WhenKafkaIsAway,
     checked_transactional_id,
-    follows_later,
     store_policy,
 )
 from dualwrite.recipes.core.store import Database, OutboxDatabase
@@ -64,7 +62,6 @@ class PoolSettings:
         lock_timeout_ms: int | None,
         resolve_timeout_ms: int,
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -81,7 +78,6 @@ class PoolSettings:
         self.outbox: Final = _outbox(outbox, self.prefix)
         self._lock_timeout_ms = lock_timeout_ms
         self._resolve_timeout_ms = resolve_timeout_ms
-        self._kafka_follows_later = follows_later(confirm)
         self._pause = pause
         self.producer_settings = producer_settings
         kafka = self._kafka(transactional_id_of(prefix, 0))
@@ -179,7 +175,6 @@ class PoolSettings:
             resolve_timeout_ms=self._resolve_timeout_ms,
             pause=self._pause,
             uninterrupted=waiting.uninterrupted,
-            kafka_follows_later=self._kafka_follows_later,
             policy=policy,
             repairability=repairability,
             availability=availability,

@@ -196,17 +196,11 @@ class SlotRegistry:
         turn.slot = slot  # first, because from then on the end of the block puts back what is taken next
         slot.place = turn
 
-    def take_idle(self, turn: Turn, *, rather_new: bool = False) -> bool:
-        """Take the most recently used idle slot, whose connections are warm, with a turn. Return False if none is idle.
-
-        `rather_new`: return False if that slot would have to wait for Kafka and more slots are allowed.
-        """
+    def take_idle(self, turn: Turn) -> bool:
+        """Take the most recently used idle slot, whose connections are warm, with a turn. Return False if none is."""
         with self._lock:
             idle = self._at(Place.IDLE)
             if not idle:
-                return False
-            may_be_more = len(idle) + self._in_use <= self.max_writers  # which includes the caller's turn
-            if rather_new and may_be_more and idle[-1].coordinator.state is SlotState.CONFIRMING:
                 return False
             self._take(idle[-1], turn)
             return True
@@ -222,11 +216,7 @@ class SlotRegistry:
         self._put(slot, Place.IDLE, next(self._orders))
 
     def put_last(self, slot: PooledSlot) -> None:
-        """Put back a slot that is taken after all others.
-
-        Its Kafka commit is in progress, for which its next user must wait; or its id has stored blocks, behind which
-        more can be stored.
-        """
+        """Put back a slot that is taken after all others: its id has stored blocks, behind which more can be stored."""
         self._put(slot, Place.IDLE, -next(self._orders))
 
     def put_aside(self, slot: PooledSlot, *, keep_turn: bool = False) -> None:
@@ -291,14 +281,6 @@ class SlotRegistry:
         """Whether the id of an idle slot has stored blocks."""
         with self._lock:
             return any(slot.coordinator.has_stored for slot in self._at(Place.IDLE))
-
-    def attend_confirming(self, hand: Hand) -> list[PooledSlot]:
-        """Take the idle slots whose Kafka commit is not confirmed into a hand, which puts them back."""
-        with self._lock:
-            found = [slot for slot in self._at(Place.IDLE) if slot.coordinator.state is SlotState.CONFIRMING]
-            for slot in found:
-                slot.place = hand
-            return found
 
     def attend_all_idle(self, hand: Hand) -> list[PooledSlot]:
         """Take all slots that no block uses into a hand, which forgets them."""

@@ -30,7 +30,6 @@ from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
-    Confirm,
     WhenKafkaIsAway,
 )
 from dualwrite.recipes.core.waiting import THREADS
@@ -99,7 +98,6 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
         create_table: bool = True,
         schema: str | None = None,
         prepare_threshold: int | None = None,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -111,7 +109,6 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
-            confirm=confirm,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
@@ -179,7 +176,6 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         create_table: bool = True,
         schema: str | None = None,
         prepare_threshold: int | None = None,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -195,7 +191,6 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
-            confirm=confirm,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,

@@ -32,7 +32,6 @@ from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.settings import (
     DEFAULT_MAX_STORED_AGE_MS,
     DEFAULT_MAX_STORED_BYTES,
-    Confirm,
     WhenKafkaIsAway,
     check_engine,
 )
@@ -132,10 +131,6 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     queried again, and `max_buffered_bytes` how much the records of one dual write may take in memory.
     `producer_settings` are producer settings, under Kafka's names with underscores.
 
-    With `confirm="database"` a dual write returns when the database has committed, which decides it: Kafka's commit is
-    in progress then, and its records become readable a little later. It is awaited by the next dual write that has
-    records, by `recover()` and by `close()`; until then the state is CONFIRMING and `in_doubt` names it.
-
     With `when_kafka_is_away="store"` the database stores the records of blocks that cannot reach Kafka, up to
     `max_stored_bytes` and `max_stored_age_ms`; later uses of the id publish them (docs/dual-write.md).
 
@@ -159,7 +154,6 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -172,7 +166,6 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
-            confirm=confirm,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,
@@ -231,7 +224,6 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
         create_table: bool = True,
         schema: str | None = None,
-        confirm: Confirm = "kafka",
         when_kafka_is_away: WhenKafkaIsAway = "refuse",
         max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
         max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
@@ -248,7 +240,6 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
             lock_timeout_ms=lock_timeout_ms,
             resolve_timeout_ms=resolve_timeout_ms,
             max_buffered_bytes=max_buffered_bytes,
-            confirm=confirm,
             when_kafka_is_away=when_kafka_is_away,
             max_stored_bytes=max_stored_bytes,
             max_stored_age_ms=max_stored_age_ms,

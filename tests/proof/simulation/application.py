@@ -93,14 +93,14 @@ class Settings:
     """What all writers of one simulation have in common."""
 
     def __init__(self, random: Random, bootstrap: str, tier: Tier) -> None:
-        self.confirm: Any = "database" if random.random() < 0.3 else "kafka"
+        linger_ms = 20 if random.random() < 0.3 else 0
         self.by_commit = random.random() < 0.5
         self.producer: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "request_timeout_ms": 2_000,
             "delivery_timeout_ms": 4_000,
             "max_block_ms": 5_000,
-            "linger_ms": 0,
+            "linger_ms": linger_ms,
         }
         if tier in (Tier.BOUNDED, Tier.BOUNDED_V1):
             self.producer["transaction_timeout_ms"] = random.choice((3_000, 8_000, 60_000))
@@ -108,7 +108,7 @@ class Settings:
         """Whether consumed offsets go with the records; on other tiers that is refused."""
 
     def __repr__(self) -> str:
-        return f"confirm={self.confirm} consumes={self.consumes} by_commit={self.by_commit} {self.producer}"
+        return f"consumes={self.consumes} by_commit={self.by_commit} {self.producer}"
 
 
 def new_writer(
@@ -119,7 +119,6 @@ def new_writer(
     given: dict[str, Any] = {
         "lock_timeout_ms": 3_000,
         "resolve_timeout_ms": 4_000,
-        "confirm": settings.confirm,
         "pause": pause,
         "producer_settings": {**settings.producer, "client_id": loop.current.name},
     }
