@@ -47,18 +47,18 @@ _IDS_VERSION = 12
 
 
 async def handle(call: NodeCall) -> Any:
-    error = _problem(call.request.topics or (), call.version)
+    error = await _problem(call.request.topics or (), call.version)
     if error is not NO_ERROR:
         return _response(call, _refused(call, error), NO_ERROR)
     return _response(call, tuple(await _topics(call)), NO_ERROR)
 
 
-def _problem(topics: Sequence[Any], version: int) -> ErrorCode:
+async def _problem(topics: Sequence[Any], version: int) -> ErrorCode:
     """Return the error that every requested topic gets, or NO_ERROR."""
     if version < _IDS_VERSION:
-        is_named = all(topic.name is not None and not _id_of(topic) for topic in topics)
+        is_named = all(await mapped(lambda topic: topic.name is not None and not _id_of(topic), topics))
         return NO_ERROR if is_named else ErrorCode.invalid_request
-    is_unnamed = any(topic.name is None and not topic.topic_id for topic in topics)
+    is_unnamed = any(await mapped(lambda topic: topic.name is None and not topic.topic_id, topics))
     return ErrorCode.unknown_server_error if is_unnamed else NO_ERROR
 
 
@@ -96,7 +96,7 @@ async def _topics(call: NodeCall) -> list[Any]:
         seen = await selected(lambda topic: _may_see(call, topic.name, False), call.cluster.topics.values())
         rows = await mapped(lambda topic: _describe(call, topic) if _exists(call, topic) else None, seen)
         return [row for row in rows if row is not None]
-    by_id = dict.fromkeys(filter(None, map(_id_of, requested)))
+    by_id = dict.fromkeys(filter(None, await mapped(_id_of, requested)))
     if by_id:
         return await mapped(lambda topic_id: _topic_by_id(call, topic_id), by_id)
     may_create = MAX_PARTITIONS_PER_REQUEST // max(call.cluster.config.num_partitions, 1)
@@ -104,11 +104,8 @@ async def _topics(call: NodeCall) -> list[Any]:
     missing = [name for name in names if name not in call.cluster.topics]
     would_create = bool(missing) and _would_create(call)
     alike = NamesAlike(call.cluster.topics if would_create else ())
-    creatable = {
-        name
-        for name in missing[:may_create]
-        if would_create and name != METADATA_TOPIC and alike.topic_like(name) is None
-    }
+    wanted = missing[:may_create] if would_create else []
+    creatable = set(await selected(lambda name: name != METADATA_TOPIC and alike.topic_like(name) is None, wanted))
     if not creatable:
         return await mapped(lambda name: _topic_by_name(call, name, may_create=False), names)
     async with call.cluster.changes:

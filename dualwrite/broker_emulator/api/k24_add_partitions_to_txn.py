@@ -45,7 +45,7 @@ async def handle(call: NodeCall) -> Any:
     request = call.request
     if not call.may_write_id(request.v3_and_below_transactional_id):
         return await call.refused(ErrorCode.transactional_id_authorization_failed)
-    names = _names(request.v3_and_below_topics)
+    names = await _names(request.v3_and_below_topics)
     errors = await _add(
         call,
         request.v3_and_below_transactional_id,
@@ -63,25 +63,24 @@ async def _transactions(call: NodeCall, transactions: Sequence[Any]) -> Any:
     """Process all of them. One that waits for the replication of its record must not delay the others."""
     first = {each.transactional_id: each.topics for each in reversed(transactions)}
     last = {each.transactional_id: each.topics for each in transactions}
-    names = await _names_by_id(last)
-    limit = call.cluster.config.max_request_elements
-    for named in (names, await _names_by_id(first)):
+    for named in (first, last):
         # an id that is named very often multiplies its partitions
-        if sum(await mapped(len, [named[each.transactional_id] for each in transactions])) > limit:
+        counts = dict(zip(named, await mapped(_count, named.values()), strict=True))
+        if sum([counts[each.transactional_id] for each in transactions]) > call.cluster.config.max_request_elements:
             raise CloseConnectionError("its transactions of one id have more partitions than max.request.elements")
+    pace = Pace()
+    names = {}
+    for id, topics in last.items():
+        await pace.keep()
+        names[id] = await _names(topics)
     results = await all_done(_transaction(call, each, names[each.transactional_id]) for each in transactions)
     if ErrorCode.unsupported_version in results:
         return await call.refused(ErrorCode.unsupported_version)
     rows = []
-    pace = Pace()
     for transaction, errors in zip(transactions, results, strict=True):
         await pace.keep()
         rows.append((transaction, await _topic_results(call, first[transaction.transactional_id], errors)))
     return await call.made(_many, call, rows, NO_ERROR)
-
-
-async def _names_by_id(topics_of_ids: Mapping[str, Any]) -> dict[str, list[TopicPartition]]:
-    return dict(zip(topics_of_ids, await mapped(_names, topics_of_ids.values()), strict=True))
 
 
 async def _transaction(call: NodeCall, transaction: Any, names: list[TopicPartition]) -> ErrorCode | _Errors:
@@ -132,8 +131,12 @@ def _may_write(call: NodeCall, name: str) -> bool:
     return not is_internal and call.may_write_topic(name)
 
 
-def _names(topics: Any) -> list[TopicPartition]:
-    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+async def _names(topics: Any) -> list[TopicPartition]:
+    return await mapped(TopicPartition._make, [(topic.name, index) for topic in topics for index in topic.partitions])
+
+
+def _count(topics: Any) -> int:
+    return sum([len(topic.partitions) for topic in topics])
 
 
 def _row(call: NodeCall, index: int, error: ErrorCode) -> Any:
@@ -150,8 +153,8 @@ def _topic_row(call: NodeCall, rows: Iterator[Any], topic: Any) -> Any:
 async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
     """Return rows as in `topics` for an error of all partitions, else one for each partition that has an error."""
     if isinstance(errors, ErrorCode):
-        names = _names(topics)
-        rows = iter(await mapped(lambda name: _row(call, name.partition, errors), names))
+        indexes = [index for topic in topics for index in topic.partitions]
+        rows = iter(await mapped(lambda index: _row(call, index, errors), indexes))
         return tuple(await mapped(partial(_topic_row, call, rows), topics))
     rows_of_topics: dict[str, list[Any]] = {}
 
@@ -166,7 +169,7 @@ async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Error
 
 
 def _refused(call: NodeCall, topics: Any, error: ErrorCode) -> tuple[Any, ...]:
-    rows = (_row(call, name.partition, error) for name in _names(topics))
+    rows = (_row(call, index, error) for topic in topics for index in topic.partitions)
     return tuple(_topic_row(call, rows, topic) for topic in topics)
 
 

@@ -157,9 +157,12 @@ async def _fetch(call: NodeCall, session: ShareSession, rows: _Rows) -> None:
             timer = loop.call_at(deadline_s, woken.set)
             await woken.wait()
             timer.cancel()
+    pace = Pace()
     for name, error in targets.errors.items():
+        await pace.keep()
         rows.setdefault(name, _Row()).error = error
     for name, fetched in acquired.items():
+        await pace.keep()
         rows.setdefault(name, _Row()).fetched = fetched
 
 

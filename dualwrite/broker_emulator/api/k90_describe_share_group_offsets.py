@@ -69,6 +69,7 @@ def _is_visible(call: NodeCall, topic: str) -> bool:
 
 
 async def _topic(call: NodeCall, group_id: str, name: str, indexes: Any, pace: Pace) -> Any:
+    await pace.keep()
     topic = call.cluster.topics.get(name)
     is_visible = _is_visible(call, name)
     rows = []

@@ -55,7 +55,10 @@ async def for_each_partition(
     results = []
     for topic_id, each in topics.items():
         await pace.keep()
-        rows = [call.new.PartitionResult(**await finish(fields)) for fields in each.values()]
+        rows = []
+        for fields in each.values():
+            await pace.keep()
+            rows.append(call.new.PartitionResult(**await finish(fields)))
         results.append(vars(call.new)[result](topic_id=topic_id, partitions=tuple(rows)))
     return call.new.response(results=tuple(results))
 

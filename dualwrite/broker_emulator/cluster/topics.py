@@ -181,7 +181,7 @@ class NamesAlike:
     """The topics with '.' or '_' in their names: Kafka takes these for the same, because they are in its metrics."""
 
     def __init__(self, topics: Iterable[str]) -> None:
-        self._topics = {_unified(name): name for name in topics if _unified(name) != name or "_" in name}
+        self._topics = {_unified(name): name for name in topics if "." in name or "_" in name}
 
     def topic_like(self, name: str) -> str | None:
         """Return a topic whose name differs from this one in such characters only, or None."""
