@@ -30,7 +30,10 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 
-STYLES = [DUAL, *(f"{style}{POOL}" for style in ("", "AsyncSession: ", "psycopg: ", "asyncio: "))]
+STYLES = [
+    DUAL,
+    *(f"{style}{POOL}" for style in ("", "AsyncSession: ", "psycopg: ", "asyncio: ")),
+]
 _WARM_UP = 20
 _COUNTED = 200
 

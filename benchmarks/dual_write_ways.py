@@ -25,6 +25,7 @@ from benchmarks.dual_write_work import APART, INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
 from dualwrite import DualWriterPool, Outbox, Producer
 from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.delivery import Direct
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 DATABASE = "database alone"
@@ -37,7 +38,7 @@ POOL = "dual write, pool"
 OUTBOXED = "dual write, outbox"
 OUTBOXED_HERE = "dual write, outbox, published in process"
 
-PUBLISHED_APART: dict[str, Any] = {"outbox": Outbox(publishes=False), "prefix": APART}
+PUBLISHED_APART: dict[str, Any] = {"delivery": Outbox(publishes=False), "prefix": APART}
 """The settings of a pool whose outbox a process of its own publishes, as the relay does for an ordinary one."""
 
 
@@ -186,12 +187,12 @@ BY_THREADS: dict[str, Way] = {
     DUAL: dual_write,
     POOL: pooled(),
     OUTBOXED: pooled(**PUBLISHED_APART),
-    OUTBOXED_HERE: pooled(outbox=Outbox()),
+    OUTBOXED_HERE: pooled(delivery=Outbox()),
     f"psycopg: {DATABASE}": psycopg_ways.database_alone,
     f"psycopg: {OUTBOX}": psycopg_ways.with_outbox,
     f"psycopg: {POOL}": psycopg_ways.dual_write(),
     f"psycopg: {OUTBOXED}": psycopg_ways.dual_write(**PUBLISHED_APART),
-    f"psycopg: {OUTBOXED_HERE}": psycopg_ways.dual_write(outbox=Outbox()),
+    f"psycopg: {OUTBOXED_HERE}": psycopg_ways.dual_write(delivery=Outbox()),
 }
 BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {DATABASE}": psycopg_ways.async_database_alone,
@@ -199,17 +200,17 @@ BY_TASKS: dict[str, AsyncWay] = {
     f"asyncio: {OUTBOX}": psycopg_ways.async_outbox,
     f"asyncio: {POOL}": psycopg_ways.async_dual_write(),
     f"asyncio: {OUTBOXED}": psycopg_ways.async_dual_write(**PUBLISHED_APART),
-    f"asyncio: {OUTBOXED_HERE}": psycopg_ways.async_dual_write(outbox=Outbox()),
+    f"asyncio: {OUTBOXED_HERE}": psycopg_ways.async_dual_write(delivery=Outbox()),
     f"asyncpg: {DATABASE}": asyncpg_ways.database_alone,
     f"asyncpg: {OUTBOX}": asyncpg_ways.with_outbox,
     f"asyncpg: {POOL}": asyncpg_ways.dual_write(),
     f"asyncpg: {OUTBOXED}": asyncpg_ways.dual_write(**PUBLISHED_APART),
-    f"asyncpg: {OUTBOXED_HERE}": asyncpg_ways.dual_write(outbox=Outbox()),
+    f"asyncpg: {OUTBOXED_HERE}": asyncpg_ways.dual_write(delivery=Outbox()),
     f"AsyncSession: {DATABASE}": sqlalchemy_async_ways.database_alone,
     f"AsyncSession: {OUTBOX}": sqlalchemy_async_ways.with_outbox,
     f"AsyncSession: {POOL}": sqlalchemy_async_ways.dual_write(),
     f"AsyncSession: {OUTBOXED}": sqlalchemy_async_ways.dual_write(**PUBLISHED_APART),
-    f"AsyncSession: {OUTBOXED_HERE}": sqlalchemy_async_ways.dual_write(outbox=Outbox()),
+    f"AsyncSession: {OUTBOXED_HERE}": sqlalchemy_async_ways.dual_write(delivery=Outbox()),
 }
 WAYS = [*BY_THREADS, *BY_TASKS]
 
@@ -229,9 +230,9 @@ def without_manifest(way: Way) -> Way:
 STORE = "dual write, pool, when_kafka_is_away=store"
 BARE = "dual write, pool, no manifest"
 STORED: dict[str, Way] = {
-    STORE: pooled(when_kafka_is_away="store"),
+    STORE: pooled(delivery=Direct(when_kafka_is_away="store")),
     BARE: without_manifest(pooled()),
-    f"psycopg: {STORE}": psycopg_ways.dual_write(when_kafka_is_away="store"),
+    f"psycopg: {STORE}": psycopg_ways.dual_write(delivery=Direct(when_kafka_is_away="store")),
     f"psycopg: {BARE}": without_manifest(psycopg_ways.dual_write()),
 }
 """Of `benchmarks.stored_blocks` and `benchmarks.manifest_cost`."""

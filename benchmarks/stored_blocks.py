@@ -1,4 +1,4 @@
-"""`python -m benchmarks.stored_blocks`: what `when_kafka_is_away="store"` costs, beside an outbox.
+"""`python -m benchmarks.stored_blocks`: what `Direct(when_kafka_is_away="store")` costs, beside an outbox.
 
 One Postgres and one broker serve the whole run: the emulator on disk, or an Apache Kafka (`--real`). In each round all
 ways run one after the other, in processes of their own, so that a ratio compares measurements that are close in time.

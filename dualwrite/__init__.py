@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
     )
-    from dualwrite.recipes.pool.outbox_settings import Outbox as Outbox
     from dualwrite.recipes.sqlalchemy.writer import DualWriterPool as DualWriterPool
     from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool as AsyncDualWriterPool
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriter as PsycopgDualWriter
@@ -103,6 +102,10 @@ if TYPE_CHECKING:
         UnsafeDatabaseError as UnsafeDatabaseError,
         UnsupportedByBrokerError as UnsupportedByBrokerError,
     )
+    from dualwrite.delivery import (
+        Direct as Direct,
+        Outbox as Outbox,
+    )
     from dualwrite.guarantee import (
         Guarantee as Guarantee,
         Tier as Tier,
@@ -115,6 +118,7 @@ if TYPE_CHECKING:
     from dualwrite.settings import (
         AdminSettings as AdminSettings,
         ProducerSettings as ProducerSettings,
+        WriterPoolSettings as WriterPoolSettings,
         WriterSettings as WriterSettings,
     )
     from dualwrite.producer import (
@@ -140,7 +144,8 @@ _MODULES: Final = {
     "AsyncConsumeTransformWrite": "dualwrite.recipes.consume.consume_async",
     "OffsetsInDatabase": "dualwrite.recipes.consume.consumed_offsets",
     "OffsetsInTransaction": "dualwrite.recipes.consume.consumed_offsets",
-    "Outbox": "dualwrite.recipes.pool.outbox_settings",
+    "Direct": "dualwrite.delivery",
+    "Outbox": "dualwrite.delivery",
     "DualWriterPool": "dualwrite.recipes.sqlalchemy.writer",
     "AsyncDualWriterPool": "dualwrite.recipes.sqlalchemy.writer_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg.writer",
@@ -212,6 +217,7 @@ _MODULES: Final = {
     "PreparedTxnState": "dualwrite.prepared_state",
     "AdminSettings": "dualwrite.settings",
     "ProducerSettings": "dualwrite.settings",
+    "WriterPoolSettings": "dualwrite.settings",
     "WriterSettings": "dualwrite.settings",
     "ConsumerGroupMetadata": "dualwrite.producer",
     "OffsetAndMetadata": "dualwrite.producer",

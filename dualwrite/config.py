@@ -205,7 +205,16 @@ def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any], parsers:
     return given
 
 
-def _unknown(name: str, field: str, parsers: _Parsers) -> str:
+def assert_known(names: Iterable[str], beside: Collection[str]) -> None:
+    """Raise ConfigError unless each name is a producer's setting or one of those `beside`, which a writer has."""
+    settings = (*beside, *_PARSERS)
+    for name in names:
+        field = name.replace(".", "_")
+        if field not in settings:
+            raise ConfigError(_unknown(name, field, settings))
+
+
+def _unknown(name: str, field: str, parsers: Collection[str]) -> str:
     say = _Spelling([name])
     close = difflib.get_close_matches(field.lower(), parsers, n=1)
     hint = f"did you mean {say(close[0])}?" if close else f"the settings are {', '.join(map(say, parsers))}"

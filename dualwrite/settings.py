@@ -11,7 +11,9 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypedDict
 
+from dualwrite.delivery import Delivery, Direct
 from dualwrite.partitioners import Partitioner
+from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.serializers import Serializer
 
 __all__ = [
@@ -19,6 +21,8 @@ __all__ = [
     "ConnectionSettings",
     "ProducerSettings",
     "RecoverySettings",
+    "StoreWriterSettings",
+    "WriterPoolSettings",
     "WriterSettings",
     "ZooKeeperWriterSettings",
 ]
@@ -76,7 +80,6 @@ class _Publishing(TypedDict, total=False):
 class _Sending(_Publishing, total=False):
     """What everything takes that sends records of its own."""
 
-    accept_bounded_guarantee: bool
     enable_idempotence: bool
     acks: Literal["all", "-1", "0", "1", -1, 0, 1]
     max_block_ms: int
@@ -91,16 +94,68 @@ class ProducerSettings(ConnectionSettings, _Sending, total=False):
     bootstrap_servers: Servers
     transactional_id: str | None
     transaction_two_phase_commit_enable: bool
+    accept_bounded_guarantee: bool
 
 
-class WriterSettings(ConnectionSettings, _Sending):
-    """The settings of the producer inside a writer or a pool, which names the transactional id itself."""
+class _Writing(_Sending, total=False):
+    """What all writers take: the settings of their producer, and those of their blocks.
+
+    `lock_timeout_ms`: how long the state row may stay locked by another process (None: as long as the database is set
+    to); 60,000. `resolve_timeout_ms`: how long a database that does not respond after COMMIT is queried again; 30,000.
+    `max_buffered_bytes`: how much memory the records of one block may take.
+    """
+
+    lock_timeout_ms: int | None
+    resolve_timeout_ms: int
+    max_buffered_bytes: int
+    pause: PauseHook | None
+
+
+class _InTables(_Writing, total=False):
+    """What the writers of SQL databases take besides: whether to create missing tables (yes), and their schema."""
+
+    create_table: bool
+    schema: str | None
+
+
+class StoreWriterSettings(ConnectionSettings, _Writing):
+    """The settings of a writer of a key-value store, except for the store's own."""
 
     bootstrap_servers: Servers
 
 
-class ZooKeeperWriterSettings(_AnyConnection, _Sending):
+class ZooKeeperWriterSettings(_AnyConnection, _Writing):
     """The same of `ZooKeeperDualWriter`, whose `request_timeout_ms` is that of ZooKeeper."""
+
+    bootstrap_servers: Servers
+
+
+class _OneId(ConnectionSettings, _InTables, total=False):
+    delivery: Direct
+
+
+class WriterSettings(_OneId):
+    """The settings of a writer with one transactional id, besides its id and its database."""
+
+    bootstrap_servers: Servers
+
+
+class _Leased(ConnectionSettings, _InTables, total=False):
+    """What pools take besides.
+
+    `max_writers`: how many transactional ids one process uses at a time; 8. `acquire_timeout_ms`: how long a block
+    waits for one; 30,000. `lease_ms`: after how long the ids of a process count as left that does not renew its leases;
+    15,000.
+    """
+
+    delivery: Delivery
+    max_writers: int
+    acquire_timeout_ms: int
+    lease_ms: int
+
+
+class WriterPoolSettings(_Leased):
+    """The settings of a pool, besides its prefix and its database."""
 
     bootstrap_servers: Servers
 

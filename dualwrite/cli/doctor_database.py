@@ -149,7 +149,7 @@ def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
     if age_s <= max_age_s:
         return Check(_WHERE, table.name, found)
     remedy = (
-        "get Kafka back, and see that a process with outbox=Outbox(publishes=True) lives, whose log says what keeps it "
+        "get Kafka back, and see that a process with Outbox(publishes=True) lives, whose log says what keeps it "
         "from publishing: dualwrite top names the outboxes, and dualwrite recover publishes those that no process "
         "publishes. At max_stored_age_ms and max_stored_bytes blocks are refused"
     )

@@ -131,7 +131,7 @@ def topic_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
     if obstacle is not None and tier in _UNBOUNDED:
         return Check(where, what, f"no, and it need not be on tier {int(tier)}: {obstacle.why}")
     if obstacle is not None:
-        remedy = f"dual writes to this topic are refused: {obstacle.remedy}, or set accept_bounded_guarantee=True"
+        remedy = f"dual writes to this topic are refused: {obstacle.remedy}"
         return failure(where, what, f"no: {obstacle.why}", remedy)
     if topic.is_compacted is None:
         remedy = "grant DESCRIBE_CONFIGS on the topic, or see to it that its cleanup.policy is 'delete'"

@@ -37,7 +37,7 @@ TABLES: Final = {
 """The tables with the states of transactional ids, the database's identity, and the leases of pools."""
 
 OF_REDO: Final = {kafka_transaction_redo: create_redo_table}
-"""The table with the records that the database stores, for when_kafka_is_away="store"."""
+"""The table with the records that the database stores, for Direct(when_kafka_is_away="store")."""
 
 OF_OUTBOX: Final = OF_REDO | {kafka_transaction_outbox: create_outbox_table}
 """The table with the records that wait to be published, and that with copies, which the publisher may need."""
@@ -63,12 +63,12 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 @click.option(
     "--redo",
     is_flag=True,
-    help='Also create the table of when_kafka_is_away="store", with stored records.',
+    help='Also create the table of Direct(when_kafka_is_away="store"), with stored records.',
 )
 @click.option(
     "--outbox",
     is_flag=True,
-    help="Also create the tables of outbox=Outbox(): that of --redo, and one more. Only on PostgreSQL.",
+    help="Also create the tables of Outbox(): that of --redo, and one more. Only on PostgreSQL.",
 )
 def command(
     *,

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from dualwrite.cli.connection import KafkaAccess, database_option, publishing_kafka_options, schema_option
 from dualwrite.cli.failures import sentence
 from dualwrite.cli.groups import Command
+from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError, DualWriteError, StateRowError, StateTableError
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
 from dualwrite.recipes.writer import PooledWriter
 
@@ -69,7 +69,7 @@ def command(
     """Publish what pools with an outbox have added to it, until SIGTERM or SIGINT.
 
     One process publishes an outbox at a time: this one stands by while another does, and takes over when that has
-    ended. It is for services whose own processes are not to publish (outbox=Outbox(publishes=False)), or as a spare.
+    ended. It is for services whose own processes are not to publish (delivery=Outbox(publishes=False)), or as a spare.
     The tables must exist: dualwrite init-db --outbox.
 
     Exit code: 0 stopped by a signal; 2 wrong usage, or the database cannot be used.
@@ -87,7 +87,7 @@ def command(
                     max_writers=1,
                     create_table=False,
                     schema=schema,
-                    outbox=Outbox(poll_ms=poll_ms, linger_ms=linger_ms),
+                    delivery=Outbox(poll_ms=poll_ms, linger_ms=linger_ms),
                     **access.settings,
                     **access.publishing,
                 )

@@ -1,8 +1,8 @@
 """What does not compose with which database, and why: one table, which errors and tests quote.
 
 Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
-`@transactional`, the integration with Sessions, an outbox, and storing while Kafka is away. On SQLAlchemy,
-an outbox needs PostgreSQL (`outbox` of its backend). asyncpg has no face for threads.
+`@transactional`, the integration with Sessions, an outbox, and storing while Kafka is away. An outbox needs PostgreSQL
+(`outbox` of SQLAlchemy's backend). asyncpg has no face for threads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from dualwrite.errors import ConfigError
 
@@ -33,21 +33,21 @@ class Feature(StrEnum):
     SAVEPOINTS = 'savepoints, such as those of @transactional(inside="savepoint")'
     SESSIONS = "dual_write_sessions"
     OUTBOX = "an outbox"
-    STORE = 'when_kafka_is_away="store"'
+    DELIVERY = "another delivery than Direct()"
 
 
 _B, _F = BackendName, Feature
 
 _NO_SESSIONS: Final = "only SQLAlchemy has Sessions: send inside `with writer.transaction()`"
 _NO_SAVEPOINTS: Final = "a block's changes are one batch, which is carried out whole or not at all"
-_NO_STORE: Final = "it needs tables of a database with SQL: let a block fail while Kafka is away, and repeat it"
+_NO_TABLES: Final = "that needs tables of a database with SQL: let a block fail while Kafka is away, and repeat it"
 
 CANNOT: Final[Mapping[tuple[BackendName, Feature], str]] = MappingProxyType(
     {
         (_B.PSYCOPG, _F.SESSIONS): _NO_SESSIONS,
         (_B.ASYNCPG, _F.SESSIONS): _NO_SESSIONS,
-        (_B.ROCKSDB, _F.STORE): _NO_STORE,
-        (_B.ZOOKEEPER, _F.STORE): _NO_STORE,
+        (_B.ROCKSDB, _F.DELIVERY): _NO_TABLES,
+        (_B.ZOOKEEPER, _F.DELIVERY): _NO_TABLES,
         (_B.ROCKSDB, _F.ASYNCIO): "rocksdict blocks its thread: use the writer in one, with asyncio.to_thread()",
         (_B.ROCKSDB, _F.POOL): (
             "only one process has a RocksDB open, so that there is no other to share ids with by leases: make a writer "
@@ -71,9 +71,3 @@ def assert_can(backend: BackendName, feature: Feature) -> None:
     why = CANNOT.get((backend, feature))
     if why is not None:
         raise ConfigError(f"{backend} cannot carry {feature}: {why}")
-
-
-def assert_no_store(backend: BackendName, settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError if the settings of a backend without tables include those that need one."""
-    if any(name in settings for name in ("when_kafka_is_away", "max_stored_bytes", "max_stored_age_ms")):
-        assert_can(backend, Feature.STORE)

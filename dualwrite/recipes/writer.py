@@ -20,24 +20,23 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.delivery import Outbox
+from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.block_words import say_of_block
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
 from dualwrite.recipes.core.leases import Leases, checked_single_id, outbox_prefix_of
-from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
-    DEFAULT_MAX_STORED_AGE_MS,
-    DEFAULT_MAX_STORED_BYTES,
     KafkaSettings,
-    WhenKafkaIsAway,
+    WritingSettings,
+    checked_delivery,
     store_policy,
 )
 from dualwrite.recipes.core.slot import SlotState
@@ -149,34 +148,22 @@ class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
 class OneId:
     """The slot policy "one fixed transactional id". Raises ConfigError for unknown or malformed settings."""
 
-    def __init__(
-        self,
-        transactional_id: str,
-        *,
-        lock_timeout_ms: int | None,
-        resolve_timeout_ms: int,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        pause: PauseHook | None,
-        producer_settings: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, transactional_id: str, settings: Mapping[str, Any]) -> None:
+        self.writing, producer_settings = WritingSettings.taken_from(settings)
+        delivery = checked_delivery(self.writing.delivery)
+        if isinstance(delivery, Outbox):
+            raise ConfigError(
+                "delivery=Outbox() needs a pool, whose processes take turns in publishing: make one with prefix=... in "
+                "place of transactional_id=..."
+            )
         kafka = KafkaSettings(transactional_id, producer_settings)
         self._transactional_id = checked_single_id(kafka.transactional_id)
         self.producer_settings: Final = kafka.producer
         self._cluster = kafka.cluster()
-        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
-        self._policy = store_policy(
-            kafka,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
+        self.new_records: Final = partial(
+            RecordBuffer, self.writing.max_buffered_bytes, kafka.serializers, kafka.tracer
         )
-        self._repairability = Repairability(accepted=kafka.accepts_bound)
-        self._lock_timeout_ms = lock_timeout_ms
-        self._resolve_timeout_ms = resolve_timeout_ms
-        self._pause = pause
+        self._policy = store_policy(kafka, delivery)
 
     def coordinator(self, database: Database, waiting: Waiting) -> DualWriteCoordinator:
         """Return the coordinator of the id on `database`."""
@@ -185,12 +172,12 @@ class OneId:
             database=database,
             kafka=waiting.new_kafka(self.producer_settings),
             sleep=waiting.sleep,
-            lock_timeout_ms=self._lock_timeout_ms,
-            resolve_timeout_ms=self._resolve_timeout_ms,
-            pause=self._pause,
+            lock_timeout_ms=self.writing.lock_timeout_ms,
+            resolve_timeout_ms=self.writing.resolve_timeout_ms,
+            pause=self.writing.pause,
             uninterrupted=waiting.uninterrupted,
             policy=self._policy,
-            repairability=self._repairability,
+            repairability=Repairability(),
             availability=Availability(self._cluster, waiting.new_watch()),
         )
 
@@ -238,7 +225,7 @@ class TaskBlocks(Generic[TxT]):
         return found[1] if found is not None and found[0]() is task else None
 
 
-async def _begin(block: _Block[Any, TxT]) -> TxT:
+async def _begin(block: Block[Any, TxT]) -> TxT:
     """Begin a block. An error of an earlier dual write, which may be raised here, says nothing of this one."""
     try:
         return await block.begin()
@@ -248,7 +235,7 @@ async def _begin(block: _Block[Any, TxT]) -> TxT:
         raise
 
 
-class _Block(Generic[BindT, TxT]):
+class Block(Generic[BindT, TxT]):
     """The beginning and the end of one block; the same for both faces."""
 
     __slots__ = ("_bind", "_tx", "_use", "_writer")
@@ -331,7 +318,7 @@ class _BlockingScope(Generic[TxT]):
 
     __slots__ = ("_block", "_blocks", "_is_open", "_outer", "_tx")
 
-    def __init__(self, blocks: ThreadBlocks[TxT], block: _Block[Any, TxT]) -> None:
+    def __init__(self, blocks: ThreadBlocks[TxT], block: Block[Any, TxT]) -> None:
         self._blocks = blocks
         self._block = block
         self._is_open = False
@@ -385,7 +372,7 @@ class _AsyncScope(Generic[TxT]):
 
     __slots__ = ("_block", "_blocks", "_loop", "_outer", "_task")
 
-    def __init__(self, blocks: TaskBlocks[TxT], block: _Block[Any, TxT]) -> None:
+    def __init__(self, blocks: TaskBlocks[TxT], block: Block[Any, TxT]) -> None:
         self._blocks = blocks
         self._block = block
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -457,7 +444,7 @@ class ThreadFace(_Writer[BindT, TxT]):
 
     def scope(self, bind: BindT | None = None) -> AbstractContextManager[TxT]:
         """Return the block that `transaction()` documents."""
-        return _BlockingScope(self.blocks, _Block(self, bind))
+        return _BlockingScope(self.blocks, Block(self, bind))
 
     @property
     def transactional(self) -> Transactional[TxT]:
@@ -484,7 +471,7 @@ class TaskFace(_Writer[BindT, TxT]):
 
     def scope(self, bind: BindT | None = None) -> AbstractAsyncContextManager[TxT]:
         """Return the block that `transaction()` documents."""
-        return _AsyncScope(self.blocks, _Block(self, bind))
+        return _AsyncScope(self.blocks, Block(self, bind))
 
     @property
     def transactional(self) -> AsyncTransactional[TxT]:

@@ -20,11 +20,11 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import admin as kafka
 
+from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, OwedRecordsRefusedError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
@@ -130,7 +130,6 @@ class Application:
             "bootstrap_servers": self.rules.cluster.bootstrap_servers,
             "transaction_timeout_ms": TIMEOUT_MS,
             "max_block_ms": 20_000,
-            "when_kafka_is_away": "refuse",
         }
 
     def writer(self, name: str, *, dies: bool = False) -> PsycopgDualWriter:
@@ -138,10 +137,8 @@ class Application:
         return PsycopgDualWriter(conninfo_of(self.database.url), transactional_id=name, pause=pause, **self.settings)
 
     def pool(self) -> PsycopgDualWriterPool:
-        settings = self.settings
-        del settings["when_kafka_is_away"]
         return PsycopgDualWriterPool(
-            conninfo_of(self.database.url), prefix=self.prefix, outbox=Outbox(), lease_ms=1_000, **settings
+            conninfo_of(self.database.url), prefix=self.prefix, delivery=Outbox(), lease_ms=1_000, **self.settings
         )
 
     def write(self, writer: Any, topic: str) -> None:

@@ -11,6 +11,7 @@ from dualwrite.admin import BrokerFeatures, TransactionAdmin, TwoPhaseCommit
 from dualwrite.broker_emulator import Acl, AclOperation, BrokerConfig, Emulator, Profile, ResourceType
 from dualwrite.cli.doctor_checks import Verdict
 from dualwrite.cli.doctor_kafka import cluster_checks
+from dualwrite.delivery import Direct
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
@@ -40,7 +41,7 @@ def test_stored_blocks_older_than_a_limit(call: Call, database: Database, emulat
         (check,) = [each for each in checks if each["what"] == "kafka_transaction_redo"]
         return check["verdict"], check["found"], check["remedy"]
 
-    with scenario.writer(when_kafka_is_away="store") as writer:
+    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
         scenario.write(writer, 1)
         assert told() == ("ok", "no stored blocks", None)
         with kafka_away(emulator):

@@ -25,7 +25,7 @@ OUTBOX = "kafka_transaction_outbox"
 def scenario(database: Database, emulator: Emulator) -> Scenario:
     """Two blocks wait, and no process publishes them."""
     made = Scenario(database, emulator, transactional_id=f"{unique('pool')}-0")
-    with make_pool(made, outbox=Outbox(publishes=False)) as pool:
+    with make_pool(made, delivery=Outbox(publishes=False)) as pool:
         for number in (1, 2):
             write(pool, made, number)
     return made

@@ -41,7 +41,7 @@ def bodies(scenario: Scenario) -> list[str]:
 
 
 def test_it_publishes_what_waits_and_what_comes_until_it_is_told_to_stop(scenario: Scenario) -> None:
-    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
         running = process(*options(scenario))
         try:
@@ -57,7 +57,7 @@ def test_it_publishes_what_waits_and_what_comes_until_it_is_told_to_stop(scenari
 
 def test_a_second_one_stands_by_until_the_first_one_ends(scenario: Scenario) -> None:
     published = f"{prefix_of(scenario)}: published by"
-    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
         first = process(*options(scenario))
         assert line(first) == f"{published} this process"
@@ -73,7 +73,7 @@ def test_a_second_one_stands_by_until_the_first_one_ends(scenario: Scenario) -> 
 
 
 def test_a_kafka_that_is_away_is_waited_for(scenario: Scenario) -> None:
-    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
     scenario.emulator.stop_node(0)
     running = process(*options(scenario, "--timeout-ms", 500))
@@ -92,7 +92,7 @@ def test_it_publishes_what_a_pool_with_other_settings_has_written(scenario: Scen
     scenario.emulator.create_topic("wide", 16)
     scenario.emulator.set_config({"max.message.bytes": "8000000"}, topic="wide")
     settings: dict[str, Any] = {"partitioner": "consistent_random", "max_request_size": 8_000_000}
-    with make_pool(scenario, outbox=Outbox(publishes=False), **settings) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False), **settings) as pool:
         with pool.transaction() as tx:
             for key in keys:
                 tx.send("wide", key=key, value="1")
@@ -134,7 +134,7 @@ def execute(scenario: Scenario, sql: str) -> list[str]:
 def test_it_prepares_statements_only_when_told_to(
     scenario: Scenario, more: tuple[object, ...], deletes_by_prepared: bool
 ) -> None:
-    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
         execute(scenario, _NOTE_PREPARED)
         running = process(*options(scenario, *more))

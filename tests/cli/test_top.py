@@ -11,6 +11,7 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.cli import top
 from dualwrite.cli.output import duration
 from dualwrite.cli.top import lines_of
+from dualwrite.delivery import Direct
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.overview import IdInDatabase
 from dualwrite.recipes.recovery.stored_rows import StoredRecords, StoredRow
@@ -58,7 +59,7 @@ def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulato
     pair = Identity(owing.row().producer_id, owing.row().producer_epoch)
     with Wire(emulator.bootstrap_servers) as wire:
         assert wire.end_settled(owing.kafka_id, pair, commit=False).error == Code.NONE
-    with storing.writer(when_kafka_is_away="store") as writer:
+    with storing.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
         storing.write(writer, 1)
         with kafka_away(emulator):
             storing.write(writer, 2)
@@ -95,7 +96,7 @@ def test_what_is_stored_while_kafka_cannot_be_asked() -> None:
 def test_the_live_view_shows_what_is_stored_while_kafka_is_away(database: Database, emulator: Emulator) -> None:
     scenario = Scenario(database, emulator, transactional_id="a-storing")
     shown = Console(width=200, file=io.StringIO(), record=True)
-    with scenario.writer(when_kafka_is_away="store") as writer:
+    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
         scenario.write(writer, 1)
         with kafka_away(emulator), TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
             scenario.write(writer, 2)

@@ -35,6 +35,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from dualwrite.delivery import Direct
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.redo_table import create_redo_table
@@ -106,7 +107,7 @@ def plan_of(
         keeps_kinds=True,
         lanes=2 if stores else 0,
         lease_ms=1_000,
-        away={"when_kafka_is_away": mode},
+        away={"delivery": Direct(when_kafka_is_away="store" if stores else "refuse")},
         mode=mode,
         away_s_each=away_s,
         again_s=min(5.0, away_s / 3),

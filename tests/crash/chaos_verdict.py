@@ -23,11 +23,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dualwrite.admin import HangingTransaction, TransactionAdmin
+from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import is_outbox, transactional_id_of
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
@@ -282,7 +282,7 @@ class Verdict:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")
 
     def _use_outbox(self) -> None:
-        with DualWriterPool(self._database.engine, outbox=Outbox(), **pool_settings(self._job, writers=1)) as pool:
+        with DualWriterPool(self._database.engine, delivery=Outbox(), **pool_settings(self._job, writers=1)) as pool:
             until(lambda: not pool.recover() and pool.status.publishes_outbox, DEADLINE_S)
             with pool.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")

@@ -135,7 +135,7 @@ def _work(task: Task, end: Connection) -> None:
     consumer = LIBRARIES[task.library](task.bootstrap_servers, "carriers", SESSION_TIMEOUT_MS)
     if task.has_trouble and task.library.startswith("confluent"):
         consumer = Erring(consumer, KafkaError(KafkaError._TRANSPORT, "made up"))
-    writer = make_writer(engine, task.bootstrap_servers, task.transactional_id, accept_bounded_guarantee=True)
+    writer = make_writer(engine, task.bootstrap_servers, task.transactional_id)
     pipeline = ConsumeTransformWrite(
         writer,
         consumer,
@@ -162,9 +162,7 @@ async def _work_awaited(task: Task, end: Connection) -> None:
     place = OffsetsInDatabase(engine) if task.place == "database" else OffsetsInTransaction()
     async with (
         aiokafka_consumer(task.bootstrap_servers, "carriers", SESSION_TIMEOUT_MS) as consumer,
-        make_awaited_writer(
-            engine, task.bootstrap_servers, task.transactional_id, accept_bounded_guarantee=True
-        ) as writer,
+        make_awaited_writer(engine, task.bootstrap_servers, task.transactional_id) as writer,
     ):
         pipeline = AsyncConsumeTransformWrite(
             writer,

@@ -13,8 +13,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from dualwrite.delivery import Outbox
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from tests.crash import styles
 
 LEASE_MS: Final = 300
@@ -69,7 +69,7 @@ def main(options: list[str]) -> None:
         prefix=arguments.prefix,
         bootstrap_servers=arguments.bootstrap_servers,
         lease_ms=LEASE_MS,
-        outbox=Outbox(),
+        delivery=Outbox(),
         pause=kill,
     )
     with style:

@@ -59,7 +59,7 @@ from tests.support.forked_processes import processes
 
 TOPIC: Final = "chaos"
 PARTITIONS: Final = 4
-POOLS: Final = ("sqlalchemy", "psycopg", "tasks")
+POOLS: Final = ("sqlalchemy", "psycopg")
 OUTBOXES: Final = ("outbox_sqlalchemy", "outbox_psycopg", "outbox_tasks")
 EVERYBODY: Final = (
     *("rival-sqlalchemy", "rival-psycopg", "rival-async-psycopg", "rival-async-sqlalchemy"),
@@ -241,7 +241,7 @@ class Chaos:
         log_to(directory / "calm.log")
         self._database = ChaosDatabase(postgres.url)
         self._reader = AlongReader(broker.bootstrap_servers, TOPIC, PARTITIONS)
-        bounded = {"accept_bounded_guarantee": True, "transaction_timeout_ms": plan.transaction_timeout_ms}
+        bounded = {"transaction_timeout_ms": plan.transaction_timeout_ms}
         self._job = Job(
             database_url=postgres.url.render_as_string(hide_password=False),
             bootstrap_servers=broker.bootstrap_servers,

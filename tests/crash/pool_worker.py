@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from dualwrite.delivery import Outbox
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
@@ -37,7 +37,7 @@ Kind = Literal["pool", "outbox"]
 
 
 def settings_of(kind: Kind) -> dict[str, Any]:
-    return {"outbox": Outbox() if kind == "outbox" else None}
+    return {"delivery": Outbox()} if kind == "outbox" else {}
 
 
 def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dict[str, Any]:

@@ -208,9 +208,7 @@ class Site:
 
 def assert_carried_once(site: Site, workers: Workers) -> None:
     for task in workers.tasks:
-        with make_writer(
-            site.engine, site.emulator.bootstrap_servers, task.transactional_id, accept_bounded_guarantee=True
-        ) as writer:
+        with make_writer(site.engine, site.emulator.bootstrap_servers, task.transactional_id) as writer:
             writer.recover()
     assert Counter(rows(site.engine)) == Counter(site.given)
     assert Counter(read_topic(site.emulator.bootstrap_servers, "out")) == Counter(site.given)

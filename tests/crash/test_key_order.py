@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from dualwrite import DualWriter, DualWriterPool, Outbox, TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Direct
 from dualwrite.errors import KafkaUnreachableError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import outbox_id_of
@@ -73,7 +74,7 @@ def write_under_kills(database: PostgresDatabase, emulator: Emulator, settings: 
                 until(lambda: sum(versions(database).values()) >= goal)  # noqa: B023 - called before the next round
 
 
-@pytest.mark.parametrize("settings", [{}, {"outbox": Outbox()}], ids=["pool", "outbox"])
+@pytest.mark.parametrize("settings", [{}, {"delivery": Outbox()}], ids=["direct", "outbox"])
 def test_the_order_of_a_key_is_that_of_the_commits(
     accounts: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]
 ) -> None:
@@ -87,7 +88,7 @@ def test_the_order_of_a_key_is_that_of_the_commits(
         in_database = versions(accounts)
     assert published(emulator) == {owner: list(range(1, last + 1)) for owner, last in in_database.items()}
     ids = {transaction.transactional_id for transaction in emulator.transactions()}
-    if "outbox" in settings:
+    if "delivery" in settings:
         assert ids == {kafka_id_of(accounts.engine, outbox_id_of(PREFIX))}
     else:
         assert len(ids) >= 2, "one transactional id alone is always in order"
@@ -142,7 +143,10 @@ def test_what_was_stored_may_be_overtaken_by_another_id(accounts: PostgresDataba
     servers = emulator.bootstrap_servers
     with (
         DualWriter(
-            accounts.engine, bootstrap_servers=servers, transactional_id="first", when_kafka_is_away="store"
+            accounts.engine,
+            bootstrap_servers=servers,
+            transactional_id="first",
+            delivery=Direct(when_kafka_is_away="store"),
         ) as first,
         DualWriter(accounts.engine, bootstrap_servers=servers, transactional_id="second") as second,
     ):

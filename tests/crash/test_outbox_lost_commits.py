@@ -11,11 +11,11 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import outbox_publisher
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AtPoint

@@ -27,7 +27,7 @@ def working(
     database: PostgresDatabase, emulator: Emulator, outbox: Outbox | None = None
 ) -> Iterator[ForkServerProcess]:
     url = database.url.render_as_string(hide_password=False)
-    arguments = (url, emulator.bootstrap_servers, TOPIC, {"outbox": outbox or Outbox()})
+    arguments = (url, emulator.bootstrap_servers, TOPIC, {"delivery": outbox or Outbox()})
     process = processes().Process(target=work, args=arguments, daemon=True)
     process.start()
     yield process
@@ -46,7 +46,11 @@ def records(emulator: Emulator) -> int:
 def assert_in_order(database: PostgresDatabase, emulator: Emulator) -> None:
     """Publish the rest, when all processes are dead; then each row has its versions, each once, in order."""
     with DualWriterPool(
-        database.engine, prefix=PREFIX, lease_ms=LEASE_MS, outbox=Outbox(), bootstrap_servers=emulator.bootstrap_servers
+        database.engine,
+        prefix=PREFIX,
+        lease_ms=LEASE_MS,
+        delivery=Outbox(),
+        bootstrap_servers=emulator.bootstrap_servers,
     ) as pool:
         until(lambda: not pool.recover() and pool.status.publishes_outbox)
     in_database = versions(database)

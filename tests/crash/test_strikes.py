@@ -92,7 +92,7 @@ def assert_nothing_in_use(writer: Any) -> None:
         coordinators = [slot.coordinator for slot in coordinator.registry.all_slots()]
     else:
         coordinators = [coordinator]
-    until(lambda: all(each.first_use is None for each in coordinators))  # the background may resolve some
+    until(lambda: all(each._users.first is None for each in coordinators))  # the background may resolve some
     assert getattr(writer.blocks.of_thread, "tx", None) is None
 
 

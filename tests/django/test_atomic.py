@@ -18,6 +18,7 @@ from django.db import DatabaseError, IntegrityError, OperationalError, connectio
 from django.db.transaction import TransactionManagementError
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Direct
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
@@ -946,7 +947,7 @@ def test_while_kafka_is_away_the_block_is_undone(store: Database) -> None:
 def test_while_kafka_is_away_records_may_be_stored(store: Database, emulator: Emulator) -> None:
     """The database has decided then, so callbacks run; the pool publishes when Kafka is back."""
     ran: list[int] = []
-    settings = {"when_kafka_is_away": "store", "unreachable_timeout_ms": 100}
+    settings = {"delivery": Direct(when_kafka_is_away="store"), "unreachable_timeout_ms": 100}
     with shop_on(store, emulator, dualwrite=settings) as shop:
         with shop.atomic():
             shop.put(1)

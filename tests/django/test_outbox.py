@@ -15,7 +15,7 @@ from tests.support.databases import event_bodies
 
 @pytest.fixture
 def shop(postgres_shop: Shop) -> Shop:
-    settings.DUALWRITE[postgres_shop.alias]["outbox"] = Outbox()
+    settings.DUALWRITE[postgres_shop.alias]["delivery"] = Outbox()
     return postgres_shop
 
 

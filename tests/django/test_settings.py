@@ -52,6 +52,7 @@ MISTAKES: list[tuple[Callable[[Shop], object], str, str]] = [
     (use_another_engine, "dualwrite.E003", "knows nothing of dual writes"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(bootstrap_severs="x"), "dualwrite.E004", "bootstrap_servers"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(max_writers=0), "dualwrite.E004", "max_writers"),
+    (lambda shop: settings.DUALWRITE[shop.alias].update(delivery=None), "dualwrite.E004", "delivery takes"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(transactional_id="a"), "dualwrite.E004", "transactional_id"),
     (lambda shop: settings.DUALWRITE.update({shop.alias: "127.0.0.1:9092"}), "dualwrite.E004", "dict of dicts"),
     (lambda shop: settings.DUALWRITE.pop(shop.alias), "dualwrite.W001", "has no entry for it"),

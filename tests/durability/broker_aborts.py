@@ -136,7 +136,6 @@ class Site:
             "transactional_id": self.transactional_id,
             "max_block_ms": 60_000,
             "retry_backoff_ms": 5,
-            "accept_bounded_guarantee": True,
             "pause": pause,
         }
         if self.case.face == "psycopg":

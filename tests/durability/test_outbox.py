@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool import outbox_publisher
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.testing.network_proxy import NetworkProxy
 from tests.crash.psycopg_scenario import conninfo_of
@@ -35,7 +35,7 @@ def pool_on(url: sa.URL, emulator: Emulator, outbox: Outbox | None = None, **set
         conninfo_of(url),
         prefix="p",
         bootstrap_servers=emulator.bootstrap_servers,
-        outbox=outbox or Outbox(),
+        delivery=outbox or Outbox(),
         **{"lease_ms": 300, "lock_timeout_ms": 1_000, "resolve_timeout_ms": 1_000} | settings,
     )
 

@@ -25,7 +25,6 @@ from dualwrite.errors import FencedError, KafkaTimeoutError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWriteProgress, Resolution
-from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.slot import SlotState
 from tests.proof.automaton import Automaton, Program, Said, ask
 from tests.proof.explore import Explorer, Found
@@ -40,6 +39,7 @@ from tests.proof.owner import (
     CheckedKafka,
     CheckedTransaction,
     Owner,
+    RefusesNothing,
     as_response,
     hashable,
 )
@@ -154,7 +154,7 @@ class EarlyCoordinator(DualWriteCoordinator):
             lock_timeout_ms=None,
             resolve_timeout_ms=NO_DEADLINE_MS,
             pause=None,
-            repairability=Repairability(accepted=True),
+            repairability=RefusesNothing(),
         )
         self._ordering = ordering
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -20,7 +21,6 @@ from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, BlocksOfAnyId, OutboxTable, place_of
 from tests.proof.automaton import Program, Said, ask
@@ -156,14 +156,16 @@ class OutboxProcess:
         )
         settings = self._settings = PoolSettings(
             PREFIX,
-            max_writers=1,
-            acquire_timeout_ms=0,
-            lease_ms=NO_DEADLINE_MS,
-            lock_timeout_ms=None,
-            resolve_timeout_ms=NO_DEADLINE_MS,
-            outbox=Outbox(publishes=publishes),
-            pause=self._reach,
-            producer_settings=SETTINGS,
+            {
+                "max_writers": 1,
+                "acquire_timeout_ms": 0,
+                "lease_ms": NO_DEADLINE_MS,
+                "lock_timeout_ms": None,
+                "resolve_timeout_ms": NO_DEADLINE_MS,
+                "delivery": Outbox(publishes=publishes),
+                "pause": self._reach,
+                **SETTINGS,
+            },
         )
         runtime, availability = OneThread(), Availability()
         leases = (CheckedLeases if publishes else _UnaskedLeases)(outbox_prefix_of(PREFIX))

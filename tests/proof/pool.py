@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from unittest import mock
 
+from dualwrite.delivery import Direct
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import Availability
@@ -55,7 +56,8 @@ ResultT = TypeVar("ResultT")
 LAST_WRITE: Final = b"z1"
 """What a pool writes when everything is recovered."""
 
-SETTINGS: Final = {"bootstrap_servers": "localhost:9092", "accept_bounded_guarantee": True}
+_STORES: Final = Direct(when_kafka_is_away="store", max_stored_age_ms=NO_DEADLINE_MS**2)
+SETTINGS: Final = {"bootstrap_servers": "localhost:9092"}
 
 
 _LONG_MS: Final = 60_000
@@ -281,15 +283,15 @@ class PooledProcess:
         self.clock: Final = Clock(maintenance)
         pool_settings = PoolSettings(
             PREFIX,
-            max_writers=1,
-            acquire_timeout_ms=0,
-            lease_ms=NO_DEADLINE_MS,
-            lock_timeout_ms=None,
-            resolve_timeout_ms=NO_DEADLINE_MS,
-            when_kafka_is_away="store" if settings.stores_blocks else "refuse",
-            max_stored_age_ms=NO_DEADLINE_MS**2,
-            pause=None,
-            producer_settings=SETTINGS,
+            {
+                "max_writers": 1,
+                "acquire_timeout_ms": 0,
+                "lease_ms": NO_DEADLINE_MS,
+                "lock_timeout_ms": None,
+                "resolve_timeout_ms": NO_DEADLINE_MS,
+                "delivery": _STORES if settings.stores_blocks else Direct(),
+                **SETTINGS,
+            },
         )
         self._availability = availability = Availability(None, NoWatch(), self.clock.monotonic)
         leases = CheckedLeases()

@@ -259,11 +259,7 @@ class RealOwner(Owner):
         self._shape = ONE_RECORD
         self._database: Any = database
         one_id = OneId(
-            TRANSACTIONAL_ID,
-            lock_timeout_ms=None,
-            resolve_timeout_ms=RESOLVE_TIMEOUT_MS,
-            pause=None,
-            producer_settings=settings,
+            TRANSACTIONAL_ID, {"lock_timeout_ms": None, "resolve_timeout_ms": RESOLVE_TIMEOUT_MS, **settings}
         )
         self._coordinator = one_id.coordinator(self._database, waiting)
 
@@ -364,7 +360,6 @@ class RealProcess:
             "unreachable_timeout_ms": MAX_BLOCK_MS,
             "retry_backoff_ms": 1,
             "reconnect_backoff_ms": 1,
-            "accept_bounded_guarantee": True,
             "batch_size": 1,
             "max_in_flight_requests_per_connection": 1,
             "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.delivery import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.sql import outbox_statements
 from dualwrite.testing.postgres import PostgresServer
@@ -66,7 +66,7 @@ def settings_for(scenario: AnyScenario, outbox: Outbox | None = None, **settings
     return {
         "prefix": pool_prefix(scenario),
         "bootstrap_servers": scenario.emulator.bootstrap_servers,
-        "outbox": outbox or Outbox(),
+        "delivery": outbox or Outbox(),
         "lease_ms": SHORT_LEASE_MS,
         "lock_timeout_ms": 60_000,
         "max_block_ms": 60_000,

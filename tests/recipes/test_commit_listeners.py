@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
-from dualwrite import Outbox
+from dualwrite import Direct, Outbox
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
@@ -223,7 +223,7 @@ def test_a_block_with_an_outbox(site: Site, sends: Fault, is_first: bool) -> Non
 @ORDER
 @SENDS
 def test_a_block_of_a_pool(site: Site, sends: Fault, is_first: bool) -> None:
-    settings = settings_for(site.scenario) | {"outbox": None}
+    settings = settings_for(site.scenario) | {"delivery": Direct()}
     if is_first:
         site.listen()
     with site.pool(**settings) as pool:

@@ -10,11 +10,11 @@ import asyncpg
 import psycopg
 import pytest
 
+from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from tests.crash.asyncpg_scenario import dsn_of
@@ -57,8 +57,8 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Failing:
 
 
 STYLES = {
-    "dual writes": {"outbox": None},
-    "outbox": {"outbox": Outbox(publishes=False)},
+    "dual writes": {"delivery": Direct()},
+    "outbox": {"delivery": Outbox(publishes=False)},
 }
 STYLE = pytest.mark.parametrize("style", STYLES.values(), ids=STYLES)
 

@@ -54,7 +54,6 @@ def test_a_pool_that_was_idle_goes_on(site: Site) -> None:
         site.store.aside,
         prefix="pool",
         bootstrap_servers=site.emulator.bootstrap_servers,
-        accept_bounded_guarantee=True,
     ) as pool:
         write_by(pool, "1")
         a_week_passes(site)
@@ -113,7 +112,6 @@ def test_a_pool_that_loses_the_id_again_leaves_its_row_alone(site: Site) -> None
         site.store.aside,
         prefix="tid",
         bootstrap_servers=site.emulator.bootstrap_servers,
-        accept_bounded_guarantee=True,
         pause=pause,
     ) as pool:
         with pool.transaction(), pool.transaction():

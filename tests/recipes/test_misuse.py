@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite import AsyncDualWriter, AsyncDualWriterPool, DualWriterPool
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
@@ -186,17 +187,13 @@ def test_a_record_that_only_the_producer_can_refuse_changes_neither_side(
     ("settings", "message"),
     [
         ({"bootstrap_server": "127.0.0.1:9092"}, "bootstrap_server"),
+        ({"delivry": Direct()}, "unknown setting 'delivry'; did you mean delivery"),
         ({}, "bootstrap"),
         ({"bootstrap_servers": "127.0.0.1:9092", "linger_ms": "soon"}, "linger"),
         ({"bootstrap_servers": "127.0.0.1:9092", "transaction_two_phase_commit_enable": True}, "cannot be set here"),
-        (
-            {
-                "bootstrap_servers": "127.0.0.1:9092",
-                "transaction_timeout_ms": 1000,
-                "accept_bounded_guarantee": False,
-            },
-            "no timeout",
-        ),
+        ({"bootstrap_servers": "127.0.0.1:9092", "accept_bounded_guarantee": True}, "cannot be set here"),
+        ({"bootstrap_servers": "127.0.0.1:9092", "delivery": "outbox"}, r"delivery takes Direct\(\.\.\.\) or Outbox"),
+        ({"bootstrap_servers": "127.0.0.1:9092", "delivery": Outbox()}, "needs a pool"),
     ],
 )
 def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.recipes.pool.outbox_settings import Outbox
+from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import in_order, outbox_pool, scenario, settings_for
@@ -34,15 +34,15 @@ def ask(scenario: PsycopgScenario, sql: str) -> Any:
         return connection.execute(sa.text(sql)).scalar()
 
 
-@pytest.mark.parametrize("outbox", [Outbox(publishes=False), None], ids=["outbox", "dual writes"])
+@pytest.mark.parametrize("delivery", [Outbox(publishes=False), Direct()], ids=["outbox", "direct"])
 @pytest.mark.parametrize("is_immediate", [False, True], ids=["deferred", "immediate"])
 def test_a_row_that_a_trigger_changes_at_commit(
-    scenario: PsycopgScenario, outbox: Outbox | None, is_immediate: bool
+    scenario: PsycopgScenario, delivery: Delivery, is_immediate: bool
 ) -> None:
     """Block 1 has its place before it waits for block 2, unless it lets its triggers run before it ends."""
     with scenario.database.aside.begin() as connection:
         connection.exec_driver_sql(_TABLES)
-    settings = settings_for(scenario, outbox, lease_ms=QUIET_LEASE_MS) | {"outbox": outbox}
+    settings = settings_for(scenario, lease_ms=QUIET_LEASE_MS) | {"delivery": delivery}
     with (
         PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings) as pool,
         ThreadPoolExecutor(1) as threads,
@@ -62,7 +62,7 @@ def test_a_row_that_a_trigger_changes_at_commit(
             until(lambda: bool(ask(scenario, _WAITS)))
             tx.send(scenario.topic, key="k", value="2")
         first.result(60)
-    if outbox is not None:
+    if isinstance(delivery, Outbox):
         with outbox_pool(scenario) as publisher:
             publisher.recover()
     assert ask(scenario, "SELECT changes FROM sums") == "21"

@@ -20,6 +20,7 @@ from psycopg_pool import ConnectionPool
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
+from dualwrite.delivery import Outbox
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
@@ -32,7 +33,6 @@ from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPa
 from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.sqlalchemy import sessions_async
 from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table, kafka_transaction_outbox
@@ -469,8 +469,8 @@ def test_the_lease_of_a_garbage_collected_pool_expires(scenario: PsycopgScenario
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"outbox": True}, "outbox takes Outbox"),
-        ({"outbox": {"poll_ms": 20}}, "outbox takes Outbox"),
+        ({"delivery": True}, "delivery takes"),
+        ({"delivery": {"poll_ms": 20}}, "delivery takes"),
         ({"prefix": "p" * 247}, "255"),
     ],
 )
@@ -492,6 +492,10 @@ def test_settings_that_do_not_fit(scenario: PsycopgScenario, settings: dict[str,
         {"linger_ms": -1},
         {"linger_ms": 0.5},
         {"linger_ms": False},
+        {"linger_ms": 1, "publishes": False},
+        {"poll_ms": 21, "publishes": False},
+        {"max_stored_bytes": 0},
+        {"max_stored_age_ms": 0.5},
     ],
 )
 def test_values_of_an_outbox_that_make_no_sense(values: dict[str, Any]) -> None:
@@ -501,14 +505,14 @@ def test_values_of_an_outbox_that_make_no_sense(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://", "mysql+pymysql://root@127.0.0.1/none"])
 def test_databases_that_cannot_have_one(url: str) -> None:
-    with pytest.raises(ConfigError, match="it is made for PostgreSQL; leave outbox out"):
-        DualWriterPool(sa.create_engine(url), prefix="p", outbox=Outbox(), bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="it is made for PostgreSQL: leave delivery at"):
+        DualWriterPool(sa.create_engine(url), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1")
 
 
 def test_an_async_engine_that_cannot_have_one() -> None:
-    with pytest.raises(ConfigError, match="it is made for PostgreSQL; leave outbox out"):
+    with pytest.raises(ConfigError, match="it is made for PostgreSQL: leave delivery at"):
         AsyncDualWriterPool(
-            create_async_engine("sqlite+aiosqlite://"), prefix="p", outbox=Outbox(), bootstrap_servers="127.0.0.1:1"
+            create_async_engine("sqlite+aiosqlite://"), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1"
         )
 
 

@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
+from dualwrite.delivery import Outbox
 from dualwrite.errors import StoredBlockRefusedError, StoreFullError
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.psycopg_scenario import PsycopgScenario
@@ -92,7 +92,7 @@ def test_at_a_limit_blocks_are_refused(
 ) -> None:
     """Before they have begun: neither side has anything of them."""
     expected = [0]
-    with outbox_pool(scenario, Outbox(publishes=publishes), **limit) as pool:
+    with outbox_pool(scenario, Outbox(publishes=publishes, **limit)) as pool:
         write(pool, scenario, 0)
         with kafka_away(emulator):
             refused: list[StoreFullError] = []

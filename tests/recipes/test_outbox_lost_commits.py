@@ -17,10 +17,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool.outbox import OutboxWrites
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.recovery.taking_out import take_out

@@ -17,13 +17,13 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, Error, Fault
+from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError, DualWriteError, IllegalStateError, OutcomeUnknown, StateRowError
 from dualwrite.recipes.asyncpg import driver as asyncpg_driver
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
@@ -314,9 +314,9 @@ def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Op
 # ---- names ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outbox", [None, Outbox()], ids=["without", "with"])
-def test_prefixes_that_the_outbox_of_another_pool_has(scenario: PsycopgScenario, outbox: Outbox | None) -> None:
-    settings = {**settings_for(scenario), "prefix": "orders-outbox", "outbox": outbox}
+@pytest.mark.parametrize("delivery", [Direct(), Outbox()], ids=["without", "with"])
+def test_prefixes_that_the_outbox_of_another_pool_has(scenario: PsycopgScenario, delivery: Delivery) -> None:
+    settings = {**settings_for(scenario), "prefix": "orders-outbox", "delivery": delivery}
     with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):
         PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings)
     with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):

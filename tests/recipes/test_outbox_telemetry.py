@@ -28,7 +28,7 @@ def ages_s(heard: Heard) -> dict[str, float]:
 
 
 def test_what_was_added_and_published_is_counted(heard: Heard, scenario: Scenario) -> None:
-    with make_pool(scenario, outbox=Outbox()) as pool:
+    with make_pool(scenario, delivery=Outbox()) as pool:
         for number in (1, 2):
             write(pool, scenario, number)
         with pytest.raises(ZeroDivisionError), pool.transaction() as tx:
@@ -44,20 +44,20 @@ def test_a_process_that_does_not_publish_shows_what_waits_until_another_one_has_
     heard: Heard, scenario: Scenario
 ) -> None:
     outbox = outbox_id_of(prefix_of(scenario))
-    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
         assert ages_s(heard).keys() == {outbox}
         an_hour_ago = sa.text("UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - 3600000")
         with scenario.database.aside.begin() as connection:
             connection.execute(an_hour_ago)
         until(lambda: 3600 <= ages_s(heard).get(outbox, 0) < 3700)
-        with make_pool(scenario, outbox=Outbox(), max_stored_age_ms=10**9) as publisher:
+        with make_pool(scenario, delivery=Outbox(max_stored_age_ms=10**9)) as publisher:
             publisher.recover()
         until(lambda: ages_s(heard) == {})
 
 
 def test_what_waits_for_kafka_is_shown_by_the_process_that_publishes(heard: Heard, scenario: Scenario) -> None:
-    with make_pool(scenario, outbox=Outbox()) as pool:
+    with make_pool(scenario, delivery=Outbox()) as pool:
         write(pool, scenario, 1)
         until(lambda: heard.sums("dualwrite.published") == {"": 1})
         with kafka_away(scenario.emulator):

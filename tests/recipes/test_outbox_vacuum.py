@@ -8,8 +8,8 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.delivery import Outbox
 from dualwrite.recipes.pool import outbox_vacuum
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import Open, assert_published, open_style, outbox_pool, scenario

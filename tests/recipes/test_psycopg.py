@@ -19,6 +19,7 @@ from psycopg.types.string import StrDumper
 from psycopg_pool import ConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Outbox
 from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
@@ -35,7 +36,6 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
@@ -162,7 +162,7 @@ def test_our_own_statements_use_nothing_of_the_caller(
     writers: list[PsycopgDualWriter | PsycopgDualWriterPool] = [
         writer_on(made, scenario),
         PsycopgDualWriterPool(made, prefix=unique("é"), bootstrap_servers=kafka),
-        PsycopgDualWriterPool(made, prefix=unique("é"), outbox=Outbox(linger_ms=1), bootstrap_servers=kafka),
+        PsycopgDualWriterPool(made, prefix=unique("é"), delivery=Outbox(linger_ms=1), bootstrap_servers=kafka),
     ]
     for at, writer in enumerate(writers):
         with writer:

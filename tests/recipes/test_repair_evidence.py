@@ -509,7 +509,7 @@ def test_another_cluster_is_refused_before_anything_is_changed(store: Database, 
         row, text = site.row(), site.text()
         elsewhere: dict[str, Any] = {"bootstrap_servers": another.bootstrap_servers}
         for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
-            with DualWriter(store.aside, transactional_id="tid", accept_bounded_guarantee=True, **elsewhere) as writer:
+            with DualWriter(store.aside, transactional_id="tid", **elsewhere) as writer:
                 with pytest.raises(AnotherClusterError, match="nothing was changed") as raised:
                     use(writer)
                 assert raised.value.prepared_in == site.manifest().cluster_id
@@ -538,7 +538,6 @@ def test_a_pair_of_another_cluster_decides_nothing(store: Database, tier: Tier) 
         with DualWriter(
             store.aside,
             transactional_id="tid",
-            accept_bounded_guarantee=True,
             bootstrap_servers=another.bootstrap_servers,
         ) as writer:
             # both emulators count producer ids alike, so the first pair is that of the row

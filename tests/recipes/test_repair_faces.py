@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -24,8 +24,6 @@ from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario
 from tests.producer.test_tiers import TIERS
 from tests.recovery.world import service
 from tests.support.databases import PostgresDatabase, SqliteDatabase
-
-BOUND: Final[dict[str, Any]] = {"accept_bounded_guarantee": True}
 
 
 @pytest.fixture(params=Tier, ids=[tier.name for tier in Tier])
@@ -74,7 +72,7 @@ def leave_aborted(scenario: AnyScenario, number: int, **settings: Any) -> None:
         abort(scenario)
         raise InjectedError
 
-    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, abort_and_fail), **BOUND, **settings) as writer:
+    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, abort_and_fail), **settings) as writer:
         seen = scenario.write(writer, number)
         assert isinstance(seen.error, InjectedError)
         assert seen.took_effect
@@ -82,10 +80,10 @@ def leave_aborted(scenario: AnyScenario, number: int, **settings: Any) -> None:
 
 @pytest.mark.parametrize("via", ["write", "recover"])
 def test_the_next_use_repairs(scenario: AnyScenario, via: str) -> None:
-    with scenario.writer(**BOUND) as writer:
+    with scenario.writer() as writer:
         scenario.write(writer, 1)
     leave_aborted(scenario, 2)
-    with scenario.writer(**BOUND) as writer:
+    with scenario.writer() as writer:
         if via == "recover":
             assert writer.recover().outcome is Outcome.REPAIRED
         assert scenario.write(writer, 3).error is None
@@ -94,7 +92,7 @@ def test_the_next_use_repairs(scenario: AnyScenario, via: str) -> None:
 
 
 def test_the_write_repairs_itself(scenario: AnyScenario) -> None:
-    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: abort(scenario)), **BOUND) as writer:
+    with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: abort(scenario))) as writer:
         seen = scenario.write(writer, 1)
         assert (seen.error, seen.outcome) == (None, Outcome.COMMITTED)
         scenario.write(writer, 2)
@@ -105,11 +103,11 @@ def test_the_write_repairs_itself(scenario: AnyScenario) -> None:
 def test_what_hangs_stops_the_next_writer_until_it_has_its_marker(scenario: AnyScenario) -> None:
     fault = Fault(api="WriteTxnMarkers", action=Error("unsupported_version"), topic=scenario.topic, count=None)
     lost = scenario.emulator.faults.add(fault)
-    with scenario.writer(**BOUND) as writer:
+    with scenario.writer() as writer:
         assert scenario.write(writer, 1).error is None
     lost.wait()  # the commit may be answered before its markers are sent
     lost.remove()
-    with scenario.writer(**BOUND) as writer:
+    with scenario.writer() as writer:
         error = scenario.write(writer, 2).error
         assert isinstance(error, TransactionHangsError)
         with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:
@@ -129,6 +127,6 @@ def test_the_recovery_service_repairs(scenario: AnyScenario) -> None:
         assert (found.action, found.changed) == (Action.REPAIR, True)
         assert recovery.recover().found == ()
     scenario.assert_both_sides_agree()
-    with scenario.writer(**BOUND) as writer:
+    with scenario.writer() as writer:
         scenario.write(writer, 2)
     scenario.assert_both_sides_agree()

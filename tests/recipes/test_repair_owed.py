@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
@@ -212,9 +211,6 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
         yield running
 
 
-BOUND: Final[dict[str, Any]] = {"accept_bounded_guarantee": True}
-
-
 def operator_aborts(scenario: AnyScenario) -> None:
     """Abort what is open under the pool's first id."""
     with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:
@@ -234,7 +230,7 @@ def test_the_background_of_a_pool_repairs(scenario: AnyScenario) -> None:
         raise InjectedError
 
     strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, abort_and_fail)
-    with make_pool(scenario, pause=strike, **BOUND) as pool:
+    with make_pool(scenario, pause=strike) as pool:
         lose_in_doubt(scenario, pool, strike, 1)
         until(lambda: not pool.status.set_aside)
         assert written(scenario) == {"1"}
@@ -252,8 +248,8 @@ def test_a_pool_repairs_what_a_dead_one_left(scenario: AnyScenario) -> None:
         raise Crash
 
     strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, crash)
-    with make_pool(scenario, **BOUND) as heir:
-        dead = make_pool(scenario, pause=strike, **BOUND)
+    with make_pool(scenario) as heir:
+        dead = make_pool(scenario, pause=strike)
         dead.coordinator.maintenance.begin_no_more()
         with pytest.raises(Crash):
             write_event(dead, scenario, 1)
@@ -276,10 +272,10 @@ def test_a_pool_moves_a_block_to_another_id_when_what_is_owed_is_refused(scenari
 
     other = f"{scenario.topic}-other"
     scenario.emulator.create_topic(other)
-    with make_pool(scenario, **BOUND) as pool:
+    with make_pool(scenario) as pool:
         with pool.transaction() as tx:
             tx.send(other, value="before")
-        with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, refuse_and_fail), **BOUND) as rival:
+        with scenario.writer(AtPoint(PausePoint.AFTER_DATABASE_COMMIT, refuse_and_fail)) as rival:
             assert isinstance(scenario.write(rival, 1).error, InjectedError)
         with pool.transaction() as tx:
             tx.send(other, value="moved")
@@ -315,7 +311,7 @@ def test_a_pool_that_cannot_look_at_its_lease_forgets_nothing_owed(
     """The id is taken over by then, and knows what is owed; it must not be given back as one that owes nothing."""
     monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
     strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, raise_injected)
-    with make_pool(scenario, pause=strike, **BOUND) as dead:
+    with make_pool(scenario, pause=strike) as dead:
         lose_in_doubt(scenario, dead, strike, 1)
     operator_aborts(scenario)
     LeaseTable(scenario).empty()
@@ -327,9 +323,9 @@ def test_a_pool_that_cannot_look_at_its_lease_forgets_nothing_owed(
         await look(lease, transactional_id, block)
 
     monkeypatch.setattr(HeldLease, "assert_held", fail_once)
-    with make_pool(scenario, **BOUND) as pool, pytest.raises(InjectedError):
+    with make_pool(scenario) as pool, pytest.raises(InjectedError):
         write_event(pool, scenario, 2)
-    with make_pool(scenario, **BOUND) as heir:
+    with make_pool(scenario) as heir:
         (resolution,) = heir.recover()
         assert resolution.outcome is Outcome.REPAIRED
     assert written(scenario) == {"1"}

@@ -176,9 +176,7 @@ def refusal(found: DualWriteError | None) -> str:
 
 @bounded
 @both_faces
-def test_topics_that_can_be_repaired_need_no_acceptance_and_are_checked_once(
-    site: Site, face: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_topics_that_can_be_repaired_are_checked_once(site: Site, face: str, caplog: pytest.LogCaptureFixture) -> None:
     site.grant(READS_ALL, CONFIGS)
     with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
         assert site.run(face, [Write("a"), Write("b"), Write("c", ("orders", "others")), Write("d")]) == [None] * 4
@@ -201,8 +199,7 @@ def test_without_read_a_block_is_refused_until_it_is_granted(site: Site, tier: T
         assert f"this cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in text
         assert "In topic 'others' that cannot work: this client is not allowed READ on it" in text
         assert "Neither side was changed: grant READ on the topic to this client" in text
-        assert "or publish it from the database with an outbox (a pool with Outbox())" in text
-        assert "accept_bounded_guarantee=True" in text
+        assert "delivery=Outbox()" in text
     assert errors[2:] == [None]
     assert site.records("others") == []
     site.assert_both_have("granted")
@@ -222,7 +219,7 @@ def test_a_compacted_topic_is_refused(site: Site, tier: Tier, face: str, policy:
     text = refusal(refused)
     assert f"tier {int(tier)}" in text
     assert f"In topic 'orders' that cannot work: its cleanup.policy is '{policy}'" in text
-    assert "take 'compact' out of its cleanup.policy, or publish it from the database" in text
+    assert "take 'compact' out of its cleanup.policy, or let a pool with delivery=Outbox() publish" in text
     assert later is None
     site.assert_both_have("later")
 
@@ -331,25 +328,10 @@ def test_a_manifest_that_is_too_long_refuses_the_block_before_the_decision(
     text = refusal(refused)
     assert f"this cluster is tier {int(tier)}: it aborts a prepared transaction 900000 ms" in text
     assert "In 2 partitions at once that cannot work: the manifest" in text
-    assert "Neither side was changed: write to fewer partitions in one block, or publish it from the database" in text
-    assert "accept_bounded_guarantee=True" in text
+    assert "Neither side was changed: write to fewer partitions in one block, or let a pool" in text
+    assert "delivery=Outbox()" in text
     assert site.records("others") == []
     site.assert_both_have("before", "later")
-
-
-@bounded
-@both_faces
-def test_a_bound_accepted_by_name_goes_without_a_manifest(
-    site: Site, face: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ready(site)
-    monkeypatch.setattr(manifests, "MAX_MANIFEST_BYTES", 20)
-    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
-        assert site.run(face, [Write("a")], accept_bounded_guarantee=True) == [None]
-    (warning,) = [message for message in caplog.messages if "without a manifest" in message]
-    assert "transactional id tid: the dual write" in warning
-    assert "because it is too long: if the broker aborts it against the decision" in warning
-    site.assert_both_have("a")
 
 
 @unbounded
@@ -364,11 +346,11 @@ def test_without_a_bound_no_manifest_is_needed(
     site.assert_both_have("a", "b")
 
 
-@pytest.mark.parametrize("tier", [Tier.BOUNDED])
+@pytest.mark.parametrize("tier", [Tier.STORED_PAIR])
 def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     ready(site)
     create_lease_table(site.engine)
-    where = site.where(accept_bounded_guarantee=True)
+    where = site.where()
     with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
         with pool.transaction() as tx:
             Write("known").send(tx)
@@ -420,35 +402,6 @@ def test_what_is_owed_waits_for_a_manifest_that_can_be_known(
     site.assert_both_have("owed")
 
 
-# ---- acceptance by name --------------------------------------------------------------------------------------------
-
-
-@bounded
-@both_faces
-def test_a_bound_accepted_by_name_checks_nothing(site: Site, tier: Tier, face: str, caplog: Any) -> None:
-    site.grant(CONFIGS)
-    site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
-    site.grant(Acl.allow(ME, AclOperation.READ, ResourceType.TOPIC, "inputs"))
-    with caplog.at_level(logging.WARNING, "dualwrite.recipes"):
-        errors = site.run(face, [Write("a"), Write("b", has_offsets=True)], accept_bounded_guarantee=True)
-    assert errors == [None, None]
-    assert site.requests() == 0
-    (warning,) = caplog.messages
-    assert f"tier {int(tier)}" in warning
-    assert "accept_bounded_guarantee=True" in warning
-    assert site.rows() == ["a", "b"]
-
-
-@bounded
-@both_faces
-def test_a_bound_refused_by_name_is_refused_for_every_topic(site: Site, tier: Tier, face: str) -> None:
-    site.grant(READS_ALL, CONFIGS)
-    (error,) = site.run(face, [Write("refused")], accept_bounded_guarantee=False)
-    assert f"this cluster is tier {int(tier)}: a prepared transaction would survive only until" in refusal(error)
-    assert site.requests() == 0
-    site.assert_both_have()
-
-
 @unbounded
 @both_faces
 def test_without_a_bound_nothing_is_checked(site: Site, face: str) -> None:
@@ -459,29 +412,12 @@ def test_without_a_bound_nothing_is_checked(site: Site, face: str) -> None:
     assert site.rows() == ["a", "b"]
 
 
-@pytest.mark.parametrize(
-    ("given", "says", "producer_accepts"),
-    [
-        ({}, None, True),
-        ({"accept_bounded_guarantee": True}, True, True),
-        ({"accept_bounded_guarantee": "false"}, False, False),
-        ({"accept.bounded.guarantee": "true"}, True, None),
-    ],
-)
-def test_the_setting_and_the_producer_underneath(
-    given: dict[str, Any], says: bool | None, producer_accepts: bool | None
-) -> None:
-    settings = KafkaSettings("tid", {"bootstrap_servers": "127.0.0.1:1", **given})
-    assert settings.accepts_bound is says
-    if producer_accepts is not None:
-        assert str(settings.producer["accept_bounded_guarantee"]).lower() == str(producer_accepts).lower()
-
-
-def test_the_time_of_a_prepared_transaction_needs_no_acceptance_but_bears_no_refusal() -> None:
+def test_the_time_of_a_prepared_transaction_needs_no_acceptance_which_cannot_be_given() -> None:
     where = {"bootstrap_servers": "127.0.0.1:1", "transaction_timeout_ms": 1000}
     assert KafkaSettings("tid", where).producer["transaction_timeout_ms"] == 1000
-    with pytest.raises(ConfigError, match="no timeout"):
-        KafkaSettings("tid", where | {"accept_bounded_guarantee": False})
+    for name in ("accept_bounded_guarantee", "accept.bounded.guarantee"):
+        with pytest.raises(ConfigError, match="accept_bounded_guarantee cannot be set here"):
+            KafkaSettings("tid", where | {name: True})
 
 
 # ---- pools, other backends, and changes of the cluster ---------------------------------------------------------------

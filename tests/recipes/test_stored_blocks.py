@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import CloseBefore, Fault
+from dualwrite.delivery import Direct
 from dualwrite.errors import (
     ConfigError,
     DualWriteError,
@@ -36,7 +37,7 @@ from tests.support.conditions import until
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, event_bodies
 from tests.support.topics import read_topic
 
-AWAY: dict[str, Any] = {"when_kafka_is_away": "store"}
+AWAY: dict[str, Any] = {"delivery": Direct(when_kafka_is_away="store")}
 
 
 @pytest.fixture(params=["postgres", "mariadb", "sqlite", "psycopg"])
@@ -126,7 +127,7 @@ def test_a_new_writer_stores_behind_what_a_dead_one_stored_and_publishes_both(
 ) -> None:
     with kafka_away(emulator), scenario.writer(**AWAY) as writer:
         assert_stored(write(scenario, writer, 1))
-    with scenario.writer(when_kafka_is_away="store") as writer:
+    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
         assert_stored(write(scenario, writer, 2))
         assert stored_rows(scenario) == []
         assert writer.state is SlotState.READY
@@ -191,7 +192,7 @@ def test_a_block_with_consumed_offsets_is_refused(scenario: AnyScenario, emulato
 def test_at_a_limit_blocks_are_refused(
     scenario: AnyScenario, emulator: Emulator, limit: dict[str, Any], says: str
 ) -> None:
-    with scenario.writer(**AWAY, **limit) as writer:
+    with scenario.writer(delivery=Direct(when_kafka_is_away="store", **limit)) as writer:
         with kafka_away(emulator):
             seen = [write(scenario, writer, number) for number in range(1, 5)]
         assert seen[0].outcome is Outcome.STORED
@@ -375,13 +376,13 @@ def test_two_processes_that_store_at_once_are_ordered_by_the_row(scenario: AnySc
         ({"when_kafka_is_away": True}, "when_kafka_is_away takes 'refuse' or 'store', not True"),
         ({"max_stored_bytes": 0}, "max_stored_bytes takes a whole number of at least 1, not 0"),
         ({"max_stored_age_ms": "1"}, "max_stored_age_ms takes a whole number of at least 1, not '1'"),
+        ({"max_stored_bytes": 1}, 'max_stored_bytes has no effect without when_kafka_is_away="store"'),
+        ({"max_stored_age_ms": 1}, 'max_stored_age_ms has no effect without when_kafka_is_away="store"'),
     ],
 )
-def test_settings_are_checked_when_the_writer_is_made(
-    scenario: AnyScenario, setting: dict[str, Any], says: str
-) -> None:
+def test_a_delivery_checks_its_settings(setting: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        scenario.writer(**setting)
+        Direct(**setting)
     assert says in str(raised.value)
 
 
@@ -389,14 +390,14 @@ def has_table(scenario: AnyScenario) -> bool:
     return sa.inspect(scenario.database.aside).has_table("kafka_transaction_redo")
 
 
-def test_the_table_is_made_only_for_the_setting_that_needs_it(scenario: AnyScenario) -> None:
+def test_the_table_is_made_only_for_writers_that_need_it(scenario: AnyScenario) -> None:
     with scenario.writer() as writer:
         write(scenario, writer, 1)
     assert not has_table(scenario)
-    refused = scenario.writer(create_table=False, when_kafka_is_away="store")
+    refused = scenario.writer(create_table=False, **AWAY)
     with refused, pytest.raises(StateRowError, match="`dualwrite init-db --redo`"):
         refused.recover()
-    with scenario.writer(when_kafka_is_away="store") as writer:
+    with scenario.writer(**AWAY) as writer:
         write(scenario, writer, 2)
     assert has_table(scenario)
     scenario.assert_both_sides_agree()

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.faults import Error, Fault
+from dualwrite.delivery import Direct
 from dualwrite.errors import OutcomeUnknown, PoolTimeoutError, StoredBlockRefusedError
 from dualwrite.recipes.core import blocking, telemetry
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -255,7 +256,7 @@ def test_without_opentelemetry_nothing_is_told_and_nothing_missed() -> None:
 
 
 def test_stored_blocks_are_counted_and_their_age_is_shown(heard: Heard, scenario: Scenario) -> None:
-    with scenario.writer(when_kafka_is_away="store") as writer:
+    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
         with kafka_away(scenario.emulator):
             for number in (1, 2):
                 scenario.write(writer, number)
@@ -269,7 +270,7 @@ def test_stored_blocks_are_counted_and_their_age_is_shown(heard: Heard, scenario
 
 
 def test_a_stored_block_that_kafka_refuses_is_shown_until_it_is_published(heard: Heard, scenario: Scenario) -> None:
-    with scenario.writer(when_kafka_is_away="store") as writer:
+    with scenario.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
         with kafka_away(scenario.emulator):
             scenario.write(writer, 1)
         scenario.emulator.set_config({"max.message.bytes": "10"}, topic=scenario.topic)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite.errors import PreparedTransactionLost, UnsupportedByBrokerError
+from dualwrite.errors import PreparedTransactionLost
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -43,7 +43,7 @@ def engine(tmp_path: Path) -> Iterator[sa.Engine]:
 
 @contextmanager
 def writer_of(world: World, engine: sa.Engine, **settings: Any) -> Iterator[DualWriter]:
-    settings = {"accept_bounded_guarantee": True, "max_block_ms": 60_000, "retry_backoff_ms": 5} | settings
+    settings = {"max_block_ms": 60_000, "retry_backoff_ms": 5} | settings
     with DualWriter(
         engine, bootstrap_servers=world.emulator.bootstrap_servers, transactional_id="tid", **settings
     ) as writer:
@@ -130,13 +130,3 @@ def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World
     with writer_of(world, engine) as writer:
         write(writer, "later")
     assert world.committed() == ["before", "later"]
-
-
-@bounded
-def test_a_bound_has_to_be_accepted(world: World, engine: sa.Engine) -> None:
-    with (
-        writer_of(world, engine, accept_bounded_guarantee=False) as writer,
-        pytest.raises(UnsupportedByBrokerError, match=r"accept\.bounded\.guarantee"),
-    ):
-        write(writer, "refused")
-    assert rows(engine) == []

@@ -17,6 +17,7 @@ import pytest
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator.faults import Error, Fault, FaultHandle, Hold
+from dualwrite.delivery import Direct
 from dualwrite.errors import (
     AdminError,
     KafkaTimeoutError,
@@ -500,7 +501,7 @@ def test_blocks_are_stored_behind_what_hangs(site: Site) -> None:
     """The id cannot be used, and what it may store is published when it can be again."""
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
-    with site.writer(when_kafka_is_away="store") as writer:
+    with site.writer(delivery=Direct(when_kafka_is_away="store")) as writer:
         write(writer, "stored")
         assert "stored" not in seen(site)
         commit_there(site)

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from dualwrite.broker_emulator.faults import Fault, Hold
+from dualwrite.delivery import Direct
 from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
@@ -211,9 +212,7 @@ def test_a_writer_for_asyncio_finds_out_too(site: Site) -> None:
     async def recover() -> None:
         engine = create_async_engine(f"sqlite+aiosqlite:///{site.store.url.database}")
         servers = site.emulator.bootstrap_servers
-        writer = AsyncDualWriter(
-            engine, bootstrap_servers=servers, transactional_id="tid", accept_bounded_guarantee=True
-        )
+        writer = AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id="tid")
         async with writer:
             await writer.recover()
 
@@ -336,7 +335,10 @@ def test_a_row_from_before_a_dual_write_in_doubt(store: Database, tier: Tier) ->
 @by_stored_pair
 def test_blocks_that_were_stored_again_are_not_published_again(store: Database, tier: Tier) -> None:
     """A backup from before they were published: they are in its table of stored blocks, and in Kafka."""
-    with site_of(tier, store) as site, site.writer(when_kafka_is_away="store", unreachable_timeout_ms=200) as writer:
+    with (
+        site_of(tier, store) as site,
+        site.writer(delivery=Direct(when_kafka_is_away="store"), unreachable_timeout_ms=200) as writer,
+    ):
         write(writer, "before")
         site.emulator.crash_node(0)
         write(writer, "stored")
@@ -348,7 +350,7 @@ def test_blocks_that_were_stored_again_are_not_published_again(store: Database, 
         with store.aside.begin() as connection:
             connection.execute(redo.delete())
             connection.execute(redo.insert(), stored)
-        with site.writer(when_kafka_is_away="store") as another:
+        with site.writer(delivery=Direct(when_kafka_is_away="store")) as another:
             for _ in range(2):
                 with pytest.raises(DatabaseWentBackError):
                     another.recover()

@@ -89,7 +89,7 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
         report = serviced(store, another.bootstrap_servers)
         assert (report.found, report.is_clean, report.settled) == ((), True, 1)
         assert (site.row(), site.text()) == (row, settled_text(row))
-        with DualWriter(store.aside, accept_bounded_guarantee=True, **where) as writer:
+        with DualWriter(store.aside, **where) as writer:
             assert writer.recover().outcome is Outcome.NOTHING
             report = serviced(store, another.bootstrap_servers)
             assert (report.found, report.is_clean) == ((), True)

@@ -58,7 +58,7 @@ def bodies(scenario: Scenario) -> list[str]:
 
 def leave_waiting(scenario: Scenario, *numbers: int, **settings: Any) -> None:
     """Leave blocks in the outbox, by a process that does not publish and is gone."""
-    with make_pool(scenario, outbox=Outbox(publishes=False), **settings) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False), **settings) as pool:
         assert {write(pool, scenario, number).outcome for number in numbers} == {Outcome.STORED}
     assert bodies(scenario) == []
 
@@ -101,7 +101,7 @@ def test_it_is_not_found_under_another_prefix(scenario: Scenario) -> None:
 @pytest.fixture
 def publisher(scenario: Scenario) -> Iterator[AnyPool]:
     """A living process that publishes, and has recovered its outbox."""
-    with make_pool(scenario, outbox=Outbox()) as pool:
+    with make_pool(scenario, delivery=Outbox()) as pool:
         write(pool, scenario, 1)
         until(lambda: bodies(scenario) == ["1"])
         yield pool
@@ -134,7 +134,7 @@ def test_a_living_publisher_is_not_fenced(scenario: Scenario, publisher: AnyPool
 def test_a_lease_that_has_expired_protects_nobody(scenario: Scenario, publisher: AnyPool) -> None:
     publisher.close()
     leave = "UPDATE kafka_transaction_lease SET owner = 'gone', expires_at_ms = :until WHERE prefix = :prefix"
-    with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+    with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 2)
     of = outbox_prefix_of(prefix_of(scenario))
     execute(scenario, leave, prefix=of, until=2**53)
@@ -154,10 +154,10 @@ def test_it_publishes_to_a_compacted_topic_on_every_tier(database: Database, tie
     with Emulator(config=TIERS[tier]) as broker:
         scenario = made(database, broker)
         broker.set_config({"cleanup.policy": "compact"}, topic=scenario.topic)
-        with make_pool(scenario, outbox=Outbox()) as pool:
+        with make_pool(scenario, delivery=Outbox()) as pool:
             write(pool, scenario, 1)
             until(lambda: bodies(scenario) == ["1"])
-        with make_pool(scenario, outbox=Outbox(publishes=False)) as pool:
+        with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
             write(pool, scenario, 2)
         assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.PUBLISH, True)]
         assert bodies(scenario) == ["1", "2"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import fields
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -12,17 +13,20 @@ import dualwrite
 from dualwrite import config, settings
 from dualwrite.config import AdminConfig, ProducerConfig
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.core.settings import KafkaSettings
+from dualwrite.recipes.core.settings import KafkaSettings, WritingSettings
+from dualwrite.recipes.pool.settings import PoolWritingSettings
 from dualwrite.recipes.stores.zookeeper import ZooKeeperDualWriter
 from dualwrite.settings import (
     AdminSettings,
     ProducerSettings,
     RecoverySettings,
+    StoreWriterSettings,
+    WriterPoolSettings,
     WriterSettings,
     ZooKeeperWriterSettings,
 )
 
-OF_THE_WRITER: Final = {"transactional_id", "transaction_two_phase_commit_enable"}
+OF_THE_WRITER: Final = {"transactional_id", "transaction_two_phase_commit_enable", "accept_bounded_guarantee"}
 """What a writer sets itself."""
 
 
@@ -32,14 +36,17 @@ def names(of: type) -> set[str]:
 
 def test_the_types_have_the_settings_of_the_table() -> None:
     assert names(ProducerSettings) == config._PARSERS.keys()
-    assert names(WriterSettings) == names(ProducerSettings) - OF_THE_WRITER
-    assert names(ZooKeeperWriterSettings) == names(WriterSettings) - {"request_timeout_ms"}
+    of_the_producer = names(ProducerSettings) - OF_THE_WRITER
+    assert names(WriterSettings) == of_the_producer | {field.name for field in fields(WritingSettings)}
+    assert names(WriterPoolSettings) == of_the_producer | {field.name for field in fields(PoolWritingSettings)}
+    assert names(StoreWriterSettings) == names(WriterSettings) - {"create_table", "schema", "delivery"}
+    assert names(ZooKeeperWriterSettings) == names(StoreWriterSettings) - {"request_timeout_ms"}
     assert names(AdminSettings) == config._ADMIN_PARSERS.keys()
     assert names(RecoverySettings) == names(AdminSettings) - {"default_api_timeout_ms"} | config.PUBLISHING
 
 
 def test_only_the_servers_have_to_be_named_where_there_is_no_mapping() -> None:
-    for of in (WriterSettings, ZooKeeperWriterSettings, RecoverySettings):
+    for of in (WriterSettings, WriterPoolSettings, StoreWriterSettings, ZooKeeperWriterSettings, RecoverySettings):
         assert of.__required_keys__ == {"bootstrap_servers"}
     assert not ProducerSettings.__required_keys__
     assert not AdminSettings.__required_keys__
@@ -53,7 +60,9 @@ def test_every_face_takes_the_types() -> None:
     }
     assert {name: text for name, text in taken.items() if not text.startswith("Unpack[")} == {}
     assert taken.pop("ZooKeeperDualWriter") == "Unpack[ZooKeeperWriterSettings]"
-    assert {text for name, text in taken.items() if "Writer" in name} == {"Unpack[WriterSettings]"}
+    assert taken.pop("RocksDbDualWriter") == "Unpack[StoreWriterSettings]"
+    assert {text for name, text in taken.items() if name.endswith("Writer")} == {"Unpack[WriterSettings]"}
+    assert {text for name, text in taken.items() if name.endswith("Pool")} == {"Unpack[WriterPoolSettings]"}
     assert "request_timeout_ms" in inspect.signature(ZooKeeperDualWriter).parameters
 
 
@@ -129,5 +138,6 @@ def test_the_types_are_public() -> None:
     assert {name for name in settings.__all__ if name in dualwrite.__all__} == {
         "AdminSettings",
         "ProducerSettings",
+        "WriterPoolSettings",
         "WriterSettings",
     }

@@ -171,11 +171,6 @@ class DualWriteCoordinator:
         return self._blocks.refused
 
     @property
-    def first_use(self) -> IdUse | None:
-        """The use that has the id now."""
-        return self._users.first
-
-    @property
     def takes_more(self) -> bool:
         """Whether blocks can be stored behind those that the database stores of the id."""
         is_free = self._slot.state in (SlotState.NEW, SlotState.READY, SlotState.IN_DOUBT)

@@ -93,7 +93,7 @@ class DualWrite:
         """COMMITTED, STORED or ROLLED_BACK once known; None before, and while a lost commit is unresolved.
 
         STORED: the database has committed, and its records wait there to be published: in the outbox of a pool, or
-        until Kafka is back (when_kafka_is_away="store").
+        until Kafka is back (Direct(when_kafka_is_away="store")).
 
         It is also set when this process resolves a lost commit later, for example at the next dual write under the id.
         """

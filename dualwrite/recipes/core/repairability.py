@@ -2,7 +2,7 @@
 
 What such a broker (tiers 3 and 4) aborts although the database has decided it is published again from the log
 (`repair.py`). That needs the right to read the topic, a log that still has the records, and a manifest that says where.
-Where it cannot work, the dual write is refused, unless the bound is accepted by name.
+Where it cannot work, the dual write is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from dualwrite.recipes.core.telemetry import NoManifest
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
-_OUTBOX: Final = ", or publish it from the database with an outbox (a pool with Outbox())"
+
+_OUTBOX: Final = ", or let a pool with delivery=Outbox() publish the block, which keeps its records in the database"
 
 
 class Obstacle(NamedTuple):
@@ -80,18 +81,16 @@ def obstacle_of_length(manifest: Manifest) -> Obstacle:
 class Repairability:
     """Checks each topic once for all dual writes of a writer or pool. Used only on tiers 3 and 4.
 
-    `accepted`: the caller's `accept_bounded_guarantee`, None if it was not given. If true, nothing is checked.
     `keeps_records`: the database has the records, so that the log need not have them.
     """
 
-    def __init__(self, *, accepted: bool | None = None, keeps_records: bool = False) -> None:
-        self._accepted = accepted is True
+    def __init__(self, *, keeps_records: bool = False) -> None:
         self._keeps_records = keeps_records
         self._checked: set[str] = set()
         self._warned: set[str] = set()
         self.bounded: Guarantee | None = None
         """The guarantee of brokers that abort prepared transactions, as the last dual write found it; None if they do
-        not, if that is accepted, or before the first one."""
+        not, or before the first one."""
 
     async def check(
         self, entries: Iterable[BufferedRecord | BufferedOffsets], kafka: KafkaParticipant
@@ -101,9 +100,6 @@ class Repairability:
         Return the topics about which nothing is known, because they do not exist yet: `check_created` them once the
         records are sent. Raises KafkaTimeoutError if no broker responds.
         """
-        if self._accepted:
-            self._warn_once("", _ACCEPTED, int(kafka.guarantee.tier or 0))
-            return ()
         self.bounded = kafka.guarantee
         new = self._new_topics(entries, self.bounded)
         return await self._look_up(new, kafka) if new else ()
@@ -151,8 +147,7 @@ class Repairability:
         if text:
             return text
         if write.bounded_ms is not None and not self._keeps_records:
-            if not self._accepted:
-                self._refuse_without_text(manifest, write, owned)
+            self._refuse_without_text(manifest, write, owned)
             _log.warning(_NO_MANIFEST, owned.transactional_id, write.prepared_state, _reason(manifest))
         owned.tally.no_manifest += 1
         owned.telemetry.wrote_no_manifest(_reason(manifest))
@@ -192,14 +187,10 @@ def _refused(guarantee: Guarantee, obstacle: Obstacle) -> UnsupportedByBrokerErr
     return UnsupportedByBrokerError(
         f"this cluster {_aborts(guarantee)}, and a dual write that was decided by then is published again from the "
         f"log. {obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: {obstacle.why}. Neither side was "
-        f"changed: {obstacle.remedy}, or accept the bound, and with it the loss, with accept_bounded_guarantee=True"
+        f"changed: {obstacle.remedy}"
     )
 
 
-_ACCEPTED: Final = (
-    "this cluster is tier %d, and its bound was accepted (accept_bounded_guarantee=True): whether what a broker aborts "
-    "can be published again is not checked"
-)
 _POLICY_NOT_KNOWN: Final = (
     "topic %r: whether it is compacted is not known (%s); compaction would remove the records of aborted transactions, "
     "and then they could not be published again"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
 from dualwrite.client.records import traces
 from dualwrite.client.records.send_arguments import Serializers
-from dualwrite.config import ProducerConfig
+from dualwrite.config import ProducerConfig, assert_known
+from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.exact import exact
 from dualwrite.partitioners import Partitioner
+from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES
+from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.shown import shown
 
@@ -25,11 +28,40 @@ _NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "trace_reco
 (`sql/database_identity.py`)."""
 
 
-WhenKafkaIsAway = Literal["refuse", "store"]
-"""What a block does that cannot reach Kafka: it fails, or the database stores its records until Kafka is back."""
+_DIRECT: Final = Direct()
 
-DEFAULT_MAX_STORED_BYTES: Final = 268_435_456
-DEFAULT_MAX_STORED_AGE_MS: Final = 86_400_000
+
+class Tables(TypedDict):
+    """Whether to create missing tables, and their schema; None: where unqualified names lead to."""
+
+    create_table: bool
+    schema: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WritingSettings:
+    """The settings of a writer that are not its producer's, by `dualwrite.settings.WriterSettings`; the defaults."""
+
+    lock_timeout_ms: int | None = 60_000
+    resolve_timeout_ms: int = 30_000
+    max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES
+    pause: PauseHook | None = None
+    delivery: Delivery = _DIRECT
+    create_table: bool = True
+    schema: str | None = None
+
+    @property
+    def tables(self) -> Tables:
+        """How a backend finds its tables."""
+        return {"create_table": self.create_table, "schema": self.schema}
+
+    @classmethod
+    def taken_from(cls, settings: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
+        """Return them, and the other settings, which are the producer's. Raises ConfigError for an unknown name."""
+        names = [field.name for field in fields(cls)]
+        assert_known(settings, names)
+        own = cls(**{name: value for name, value in settings.items() if name in names})
+        return own, {name: value for name, value in settings.items() if name not in names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +70,8 @@ class StorePolicy:
 
     stores_blocks: bool = False
     """Whether blocks are stored while Kafka is away."""
-    max_bytes: int = DEFAULT_MAX_STORED_BYTES
-    max_age_ms: int = DEFAULT_MAX_STORED_AGE_MS
+    max_bytes: int = 0
+    max_age_ms: int = 0
     max_record_bytes: int | None = None
     """The size of a record that the producer would refuse, so that its id could never publish it; None: any."""
     partitioner: str | Partitioner = "default"
@@ -64,19 +96,19 @@ class StorePolicy:
 STORES_NOTHING: Final = StorePolicy()
 
 
-def store_policy(
-    kafka: KafkaSettings, *, when_kafka_is_away: Any, max_stored_bytes: Any, max_stored_age_ms: Any
-) -> StorePolicy:
-    """Return the policy that the settings of a writer name. Raises ConfigError."""
-    if when_kafka_is_away not in get_args(WhenKafkaIsAway):
-        raise ConfigError(f"when_kafka_is_away takes 'refuse' or 'store', not {when_kafka_is_away!r}")
-    for name, value in (("max_stored_bytes", max_stored_bytes), ("max_stored_age_ms", max_stored_age_ms)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise ConfigError(f"{name} takes a whole number of at least 1, not {value!r}")
+def checked_delivery(value: Any) -> Delivery:
+    """Return it. Raises ConfigError unless it is one."""
+    if not isinstance(value, Direct | Outbox):
+        raise ConfigError(f"delivery takes Direct(...) or Outbox(...), not {value!r}")
+    return value
+
+
+def store_policy(kafka: KafkaSettings, delivery: Delivery) -> StorePolicy:
+    """Return the policy of the ids of a writer."""
     return StorePolicy(
-        stores_blocks=when_kafka_is_away == "store",
-        max_bytes=max_stored_bytes,
-        max_age_ms=max_stored_age_ms,
+        stores_blocks=isinstance(delivery, Direct) and delivery.when_kafka_is_away == "store",
+        max_bytes=delivery.max_stored_bytes,
+        max_age_ms=delivery.max_stored_age_ms,
         max_record_bytes=kafka.config.max_request_size,
         partitioner=kafka.config.partitioner,
     )
@@ -103,6 +135,11 @@ class KafkaSettings:
     def __init__(self, transactional_id: Any, settings: Mapping[str, Any]) -> None:
         if "transaction_two_phase_commit_enable" in settings:
             raise ConfigError("transaction_two_phase_commit_enable cannot be set here: a dual write always enables it")
+        if _ACCEPT in settings or _ACCEPT.replace("_", ".") in settings:
+            raise ConfigError(
+                f"{_ACCEPT} cannot be set here: what a broker aborts of a dual write is published again, "
+                "and a block for which that could not work is refused"
+            )
         self.transactional_id: Final = checked_transactional_id(transactional_id)
         given = {name.replace(".", "_") for name in settings}
         complete = {
@@ -110,15 +147,10 @@ class KafkaSettings:
             **settings,
             "transactional_id": transactional_id,
             "transaction_two_phase_commit_enable": True,
-            **({} if _ACCEPT in given else {_ACCEPT: True}),
+            _ACCEPT: True,
             **({} if "trace_records" in given else {"trace_records": traces.tracer() is not None}),
         }
         config = ProducerConfig.parse(None, complete)
-        self.accepts_bound: Final = config.accept_bounded_guarantee if _ACCEPT in given else None
-        """What the caller says about brokers that abort prepared transactions after a time; None for nothing.
-
-        The producer then accepts them, and each topic is checked instead (`repairability.py`).
-        """
         self.config: Final = config
         self.serializers: Final = Serializers(config.key_serializer, config.value_serializer)
         self.tracer: Final = traces.record_tracer(config)

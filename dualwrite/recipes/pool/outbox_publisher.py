@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, RecordsRefusedError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
@@ -25,7 +26,6 @@ from dualwrite.recipes.core.leases import HeldLease, Leases
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.telemetry import telemetry_of
 from dualwrite.recipes.pool.outbox import OutboxWrites
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.outbox_vacuum import OutboxVacuum
 from dualwrite.recipes.pool.runtime import Background, Runtime
 from dualwrite.recipes.pool.status import Counts

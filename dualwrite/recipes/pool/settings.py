@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
+from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.availability import Availability
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.leases import HeldLease, Leases, checked_prefix, outbox_id_of, transactional_id_of
-from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import (
-    DEFAULT_MAX_STORED_AGE_MS,
-    DEFAULT_MAX_STORED_BYTES,
     KafkaSettings,
     StorePolicy,
-    WhenKafkaIsAway,
+    WritingSettings,
+    checked_delivery,
     checked_transactional_id,
     store_policy,
 )
@@ -29,7 +29,6 @@ from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.runtime import Runtime
 from dualwrite.recipes.pool.status import Counts
 
@@ -37,6 +36,15 @@ _LEAST_LEASE_MS: Final = 100
 
 _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
 """How long the background waits for a row that the connection of a dead process may still lock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolWritingSettings(WritingSettings):
+    """`WritingSettings` of a pool, by `dualwrite.settings.WriterPoolSettings`."""
+
+    max_writers: int = 8
+    acquire_timeout_ms: int = 30_000
+    lease_ms: int = 15_000
 
 
 class NewCoordinator(Protocol):
@@ -52,45 +60,26 @@ class PoolSettings:
     Raises ConfigError for settings that are unknown or malformed, or that pools do not have.
     """
 
-    def __init__(
-        self,
-        prefix: str,
-        *,
-        max_writers: int,
-        acquire_timeout_ms: int,
-        lease_ms: int,
-        lock_timeout_ms: int | None,
-        resolve_timeout_ms: int,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        outbox: Outbox | None = None,
-        pause: PauseHook | None,
-        producer_settings: Mapping[str, Any],
-    ) -> None:
-        if "transactional_id" in producer_settings:
+    def __init__(self, prefix: str, settings: Mapping[str, Any]) -> None:
+        self.writing, self.producer_settings = PoolWritingSettings.taken_from(settings)
+        if "transactional_id" in settings:
             raise ConfigError("transactional_id cannot be set for a pool, which makes its ids from the prefix")
         self.prefix: Final = checked_prefix(prefix)
-        self.max_writers: Final = _at_least(1, "max_writers", max_writers)
-        self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", acquire_timeout_ms)
-        self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", lease_ms)
-        self.outbox: Final = _outbox(outbox, self.prefix)
-        self._lock_timeout_ms = lock_timeout_ms
-        self._resolve_timeout_ms = resolve_timeout_ms
-        self._pause = pause
-        self.producer_settings = producer_settings
+        self.max_writers: Final = _at_least(1, "max_writers", self.writing.max_writers)
+        self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", self.writing.acquire_timeout_ms)
+        self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", self.writing.lease_ms)
+        delivery = checked_delivery(self.writing.delivery)
+        self.outbox: Final = delivery if isinstance(delivery, Outbox) else None
+        if self.outbox is not None:
+            checked_transactional_id(outbox_id_of(self.prefix))
         kafka = self._kafka(transactional_id_of(prefix, 0))
         self._cluster = kafka.cluster()
-        self.new_records: Final = partial(RecordBuffer, max_buffered_bytes, kafka.serializers, kafka.tracer)
-        self.policy: Final = store_policy(
-            kafka,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
+        self.new_records: Final = partial(
+            RecordBuffer, self.writing.max_buffered_bytes, kafka.serializers, kafka.tracer
         )
+        self.policy: Final = store_policy(kafka, delivery)
         self.tally: Final = Tally()
-        self.repairability: Final = Repairability(accepted=kafka.accepts_bound)
+        self.repairability: Final = Repairability()
 
     def _kafka(self, transactional_id: str) -> KafkaSettings:
         return KafkaSettings(transactional_id, self.producer_settings)
@@ -116,7 +105,7 @@ class PoolSettings:
                 HeldLease(leases, slot),
                 self.policy,
                 self.repairability,
-                lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self._lock_timeout_ms,
+                lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self.writing.lock_timeout_ms,
             )
 
         return new_coordinator
@@ -137,9 +126,9 @@ class PoolSettings:
             self.prefix,
             database=database,
             policy=policy,
-            resolve_timeout_ms=self._resolve_timeout_ms,
+            resolve_timeout_ms=self.writing.resolve_timeout_ms,
             sleep=waiting.sleep,
-            pause=self._pause,
+            pause=self.writing.pause,
         )
         new = partial(self._new_coordinator, database, waiting, availability, writes.transactional_id)
         repairability = Repairability(keeps_records=True)
@@ -148,7 +137,9 @@ class PoolSettings:
             writes=writes,
             leases=leases,
             lease_ms=self.lease_ms,
-            new_coordinator=lambda lease: new(lease, policy, repairability, lock_timeout_ms=self._lock_timeout_ms),
+            new_coordinator=lambda lease: new(
+                lease, policy, repairability, lock_timeout_ms=self.writing.lock_timeout_ms
+            ),
             runtime=runtime,
             availability=availability,
             counts=counts,
@@ -172,8 +163,8 @@ class PoolSettings:
             kafka=waiting.new_kafka(self._kafka(transactional_id).producer),
             sleep=waiting.sleep,
             lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=self._resolve_timeout_ms,
-            pause=self._pause,
+            resolve_timeout_ms=self.writing.resolve_timeout_ms,
+            pause=self.writing.pause,
             uninterrupted=waiting.uninterrupted,
             policy=policy,
             repairability=repairability,
@@ -182,15 +173,6 @@ class PoolSettings:
         )
         made.owned.tally = self.tally
         return made
-
-
-def _outbox(value: Any, prefix: str) -> Outbox | None:
-    if value is None:
-        return None
-    if not isinstance(value, Outbox):
-        raise ConfigError(f"outbox takes Outbox(...) or None, not {value!r}")
-    checked_transactional_id(outbox_id_of(prefix))
-    return value
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

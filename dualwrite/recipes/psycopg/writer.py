@@ -24,23 +24,16 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import psycopg
 
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
-from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import (
-    DEFAULT_MAX_STORED_AGE_MS,
-    DEFAULT_MAX_STORED_BYTES,
-    WhenKafkaIsAway,
-)
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.postgres.backend import PostgresOneIdBackend, PostgresPoolBackend
 from dualwrite.recipes.psycopg.backend import BLOCKING
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter
-from dualwrite.settings import WriterSettings
+from dualwrite.settings import WriterPoolSettings, WriterSettings
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
@@ -92,36 +85,16 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
         database: str | ConnectionPool[Any] | Callable[[], psycopg.Connection[Any]],
         *,
         transactional_id: str,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        create_table: bool = True,
-        schema: str | None = None,
         prepare_threshold: int | None = None,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[WriterSettings],
+        **settings: Unpack[WriterSettings],
     ) -> None:
-        one_id = OneId(
-            transactional_id,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
+        one_id = OneId(transactional_id, settings)
         backend = PostgresOneIdBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
             driver=BLOCKING.preparing(prepare_threshold),
             handle=PsycopgDualTransaction,
             waiting=THREADS,
-            create_table=create_table,
-            schema=schema,
+            **one_id.writing.tables,
         )
         super().__init__(backend, one_id)
 
@@ -167,47 +140,19 @@ class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTra
         database: str | ConnectionPool[Any] | Callable[[], psycopg.Connection[Any]],
         *,
         prefix: str,
-        max_writers: int = 8,
-        acquire_timeout_ms: int = 30_000,
-        lease_ms: int = 15_000,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        create_table: bool = True,
-        schema: str | None = None,
         prepare_threshold: int | None = None,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        outbox: Outbox | None = None,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[WriterSettings],
+        **settings: Unpack[WriterPoolSettings],
     ) -> None:
-        settings = PoolSettings(
-            prefix,
-            max_writers=max_writers,
-            acquire_timeout_ms=acquire_timeout_ms,
-            lease_ms=lease_ms,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
-            outbox=outbox,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
+        pool = PoolSettings(prefix, settings)
         backend = PostgresPoolBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
             driver=BLOCKING.preparing(prepare_threshold),
             handle=PsycopgDualTransaction,
             waiting=THREADS,
-            create_table=create_table,
-            schema=schema,
-            max_writers=max_writers,
+            max_writers=pool.max_writers,
+            **pool.writing.tables,
         )
-        super().__init__(backend, settings)
+        super().__init__(backend, pool)
 
     def transaction(
         self, connection: psycopg.Connection[Any] | None = None

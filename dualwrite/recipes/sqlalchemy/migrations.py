@@ -16,7 +16,7 @@ Where an earlier revision created the tables before they had the column `manifes
     def downgrade() -> None:
         op.drop_dualwrite_manifest()
 
-For `when_kafka_is_away="store"` there is one more table:
+For `Direct(when_kafka_is_away="store")` there is one more table:
 
     def upgrade() -> None:
         op.create_dualwrite_redo_table()
@@ -24,7 +24,7 @@ For `when_kafka_is_away="store"` there is one more table:
     def downgrade() -> None:
         op.drop_dualwrite_redo_table()
 
-For `outbox=Outbox()`, on PostgreSQL, there is that table and another one:
+For `Outbox()`, on PostgreSQL, there is that table and another one:
 
     def upgrade() -> None:
         op.create_dualwrite_redo_table()

@@ -61,7 +61,7 @@ class SqlAlchemyRedo:
         if self._engine.dialect.name not in _DIALECTS:
             raise ConfigError(
                 f"storing records needs one of the databases {', '.join(_DIALECTS)}, not {self._engine.dialect.name}: "
-                'leave when_kafka_is_away at "refuse"'
+                "leave delivery at Direct()"
             )
         if create_table:
             create_missing(self._engine, kafka_transaction_redo, pinned.schema)

@@ -26,24 +26,17 @@ from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
-from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import (
-    DEFAULT_MAX_STORED_AGE_MS,
-    DEFAULT_MAX_STORED_BYTES,
-    WhenKafkaIsAway,
-    check_engine,
-)
+from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import here
 from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
 from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter, Use
-from dualwrite.settings import WriterSettings
+from dualwrite.settings import WriterPoolSettings, WriterSettings
 
 __all__ = ["DualTransaction", "DualWriter", "DualWriterPool", "PoolStatus", "Resolution"]
 
@@ -131,8 +124,8 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     queried again, and `max_buffered_bytes` how much the records of one dual write may take in memory.
     `producer_settings` are producer settings, under Kafka's names with underscores.
 
-    With `when_kafka_is_away="store"` the database stores the records of blocks that cannot reach Kafka, up to
-    `max_stored_bytes` and `max_stored_age_ms`; later uses of the id publish them (docs/dual-write.md).
+    `delivery=Direct(when_kafka_is_away="store")` lets the database store the records of blocks that cannot reach Kafka;
+    later uses of the id publish them (docs/dual-write.md).
 
     `session_factory` makes the Sessions of blocks, a `sessionmaker` for instance. Without one the objects of a block
     stay readable after it (`expire_on_commit=False`).
@@ -149,30 +142,11 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         *,
         transactional_id: str,
         session_factory: Callable[[], Session] | None = None,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        create_table: bool = True,
-        schema: str | None = None,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[WriterSettings],
+        **settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
-        one_id = OneId(
-            transactional_id,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
-        backend = ThreadBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=False)
+        one_id = OneId(transactional_id, settings)
+        backend = ThreadBackend(engine, session_factory, pooled=False, **one_id.writing.tables)
         super().__init__(backend, one_id)
 
     def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
@@ -215,40 +189,13 @@ class DualWriterPool(PooledWriter[Bind, DualTransaction]):
         engine: sa.Engine,
         *,
         prefix: str,
-        max_writers: int = 8,
-        acquire_timeout_ms: int = 30_000,
-        lease_ms: int = 15_000,
         session_factory: Callable[[], Session] | None = None,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        create_table: bool = True,
-        schema: str | None = None,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        outbox: Outbox | None = None,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[WriterSettings],
+        **settings: Unpack[WriterPoolSettings],
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
-        settings = PoolSettings(
-            prefix,
-            max_writers=max_writers,
-            acquire_timeout_ms=acquire_timeout_ms,
-            lease_ms=lease_ms,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
-            outbox=outbox,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
-        backend = ThreadBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=True)
-        super().__init__(backend, settings)
+        pool = PoolSettings(prefix, settings)
+        backend = ThreadBackend(engine, session_factory, pooled=True, **pool.writing.tables)
+        super().__init__(backend, pool)
 
     def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.

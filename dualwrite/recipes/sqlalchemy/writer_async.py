@@ -30,24 +30,17 @@ from sqlalchemy.orm import Session
 from sqlalchemy.util import await_only, greenlet_spawn
 
 from dualwrite.errors import IllegalStateError
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
-from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.core.settings import (
-    DEFAULT_MAX_STORED_AGE_MS,
-    DEFAULT_MAX_STORED_BYTES,
-    WhenKafkaIsAway,
-    check_engine,
-)
+from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import TASKS, shield
-from dualwrite.recipes.pool.outbox_settings import Outbox
 from dualwrite.recipes.pool.settings import PoolSettings
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import async_connection
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
-from dualwrite.settings import WriterSettings
+from dualwrite.settings import WriterPoolSettings, WriterSettings
 
 __all__ = ["AsyncDualTransaction", "AsyncDualWriter", "AsyncDualWriterPool", "PoolStatus", "Resolution"]
 
@@ -173,30 +166,11 @@ class AsyncDualWriter(AsyncOneIdWriter[AsyncBind, AsyncDualTransaction]):
         *,
         transactional_id: str,
         session_factory: Callable[[], AsyncSession] | None = None,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        create_table: bool = True,
-        schema: str | None = None,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[WriterSettings],
+        **settings: Unpack[WriterSettings],
     ) -> None:
         check_engine(engine, AsyncEngine, "create_async_engine")
-        one_id = OneId(
-            transactional_id,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
-        backend = TaskBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=False)
+        one_id = OneId(transactional_id, settings)
+        backend = TaskBackend(engine, session_factory, pooled=False, **one_id.writing.tables)
         super().__init__(backend, one_id)
 
     def transaction(self, bind: AsyncBind | None = None) -> AbstractAsyncContextManager[AsyncDualTransaction]:
@@ -223,40 +197,13 @@ class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
         engine: AsyncEngine,
         *,
         prefix: str,
-        max_writers: int = 8,
-        acquire_timeout_ms: int = 30_000,
-        lease_ms: int = 15_000,
         session_factory: Callable[[], AsyncSession] | None = None,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        create_table: bool = True,
-        schema: str | None = None,
-        when_kafka_is_away: WhenKafkaIsAway = "refuse",
-        max_stored_bytes: int = DEFAULT_MAX_STORED_BYTES,
-        max_stored_age_ms: int = DEFAULT_MAX_STORED_AGE_MS,
-        outbox: Outbox | None = None,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[WriterSettings],
+        **settings: Unpack[WriterPoolSettings],
     ) -> None:
         check_engine(engine, AsyncEngine, "create_async_engine")
-        settings = PoolSettings(
-            prefix,
-            max_writers=max_writers,
-            acquire_timeout_ms=acquire_timeout_ms,
-            lease_ms=lease_ms,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            when_kafka_is_away=when_kafka_is_away,
-            max_stored_bytes=max_stored_bytes,
-            max_stored_age_ms=max_stored_age_ms,
-            outbox=outbox,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
-        backend = TaskBackend(engine, session_factory, create_table=create_table, schema=schema, pooled=True)
-        super().__init__(backend, settings)
+        pool = PoolSettings(prefix, settings)
+        backend = TaskBackend(engine, session_factory, pooled=True, **pool.writing.tables)
+        super().__init__(backend, pool)
 
     def transaction(self, bind: AsyncBind | None = None) -> AbstractAsyncContextManager[AsyncDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.

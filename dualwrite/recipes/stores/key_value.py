@@ -7,19 +7,19 @@ block's changes are buffered like its records, and the prepared state is added t
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from dualwrite.errors import IllegalStateError, TransactionDoomedError
+from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.writer import OneIdWriter, Use
+from dualwrite.recipes.writer import OneId, OneIdWriter, Use
 
 
 class BatchTransaction(ABC):
@@ -123,6 +123,16 @@ class KeyValueBackend(Generic[TransactionT, WriteT]):
 
     async def close(self) -> None:
         """Close nothing: the store belongs to the caller."""
+
+
+def one_id_of_store(name: BackendName, transactional_id: str, settings: Mapping[str, Any]) -> OneId:
+    """Return the slot policy of a writer. Raises ConfigError, also for settings of databases with tables."""
+    if "delivery" in settings:
+        assert_can(name, Feature.DELIVERY)
+    for setting in ("create_table", "schema"):
+        if setting in settings:
+            raise ConfigError(f"{setting} cannot be set here: {name} has no tables")
+    return OneId(transactional_id, settings)
 
 
 class KeyValueDualWriter(OneIdWriter[None, WriteT], Generic[TransactionT, WriteT]):

@@ -19,15 +19,18 @@ from typing import Any, Final, Unpack
 from rocksdict import ColumnFamily, Options, Rdict, WriteBatch, WriteOptions
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName, assert_no_store
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueBackend, KeyValueDualWriter
-from dualwrite.recipes.writer import OneId
-from dualwrite.settings import WriterSettings
+from dualwrite.recipes.stores.key_value import (
+    BatchTransaction,
+    KeyValueBackend,
+    KeyValueDualWriter,
+    one_id_of_store,
+)
+from dualwrite.settings import StoreWriterSettings
 
 __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
 
@@ -223,20 +226,8 @@ class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTrans
         *,
         transactional_id: str,
         raw_mode: bool = False,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[WriterSettings],
+        **settings: Unpack[StoreWriterSettings],
     ) -> None:
-        assert_no_store(BackendName.ROCKSDB, producer_settings)
-        one_id = OneId(
-            transactional_id,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
+        one_id = one_id_of_store(BackendName.ROCKSDB, transactional_id, settings)
         store = _RocksDbStore(db, raw_mode=raw_mode)
         super().__init__(KeyValueBackend(BackendName.ROCKSDB, store, RocksDbDualTransaction), one_id)

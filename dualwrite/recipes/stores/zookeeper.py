@@ -35,14 +35,17 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.capabilities import BackendName, assert_no_store
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES, RecordBuffer
+from dualwrite.recipes.capabilities import BackendName
+from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
-from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import not_as_locked, state_in, stayed_locked
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
-from dualwrite.recipes.stores.key_value import BatchTransaction, KeyValueBackend, KeyValueDualWriter
-from dualwrite.recipes.writer import OneId
+from dualwrite.recipes.stores.key_value import (
+    BatchTransaction,
+    KeyValueBackend,
+    KeyValueDualWriter,
+    one_id_of_store,
+)
 from dualwrite.settings import ZooKeeperWriterSettings
 
 __all__ = ["DEFAULT_STATE_PATH", "ZooKeeperDualTransaction", "ZooKeeperDualWriter"]
@@ -321,20 +324,8 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
         transactional_id: str,
         state_path: str = DEFAULT_STATE_PATH,
         request_timeout_ms: int = 10_000,
-        lock_timeout_ms: int | None = 60_000,
-        resolve_timeout_ms: int = 30_000,
-        max_buffered_bytes: int = DEFAULT_MAX_BUFFERED_BYTES,
-        pause: PauseHook | None = None,
-        **producer_settings: Unpack[ZooKeeperWriterSettings],
+        **settings: Unpack[ZooKeeperWriterSettings],
     ) -> None:
-        assert_no_store(BackendName.ZOOKEEPER, producer_settings)
-        one_id = OneId(
-            transactional_id,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=resolve_timeout_ms,
-            max_buffered_bytes=max_buffered_bytes,
-            pause=pause,
-            producer_settings=producer_settings,
-        )
+        one_id = one_id_of_store(BackendName.ZOOKEEPER, transactional_id, settings)
         store = _ZooKeeperStore(client, state_path=state_path, request_timeout_ms=request_timeout_ms)
         super().__init__(KeyValueBackend(BackendName.ZOOKEEPER, store, ZooKeeperDualTransaction), one_id)

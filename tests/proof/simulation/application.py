@@ -120,11 +120,12 @@ def new_writer(
         "lock_timeout_ms": 3_000,
         "resolve_timeout_ms": 4_000,
         "pause": pause,
-        "producer_settings": {**settings.producer, "client_id": loop.current.name},
+        "client_id": loop.current.name,
+        **settings.producer,
     }
     if transactional_id != POOL:
-        return AsyncOneIdWriter(backend, OneId(transactional_id, **given))
-    pool = PoolSettings(POOL, max_writers=2, acquire_timeout_ms=4_000, lease_ms=LEASE_MS, **given)
+        return AsyncOneIdWriter(backend, OneId(transactional_id, given))
+    pool = PoolSettings(POOL, {"max_writers": 2, "acquire_timeout_ms": 4_000, "lease_ms": LEASE_MS, **given})
     return AsyncPooledWriter(backend, pool)
 
 
