@@ -53,6 +53,7 @@ FILES: Final = frozenset(
         "tests/crash/test_sessions_matrix.py",
         "tests/durability/test_synchronous_standby.py",
         "tests/emulator/control/test_page.py",
+        "tests/emulator/hostile/test_every_array.py",
         "tests/emulator/hostile/test_fuzz.py",
         "tests/emulator/hostile/test_large_topics.py",
         "tests/emulator/nodes/test_clients_in_motion.py",
