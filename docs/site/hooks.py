@@ -22,10 +22,10 @@ _ABOVE: Final = {
 """Pages beside docs/, and what they are called on the site."""
 _PRODUCERS: Final = ("dualwrite.producer", "dualwrite.async_producer", "dualwrite.prepared_state", "dualwrite.settings")
 _REFERENCE: Final = {
-    "dual-writes": ("Dual writes", ("dualwrite.recipes.",)),
+    "dual-writes": ("Dual writes", ("dualwrite.recipes.", "dualwrite.delivery")),
     "producers": ("Producers", _PRODUCERS),
     "administration": ("Administration and recovery", ("dualwrite.admin", "dualwrite.guarantee")),
-    "errors": ("Errors", ("dualwrite.errors",)),
+    "errors": ("Errors", ("dualwrite.errors", "dualwrite.outcome")),
 }
 """The pages of the reference: of what modules the public names are on it."""
 _EMULATOR: Final = ("dualwrite.broker_emulator.emulator.Emulator", "dualwrite.broker_emulator.handles")
