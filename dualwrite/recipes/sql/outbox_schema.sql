@@ -1,4 +1,4 @@
--- The records of blocks that a pool with outbox=Outbox() has committed and not yet published, in the order of seq. The
+-- The records of blocks that a pool with delivery=Outbox() has committed and not yet published, in the order of seq. The
 -- process that publishes them deletes them in the same commit that decides their Kafka transaction, and notes their
 -- numbers for a few minutes in a row with a negative seq, so that a commit that got no response can be told from one
 -- that did not happen. Such a row also says up to which number blocks may have been noted in rows that were deleted.

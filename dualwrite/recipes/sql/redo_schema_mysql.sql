@@ -1,4 +1,4 @@
--- Blocks that were stored because Kafka was away (when_kafka_is_away="store"), in the order of seq, from 1 on. The row
+-- Blocks that were stored because Kafka was away (Direct(when_kafka_is_away="store")), in the order of seq, from 1 on. The row
 -- with seq 0 holds the number of the newest one, their size and the time of the oldest; and with an outbox a copy of
 -- the records of its last transaction, which prepared_transaction_state names.
 CREATE TABLE IF NOT EXISTS kafka_transaction_redo (
