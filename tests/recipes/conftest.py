@@ -8,6 +8,7 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records import traces
 from dualwrite.recipes.core import telemetry
+from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import DRIVERS_OF_SQLALCHEMY, opened_for
@@ -42,3 +43,13 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
     monkeypatch.setattr(telemetry, "instruments", lambda: made.instruments)
     monkeypatch.setattr(traces, "tracer", lambda: made.tracer)
     return made
+
+
+@pytest.fixture
+def nothing_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let blocks be decided that could not be repaired: as before a topic was compacted, or a right was taken away."""
+
+    async def check(*_: object) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(Repairability, "check", check)

@@ -218,6 +218,7 @@ def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
     assert site.committed() == []
 
 
+@pytest.mark.usefixtures("nothing_refused")
 def test_a_compacted_topic_keeps_what_was_aborted_until_it_is_cleaned(site: Site) -> None:
     site.emulator.set_config({"cleanup.policy": "compact"}, topic="orders")
 
@@ -416,6 +417,7 @@ def test_an_unreadable_manifest_stops_what_needs_it(site: Site, text: str) -> No
     site.assert_agreed("before", "decided")
 
 
+@pytest.mark.usefixtures("nothing_refused")
 def test_consumed_offsets_that_went_with_it_are_not_repaired(site: Site) -> None:
     def consume(writer: DualWriter) -> None:
         with writer.transaction() as tx:
@@ -430,6 +432,7 @@ def test_consumed_offsets_that_went_with_it_are_not_repaired(site: Site) -> None
 
 
 @every_tier
+@pytest.mark.usefixtures("nothing_refused")
 def test_consumed_offsets_alone_prove_nothing(store: Database, tier: Tier) -> None:
     """No partition of a topic was written, so the log cannot tell, and the coordinator is believed."""
 
@@ -581,6 +584,7 @@ def test_without_read_the_coordinator_is_believed_and_it_is_said(
 
 
 @every_tier
+@pytest.mark.usefixtures("nothing_refused")
 def test_without_read_a_healthy_id_stays_usable(store: Database, tier: Tier) -> None:
     with site_of(tier, store, acls=ALLOWED) as site:
         site.write("before")

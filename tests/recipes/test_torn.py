@@ -459,6 +459,7 @@ def test_an_unreadable_manifest_of_what_is_committed_stops_nothing(
     assert any("cannot be verified" in record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.usefixtures("nothing_refused")
 def test_consumed_offsets_that_went_with_it_are_for_a_person(site: Site) -> None:
     """Its records in one partition were aborted; whether its offsets were is not in the log of the topic."""
 

@@ -401,6 +401,7 @@ def test_an_orphan_that_was_taken_over_and_kept_is_aborted_all_the_same(site: Si
         bootstrap_servers=site.new.bootstrap_servers,
         transactional_id="s-0-0",
         transaction_two_phase_commit_enable=True,
+        accept_bounded_guarantee=True,
     )
     keeper.init_transactions(keep_prepared_txn=True)
     keeper.close(timeout_s=0, hand_over=True)

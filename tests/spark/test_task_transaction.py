@@ -48,7 +48,7 @@ def commit(world: KafkaWorld, transactional_id: str, state: Prepared) -> None:
 def test_what_is_prepared_stays_hidden_and_is_nothing_to_be_warned_of(
     world: KafkaWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.WARNING):
         transaction = world.side().open("s-0-0", mine)
         transaction.write(rows("a", "b"))
         transaction.write(rows("c"))

@@ -28,12 +28,10 @@ from dualwrite.client.records.send_arguments import (
 from dualwrite.client.records.traces import RecordTracer
 from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.errors import IllegalStateError, TransactionTooLargeError
+from dualwrite.recipes.core.settings import DEFAULT_MAX_BUFFERED_BYTES
 
 if TYPE_CHECKING:
     from dualwrite.client.records.record_future import BaseRecordFuture
-
-DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
-"""A producer's default buffer size, so that one flush can take all."""
 
 _RECORD_OVERHEAD_BYTES: Final = 100
 

@@ -13,7 +13,6 @@ from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.exact import exact
 from dualwrite.partitioners import Partitioner
-from dualwrite.recipes.core.buffer import DEFAULT_MAX_BUFFERED_BYTES
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
 from dualwrite.shown import shown
@@ -27,6 +26,9 @@ _NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "trace_reco
 """What the writer does itself: it serializes and traces records, and adds the database's suffix to the id
 (`sql/database_identity.py`)."""
 
+
+DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
+"""A producer's default buffer size, so that one flush can take all."""
 
 _DIRECT: Final = Direct()
 
