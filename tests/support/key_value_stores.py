@@ -86,7 +86,7 @@ class RocksDbStore:
 class ZooKeeperStore:
     """A tree of its own on a real ZooKeeper, reached through a proxy; `direct` is a way that no fault touches."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, session_s: float = 4.0) -> None:
         hosts, _, self._root = address.partition("/")
         self.address = address
         self.state_path = f"/{self._root}{DEFAULT_STATE_PATH}"
@@ -95,12 +95,13 @@ class ZooKeeperStore:
         self.direct.ensure_path(f"/{self._root}/events")
         host, port = hosts.split(":")
         self.proxy = NetworkProxy((host, int(port)))
-        self.client = KazooClient(f"127.0.0.1:{self.proxy.port}", timeout=4)
+        self.client = KazooClient(f"127.0.0.1:{self.proxy.port}", timeout=session_s)
         self.client.start()
 
     @classmethod
     def on(cls, server: ZooKeeperServer) -> ZooKeeperStore:
-        return cls(f"{server.hosts}/{unique('tree')}")
+        """Return a tree for a process that is not killed: its session outlives a stalled machine."""
+        return cls(f"{server.hosts}/{unique('tree')}", session_s=10.0)
 
     def writer(self, *, client: KazooClient | None = None, **settings: Any) -> ZooKeeperDualWriter:
         return ZooKeeperDualWriter(client or self.client, state_path=self.state_path, **settings)
