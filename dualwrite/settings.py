@@ -98,7 +98,7 @@ class ProducerSettings(ConnectionSettings, _Sending, total=False):
 
 
 class _Writing(_Sending, total=False):
-    """What all writers take: the settings of their producer, and those of their blocks.
+    """The settings of every writer: those of its producer, and those of its blocks.
 
     `lock_timeout_ms`: how long the state row may stay locked by another process (None: as long as the database is set
     to); 60,000. `resolve_timeout_ms`: how long a database that does not respond after COMMIT is queried again; 30,000.
@@ -112,7 +112,7 @@ class _Writing(_Sending, total=False):
 
 
 class _InTables(_Writing, total=False):
-    """What the writers of SQL databases take besides: whether to create missing tables (yes), and their schema."""
+    """More settings of writers on SQL databases: whether missing tables are created (yes), and their schema."""
 
     create_table: bool
     schema: str | None
@@ -141,7 +141,7 @@ class WriterSettings(_OneId):
 
 
 class _Leased(ConnectionSettings, _InTables, total=False):
-    """What pools take besides.
+    """More settings of pools.
 
     `max_writers`: how many transactional ids one process uses at a time; 8. `acquire_timeout_ms`: how long a block
     waits for one; 30,000. `lease_ms`: after how long the ids of a process count as left that does not renew its leases;

@@ -48,7 +48,7 @@ class Turn:
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Turn]] = WeakKeyDictionary()
-"""What has paused, by the loop that it goes on in."""
+"""The paused work of each event loop, in the order in which it goes on."""
 
 
 def later(go_on: Callable[[], None]) -> Turn:

@@ -17,7 +17,7 @@ from dualwrite.prepared_state import PreparedTxnState
 
 
 class ParticipantBase(ProducerBase[FutureT]):
-    """What a dual write needs of its producer besides the public calls."""
+    """The calls of a producer that only dual writes make, without those that wait."""
 
     @property
     def manifest(self) -> Manifest | None:

@@ -623,18 +623,6 @@ MUTANTS: Final = (
         (Edit(f"{_CORE}repair.py", "    if owned.kafka.coordinator_knows(row):", "    if True:"),),
     ),
     Mutant(
-        "copy-repairs-v1",
-        "before version 2 only the log proves an abort",
-        OutboxSpace(4, Budget(losses=1, timeouts=1, deletions=1)),
-        (
-            Edit(
-                f"{_CORE}repair.py",
-                "if owned.kafka.guarantee.tier is not Tier.BOUNDED_V1 and owned.kafka.coordinator_aborted(row):",
-                "if owned.kafka.coordinator_aborted(row):",
-            ),
-        ),
-    ),
-    Mutant(
         "abort-not-seen",
         "an abort in the log is repaired",
         _in(3, "a1", timeouts=1),
@@ -1770,5 +1758,9 @@ OPEN: Final = (
         ("Not found with one fault; their guards concern what two processes do within one take-over."),
     ),
     Equivalent("broker-expected-pair, broker-expected-epoch", "KIP-360's comparisons: not found with one fault."),
+    Equivalent(
+        "copy-repairs-v1",
+        "A coordinator before version 2 proves no abort: not found with one lost log, one timeout and one deletion.",
+    ),
 )
 """Neither found nor explained: a space or a check may be missing."""

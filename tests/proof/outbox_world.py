@@ -215,12 +215,13 @@ class OutboxRules(Rules):
         """Return what is wrong with a world at rest."""
         told = self._told(world.processes[-1])
         missing = world.table.difference(seen)
-        if missing and not (self._may_be_lost_to_retention(world) and self._is_told_of_loss(world)):
+        is_unproven = self._may_be_lost_to_retention(world) and self._is_told_of_loss(world)
+        if missing and not is_unproven:
             return f"{missing} are committed, and not visible"
-        if missing and LOST in told:
-            return None  # until a person has decided
+        if is_unproven and LOST in told:
+            return None  # until a person has decided, whichever end it had
         if RECOVERED not in told or (LAST_WRITE, "STORED") not in told:
-            return "nobody can publish any more"
+            return "no process can publish any more"
         return "a transaction is open at rest" if has_open(world) else None
 
     def _may_be_lost_to_retention(self, world: World) -> bool:

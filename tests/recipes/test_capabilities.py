@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite import PsycopgDualWriterPool, dual_write_sessions
+from dualwrite import Direct, PsycopgDualWriterPool, dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
@@ -220,3 +220,14 @@ def test_sessions_need_a_writer_on_sqlalchemy(scenario: PsycopgScenario) -> None
     writer: Any = scenario.writer()
     with writer, pytest.raises(ConfigError, match="psycopg cannot carry dual_write_sessions: only SQLAlchemy has"):
         dual_write_sessions(sessions, writer)
+
+
+@pytest.mark.parametrize("setting", [{"delivery": Direct()}, {"create_table": False}, {"schema": "other"}])
+def test_settings_of_tables_are_refused_where_there_are_none(
+    store: RocksDbStore, emulator: Emulator, setting: dict[str, Any]
+) -> None:
+    (name,) = setting
+    says = CANNOT[BackendName.ROCKSDB, Feature.DELIVERY] if name == "delivery" else f"{name} cannot be set here"
+    with pytest.raises(ConfigError) as refused:
+        KeyValueScenario(store, emulator).writer(**setting)
+    assert says in str(refused.value)

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator import Acl, AclFilter, AclOperation, Emulator, ResourceType
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.errors import (
+    AbortableError,
     KafkaTimeoutError,
     OwedRecordsRefusedError,
     RowLockTimeoutError,
@@ -27,6 +28,7 @@ from dualwrite.partitioners import consistent_partition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.core.stored_blocks import why_refused
 from dualwrite.recipes.recovery.plan import Action
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.awaited import awaited_scenario
@@ -175,6 +177,13 @@ def refusal(writer: Any) -> StoredBlockRefusedError:
     return raised.value
 
 
+def test_the_reason_is_the_refusal_and_not_that_its_transaction_has_failed() -> None:
+    refusal = AbortableError("batch of 1 records: MESSAGE_TOO_LARGE", error_code=10)
+    later = refusal.reworded("send(): the producer is in a transaction that failed; call abort_transaction()")
+    later.__cause__ = refusal
+    assert why_refused(later) == why_refused(refusal) == "batch of 1 records: MESSAGE_TOO_LARGE"
+
+
 @pytest.mark.parametrize("cause", list(CAUSES))
 def test_it_is_named_and_those_behind_it_wait_in_order(face: AnyFace, emulator: Emulator, cause: str) -> None:
     with face.writer(**CAUSES[cause].settings) as writer:
@@ -270,10 +279,13 @@ def test_a_writer_that_stores_nothing_is_told(scenario: Scenario, emulator: Emul
 
 def test_a_block_for_a_missing_topic_is_not_stored(face: AnyFace, emulator: Emulator) -> None:
     """Kafka is there, and says that the topic is not: the block would keep all others from being published."""
-    with face.writer(**IMPATIENT) as writer:
+    patient = SETTINGS | {"unreachable_timeout_ms": None}
+    with face.writer(**patient) as writer:
         assert write_to(face, writer, face.topic, 0).outcome is Outcome.COMMITTED
+    with face.writer(**IMPATIENT, unreachable_timeout_ms=None) as writer:
         assert isinstance(write_to(face, writer, "missing", 1).error, KafkaTimeoutError)
         assert numbers_stored(face) == []
+    with face.writer(**patient) as writer:
         assert write_to(face, writer, face.topic, 2).outcome is Outcome.COMMITTED
     face.assert_both_sides_agree()
 

@@ -111,7 +111,7 @@ class RegistryService:
         raise RegistryError(STORE_FAILED, f"others keep writing to {SCHEMAS_TOPIC}; nothing was changed: send it again")
 
     async def _write(self, record: RegistryRecord) -> None:
-        await self._catch_up()  # from here to the append, nobody else can write
+        await self._catch_up()  # nothing is awaited between this and the append
         partition = self._partition()
         log = partition.log
         if lacks_replicas(partition, self._cluster.nodes):

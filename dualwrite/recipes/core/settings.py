@@ -72,8 +72,8 @@ class StorePolicy:
 
     stores_blocks: bool = False
     """Whether blocks are stored while Kafka is away."""
-    max_bytes: int = 0
-    max_age_ms: int = 0
+    max_bytes: int
+    max_age_ms: int
     max_record_bytes: int | None = None
     """The size of a record that the producer would refuse, so that its id could never publish it; None: any."""
     partitioner: str | Partitioner = "default"
@@ -95,7 +95,7 @@ class StorePolicy:
         return replace(self, keeps_copy_if_bounded=True, stores_blocks=True)
 
 
-STORES_NOTHING: Final = StorePolicy()
+STORES_NOTHING: Final = StorePolicy(max_bytes=0, max_age_ms=0)
 
 
 def checked_delivery(value: Any) -> Delivery:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.prepared_state import PreparedTxnState
@@ -42,9 +42,6 @@ class SlotState(StrEnum):
 
 
 _S = SlotState
-
-GIVEN_UP: Final = (SlotState.CLOSED, SlotState.FENCED)
-"""The states in which this process does not use the id any more."""
 
 TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyType(
     {

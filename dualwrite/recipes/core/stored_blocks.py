@@ -83,8 +83,13 @@ def _cause(why: DualWriteError) -> str:
     return why.problem if isinstance(why, KafkaUnreachableError) else str(why)
 
 
-def _why(error: DualWriteError) -> str:
-    """Return why a record is refused, without the advice to the caller of a producer."""
+def why_refused(error: DualWriteError) -> str:
+    """Return why a record is refused, without the advice to the caller of a producer.
+
+    A call that comes after the refusal only tells that the transaction has failed; its cause is the refusal.
+    """
+    while isinstance(error, KafkaError) and isinstance(error.__cause__, KafkaError):
+        error = error.__cause__
     return first_line(error).partition("; ")[0]
 
 
@@ -298,7 +303,7 @@ class BlockStore:
             self._most_blocks = len(waiting.blocks) // 2
             return NextAttemptError()
         if not waiting.blocks:
-            return self._note_owed_refusal(topic, _why(error), error)
+            return self._note_owed_refusal(topic, why_refused(error), error)
         block = waiting.blocks[0]
         return self._note_refusal(block, self._refused(block, waiting.stored, topic, error), error)
 
@@ -344,7 +349,7 @@ class BlockStore:
     def _refused(
         self, block: StoredBlock, stored: Stored, topic: str, error: DualWriteError
     ) -> StoredBlockRefusedError:
-        why = _why(error)
+        why = why_refused(error)
         return self._refusal_of(
             block,
             stored,

@@ -102,7 +102,7 @@ class OutboxWrites:
             raise IllegalStateError(
                 "consumed offsets cannot go into an outbox, because their group could go on without the records; "
                 "neither side was changed: keep the offsets in the database (OffsetsInDatabase), or use a writer "
-                "without outbox"
+                "with delivery=Direct()"
             )
         records = write.records.records
         assert_publishable(records, self._policy.max_record_bytes)
