@@ -9,6 +9,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
 * An isolation level other than 0 and 1 is -1 for the whole request, as in Kafka; in the profile kafka-3.9 for the
   partitions that have no other error yet.
 * A timestamp without an offset is (-1, -1), without an error.
+* A search that meets a compressed record larger than `max.decompressed.message.bytes` allows by now is 87.
 * The leader epoch of an offset is that of its batch (KIP-320); of the latest offset, the current one.
 * After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
 * Access: DESCRIBE on the topics (29).
@@ -27,6 +28,7 @@ from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.topics import allowed_topic, check_leader_epoch, is_isolation_level, led_partition
 from dualwrite.broker_emulator.cluster.topics import Partition
+from dualwrite.broker_emulator.log.record_batch import RecordTooLargeError
 from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import Steps, in_slices
 
@@ -72,7 +74,10 @@ def _offset(call: NodeCall, requested_in: Any, requested: Any) -> Steps[Any]:
     if timestamp not in (_EARLIEST, _EARLIEST_LOCAL) and log.high_watermark < log.leader_epoch_start_offset:
         is_known = call.version >= 5
         return _row(call, index, ErrorCode.offset_not_available if is_known else ErrorCode.leader_not_available)
-    offset, found_timestamp = yield from _find(call, partition, timestamp)
+    try:
+        offset, found_timestamp = yield from _find(call, partition, timestamp)
+    except RecordTooLargeError:
+        return _row(call, index, ErrorCode.invalid_record)
     is_at_end = timestamp == _LATEST or offset < 0
     epoch = log.leader_epoch if is_at_end else log.leader_epoch_at(offset)
     return _row(call, index, ErrorCode.none, offset, found_timestamp, epoch)

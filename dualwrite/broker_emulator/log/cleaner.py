@@ -11,6 +11,9 @@ A batch whose records are all removed is removed too, with two exceptions that a
 of a producer (duplicates of it must be recognised) and the last one of a segment (so that segments stay contiguous).
 A batch in a compression that the broker cannot decode is kept whole. While there is one, tombstones are kept as well,
 because that batch may have an older record of the same key.
+
+A run stops at a compressed batch with a record that is larger than `max.decompressed.message.bytes` allows by then.
+Batches of aborted transactions are not looked into.
 """
 
 from __future__ import annotations
@@ -96,7 +99,10 @@ class Cleaner:
     def clean(
         self, config: LogConfig, now_ms: int, limit_offset: int, producers: Mapping[int, ProducerEntry]
     ) -> Iterator[None]:
-        """Run once, in steps, if enough of the log is dirty. Raises StorageError."""
+        """Run once, in steps, if enough of the log is dirty.
+
+        Raises StorageError, CorruptRecordError, RecordTooLargeError.
+        """
         cleanable = self._cleanable(config, now_ms, limit_offset)
         dirty = [segment for segment in cleanable if segment.next_offset > self._clean_until]
         size = sum(segment.size_bytes for segment in cleanable)
@@ -120,12 +126,17 @@ class Cleaner:
         dirty: Sequence[Segment],
     ) -> Iterator[None]:
         newest: dict[bytes, int] = {}
-        end = yield from _find_newest(dirty, self._outcomes(dirty), newest)
+        most = config.max_decompressed_message_bytes
+        end = yield from _find_newest(dirty, self._outcomes(dirty), newest, most)
         cleanable = [segment for segment in cleanable if segment.next_offset <= end]
         run = _Run(config, now_ms, newest, producers, self._outcomes(cleanable))
         for group in _groups(cleanable, config.segment_bytes):
             cleaned = self._storage.new_cleaned_segment(group[0].base_offset, group[0].stable_offset)
-            yield from run.clean(group, cleaned)
+            try:
+                yield from run.clean(group, cleaned)
+            except Exception:
+                at_once(self._storage.discard([cleaned]))
+                raise
             if not self._segments.holds(group):  # deleted meanwhile, as above
                 at_once(self._storage.discard([cleaned]))
                 return
@@ -155,7 +166,9 @@ def _is_overdue(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> boo
     return oldest.max_timestamp < due_before_ms
 
 
-def _find_newest(segments: Sequence[Segment], outcomes: TransactionOutcomes, newest: dict[bytes, int]) -> Steps[int]:
+def _find_newest(
+    segments: Sequence[Segment], outcomes: TransactionOutcomes, newest: dict[bytes, int], most: int
+) -> Steps[int]:
     """Fill `newest` with the newest offset of each key; return the end of the last segment read."""
     for segment in segments:
         for batch in segment.iterate(segment.base_offset):
@@ -164,7 +177,7 @@ def _find_newest(segments: Sequence[Segment], outcomes: TransactionOutcomes, new
             if header.is_control:
                 _end(header, batch, outcomes)
             elif not outcomes.is_aborted(header):
-                records = yield from _readable(batch)
+                records = yield from _readable(batch, most)
                 newest.update((record.key, record.offset) for record in records or () if record.key is not None)
         if len(newest) >= _MAX_KEYS:
             break
@@ -178,10 +191,10 @@ def _end(header: BatchHeader, batch: bytes, outcomes: TransactionOutcomes) -> tu
     return outcomes.end(header, commit=marker.commit)
 
 
-def _readable(batch: bytes) -> Steps[list[Record] | None]:
+def _readable(batch: bytes, most: int) -> Steps[list[Record] | None]:
     """Return the records of a batch; None if the broker cannot decompress them."""
     try:
-        return (yield from records_of(batch))
+        return (yield from records_of(batch, most))
     except UnsupportedCompressionError:
         return None
 
@@ -213,6 +226,7 @@ class _Run:
     ) -> None:
         self._now_ms = now_ms
         self._horizon_ms = now_ms + config.delete_retention_ms
+        self._most = config.max_decompressed_message_bytes
         self._newest = newest
         self._producers = producers
         self._outcomes = outcomes
@@ -250,7 +264,7 @@ class _Run:
     def _data(self, header: BatchHeader, batch: bytes) -> Steps[bytes | None]:
         if self._outcomes.is_aborted(header):
             return None
-        records = yield from _readable(batch)
+        records = yield from _readable(batch, self._most)
         if records is None:
             self._has_opaque_batch = True
             return batch

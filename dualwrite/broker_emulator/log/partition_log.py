@@ -34,6 +34,7 @@ from dualwrite.broker_emulator.log.record_batch import (
     BatchHeader,
     CorruptRecordError,
     OldMagicError,
+    RecordTooLargeError,
     build_end_txn_marker,
     build_single,
     checked_batch,
@@ -119,8 +120,8 @@ class PartitionLog:
         self._segments = Segments(
             self._storage, self._states, self.config.segment_bytes, self.config.longest_segment_ms
         )
-        self.restarted()
         self._cleaner = Cleaner(self._segments, self._storage)
+        self.restarted()
         self._log_start_offset = self._segments.log_start_offset
         self._least_stable_offset = self._log_start_offset
         self._log_end_offset = self._segments.log_end_offset
@@ -196,6 +197,7 @@ class PartitionLog:
     def restarted(self) -> None:
         """Know no more than Kafka does after a start: a retry is a duplicate only if it is a producer's last batch."""
         self._states.keep_newest_batches()
+        self._is_uncleanable = False
 
     def truncate_to_high_watermark(self, now_ms: int) -> None:
         """Remove everything that was not replicated, as a follower that becomes leader never had it.
@@ -461,10 +463,17 @@ class PartitionLog:
         -1 means the latest offset, -2 the earliest, -3 the first record with the largest timestamp (KIP-734), which
         in Kafka may be one that DeleteRecords removed, while its segment exists. If the broker cannot decompress the
         batch, the result for a time is the batch's first record, so that no record is missed, and for -3 its last
-        one, as before KAFKA-16310.
+        one, as before KAFKA-16310. Raises RecordTooLargeError (87 INVALID_RECORD) if a record before it in its
+        compressed batch is larger than `max.decompressed.message.bytes` allows by now, as 4.4.0 does.
         """
         limit = self._last_stable_offset if read_committed else self._high_watermark
-        return offset_for_timestamp(self._segments, timestamp_ms, start_offset=self.log_start_offset, limit=limit)
+        return offset_for_timestamp(
+            self._segments,
+            timestamp_ms,
+            start_offset=self.log_start_offset,
+            limit=limit,
+            most=self.config.max_decompressed_message_bytes,
+        )
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
         """Return where the records of a leader epoch end (OffsetForLeaderEpoch). Raises StorageError."""
@@ -572,9 +581,11 @@ class PartitionLog:
     def delete_old_segments(self, now_ms: int) -> Steps[None]:
         """Delete segments by age or size (`retention.ms`, `retention.bytes`): in the first step, then their files.
 
-        Only segments that every consumer could read: all of their records are replicated and decided.
+        Only segments that every consumer could read: all of their records are replicated and decided. In a compacted
+        topic Kafka's cleaner does this, too, which leaves a log alone that it could not compact.
         """
-        if CleanupPolicy.DELETE not in self.config.cleanup_policy:
+        is_left_alone = self.config.is_compacted and self._is_uncleanable
+        if is_left_alone or CleanupPolicy.DELETE not in self.config.cleanup_policy:
             return
         start = retained_from(
             [*self._segments.complete, self._segments.active], self.config, now_ms, self._last_stable_offset
@@ -588,10 +599,16 @@ class PartitionLog:
         """Keep only the newest record of each key (log compaction), in steps; a step takes some milliseconds.
 
         The log may be used between the steps. Records that are replicated, decided and not in the newest segment are
-        compacted once enough of them are dirty. Raises StorageError.
+        compacted once enough of them are dirty. A log with a batch that cannot be read, or has a record that is too
+        large, is not compacted any more until its broker has restarted, as in Kafka. Raises StorageError.
         """
-        if self.config.is_compacted:
+        if not self.config.is_compacted or self._is_uncleanable:
+            return
+        try:
             yield from self._cleaner.clean(self.config, now_ms, self._last_stable_offset, self._producers)
+        except (CorruptRecordError, RecordTooLargeError) as error:
+            self._is_uncleanable = True
+            logger.warning("%s-%d is not compacted until its broker restarts: %s", self.topic, self.partition, error)
 
     def close(self) -> None:
         """Persist everything for the next start; nothing may be appended any more. Raises StorageError."""

@@ -50,6 +50,7 @@ CONTROL: Final = 0x20
 """Bits of a batch's attributes; code on the path of every batch tests them itself, where a property costs a call."""
 _DELETE_HORIZON = 0x40
 _NO_COMPRESSION = 0
+_NO_LIMIT = 1 << 31
 _MAX_VARINT_BITS = 70
 _TWO_TO_63 = 1 << 63
 
@@ -69,6 +70,10 @@ class OldMagicError(CorruptRecordError):
 
 class UnsupportedCompressionError(ValueError):
     """The broker cannot decompress the records of this batch; only clients can."""
+
+
+class RecordTooLargeError(ValueError):
+    """A record of a compressed batch has more bytes than `max.decompressed.message.bytes`."""
 
 
 class BatchHeader(NamedTuple):
@@ -338,11 +343,11 @@ def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
     yield from iter_body(header, _uncompressed(header, bytes(batch[HEADER_BYTES : header.size_bytes])))
 
 
-def records_of(batch: bytes | memoryview) -> Steps[list[Record]]:
-    """Return the records of one batch, in steps: they can be a hundred thousand. Raises as `iter_records` does."""
+def records_of(batch: bytes | memoryview, most: int | None = None) -> Steps[list[Record]]:
+    """Return the records of one batch, in steps: they can be a hundred thousand. Raises as `iter_body` does."""
     header = parse_header(batch)
     records: list[Record] = []
-    for record in iter_body(header, (yield from body_of(header, batch))):
+    for record in iter_body(header, (yield from body_of(header, batch)), most):
         records.append(record)
         if not len(records) % RECORDS_PER_STEP:
             yield
@@ -358,11 +363,19 @@ def body_of(header: BatchHeader, batch: bytes | memoryview) -> Steps[bytes]:
         return (yield from decompressed_gzip(body, _limit_of(header)))
 
 
-def iter_body(header: BatchHeader, body: bytes) -> Iterator[Record]:
-    """Yield the records of a batch that are `body` once decompressed. Raises CorruptRecordError."""
+def iter_body(header: BatchHeader, body: bytes, most: int | None = None) -> Iterator[Record]:
+    """Yield the records of a batch that are `body` once decompressed.
+
+    Raises CorruptRecordError, and RecordTooLargeError in place of a record of more than `most` bytes in a compressed
+    batch.
+    """
     position = 0
+    largest = _NO_LIMIT if most is None or header.compression == _NO_COMPRESSION else most
+    is_limited = len(body) > largest
     for _ in range(header.record_count):
         try:
+            if is_limited and (size := _decode_varint(body, position)[0]) > largest:
+                raise RecordTooLargeError(f"a record has {size} bytes, max.decompressed.message.bytes={most}")
             record, position = _decode_record(header, body, position)
         except IndexError as error:
             raise CorruptRecordError(f"a record at position {position} of its batch does not parse") from error

@@ -25,9 +25,11 @@ _NOT_FOUND: Final = (-1, -1)
 
 
 def offset_for_timestamp(
-    segments: Segments, timestamp_ms: int, *, start_offset: int, limit: int
+    segments: Segments, timestamp_ms: int, *, start_offset: int, limit: int, most: int
 ) -> Steps[tuple[int, int]]:
     """Return (offset, timestamp) of the first record of that time or later below `limit`; (-1, -1) if none.
+
+    Raises RecordTooLargeError if a record of more than `most` bytes comes before it in its compressed batch.
 
     The log may change between the steps, so that no place in it is kept from one to the next.
     """
@@ -39,7 +41,7 @@ def offset_for_timestamp(
     wanted = segments.max_timestamp if by_max else timestamp_ms
     start = 0 if by_max else start_offset
     while (batch := next(segments.with_timestamp(wanted, start), None)) is not None:
-        found = yield from _find_in_batch(batch, wanted, start, last_if_opaque=by_max)
+        found = yield from _find_in_batch(batch, wanted, start, most, last_if_opaque=by_max)
         if found is not None:
             return found if found[0] < limit else _NOT_FOUND
         start = parse_header(batch).last_offset + 1
@@ -47,13 +49,13 @@ def offset_for_timestamp(
 
 
 def _find_in_batch(
-    batch: bytes, timestamp_ms: int, offset: int, *, last_if_opaque: bool
+    batch: bytes, timestamp_ms: int, offset: int, most: int, *, last_if_opaque: bool
 ) -> Steps[tuple[int, int] | None]:
     """Return offset and timestamp of the first record of `timestamp_ms` or later from `offset` on; None if none."""
     header = parse_header(batch)
     try:
         body = yield from body_of(header, batch)
-        for number, record in enumerate(iter_body(header, body), 1):
+        for number, record in enumerate(iter_body(header, body, most), 1):
             if record.timestamp >= timestamp_ms and record.offset >= offset:
                 return record.offset, record.timestamp
             if not number % RECORDS_PER_STEP:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.clock import Timer
-from dualwrite.broker_emulator.log.record_batch import iter_records, parse_end_txn_marker, split_batches
+from dualwrite.broker_emulator.log.record_batch import (
+    RecordTooLargeError,
+    iter_records,
+    parse_end_txn_marker,
+    split_batches,
+)
 from dualwrite.broker_emulator.share.durations import parse_duration
 from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.share_partition import (
@@ -97,7 +102,10 @@ class LedPartition:
             since_ms = (
                 self._cluster.clock.now_ms() - parse_duration(strategy.removeprefix(_BY_DURATION)) // _MILLISECOND
             )
-            offset, _ = at_once(log.offset_for_timestamp(since_ms, read_committed=False))
+            try:
+                offset, _ = at_once(log.offset_for_timestamp(since_ms, read_committed=False))
+            except RecordTooLargeError as error:
+                raise LeaderError(ErrorCode.invalid_record) from error
             return log.high_watermark if offset < 0 else offset
         return log.log_start_offset if strategy == "earliest" else log.high_watermark
 

@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.log.memory_segment import MemoryBudget, MemorySto
 from dualwrite.broker_emulator.log.partition_log import HIGH_WATERMARK, PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, iter_records, parse_header
 from dualwrite.broker_emulator.slices import at_once
-from tests.emulator.log.bad_batches import SNAPPY, compressed, record
+from tests.emulator.log.bad_batches import GZIP, SNAPPY, compressed, record
 from tests.emulator.log.bad_batches import batch as raw_batch
 from tests.emulator.log.disk import open_log
 from tests.emulator.log.writers import NOW_MS, WRITERS, foreign_batches, read_records, timed
@@ -426,6 +426,71 @@ def table(log: PartitionLog) -> dict[bytes, bytes]:
                     found.pop(each.key, None)
                 else:
                     found[each.key] = each.value
+
+
+LARGE = "x" * 2000
+SMALLER = {"max.decompressed.message.bytes": "1000"}
+
+
+def put_packed(log: PartitionLog, *pairs: tuple[str, str], codec: int = GZIP) -> None:
+    packed = [(key.encode(), value.encode()) for key, value in pairs]
+    assert log.append(WRITERS["aiokafka"](packed, compression=codec), now_ms=NOW_MS).error is ErrorCode.none
+
+
+@pytest.mark.parametrize(("codec", "kept"), [(GZIP, [0, 1, 2, 3]), (0, [2, 3])])
+def test_a_record_that_is_larger_than_allowed_by_now_ends_compaction(
+    make_log: MakeLog, codec: int, kept: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in 4.4.0: until the broker restarts, and of compressed batches only."""
+    log = make_log()
+    put_packed(log, ("a", LARGE), codec=codec)
+    for value in ("2", "3"):
+        put(log, ("a", value))
+    put(log, ("newest", "segment"))
+    before = log.config
+    log.configure(before.with_overrides(SMALLER))
+    compact(log)
+    assert [offset for offset, _, _ in data(log)] == kept
+    log.configure(before)
+    compact(log)
+    assert ([offset for offset, _, _ in data(log)], len(caplog.records)) == (kept, int(codec == GZIP))
+    log.restarted()
+    compact(log)
+    assert [offset for offset, _, _ in data(log)] == [2, 3]
+
+
+def test_a_larger_record_that_was_compacted_before(make_log: MakeLog) -> None:
+    """The run meets it when it rewrites; the segments before it are replaced by then."""
+    log = make_log("compact,delete", segment_bytes=3000, retention_bytes=1)
+    for key in ("a", "b"):
+        put(log, (key, LARGE))
+    put_packed(log, ("c", LARGE))
+    put(log, ("newest", LARGE))
+    compact(log)
+    for value in ("1", "2"):
+        put(log, ("a", LARGE[:1999] + value))
+    log.configure(log.config.with_overrides(SMALLER))
+    compact(log)
+    at_once(log.delete_old_segments(NOW_MS))
+    assert [key for _, key, _ in data(log)] == ["b", "c", "newest", "a", "a"]
+    log.configure(log.config.with_overrides({"cleanup.policy": "delete"}))  # which the cleaner does not do
+    at_once(log.delete_old_segments(NOW_MS))
+    assert [key for _, key, _ in data(log)] == ["a"]
+
+
+def test_the_larger_record_of_an_aborted_transaction_is_not_looked_at(make_log: MakeLog) -> None:
+    log = make_log()
+    ids = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    guard = log.begin_verification(*ids.values(), supports_epoch_bump=True)
+    packed = WRITERS["aiokafka"]([(b"a", LARGE.encode())], compression=GZIP, transactional=True, **ids)
+    assert log.append(packed, now_ms=NOW_MS, guard=guard).error is ErrorCode.none
+    end(log, commit=False)
+    for value in ("2", "3"):
+        put(log, ("a", value))
+    put(log, ("newest", "segment"))
+    log.configure(log.config.with_overrides(SMALLER))
+    compact(log)
+    assert data(log) == [(3, "a", "3"), (4, "newest", "segment")]
 
 
 # retention
