@@ -340,11 +340,10 @@ class CommitStore:
         # The lock makes plans and decisions wait; the next statements see what they did before it was granted.
         query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
         rules.check_generation(sink_id, connection.scalar(locking(query, connection, shared=True)), generation)
-        nearest, first, leased = self._leasable(connection, sink_id, task)
+        nearest, leasable, leased = self._leasable(connection, sink_id, task)
         if rules.is_decided(task.query_id, task.batch_id, nearest):
             return None
-        prefix = f"{sink_id}-{task.partition_id}-"
-        transactional_id = f"{prefix}{rules.smallest_free_slot(prefix, leased, first)}"
+        transactional_id = leasable.free(f"{sink_id}-{task.partition_id}-", leased)
         attempt_id = uuid.uuid4().hex
         values = {
             "attempt_id": attempt_id,
@@ -364,21 +363,23 @@ class CommitStore:
 
     def _leasable(
         self, connection: sa.Connection, sink_id: str, task: TaskIdentity
-    ) -> tuple[int | None, int, frozenset[str]]:
-        """Return, by one statement, the nearest decided batch, the first slot of the partition, and its leased ids."""
+    ) -> tuple[int | None, rules.Leasable, frozenset[str]]:
+        """Return, by one statement, the nearest decided batch, the partition's slots, and its leased ids."""
         decisions = self._decided_from(sink_id, task.query_id, task.batch_id)
         nearest = sa.select(sa.func.min(self._batch.c.batch_id)).where(*decisions)
-        first = self._retired.first_slot_query(sink_id, task.partition_id)
+        first, spare = self._retired.queries(sink_id, task.partition_id)
         of_partition = (*self._live_in(sink_id), self._attempt.c.partition_id == task.partition_id)
-        leased = sa.select(sa.literal_column("2"), sa.literal_column("0"), self._attempt.c.live_txn_id)
+        leased = sa.select(sa.literal_column("3"), sa.literal_column("0"), self._attempt.c.live_txn_id)
         query = sa.union_all(
             sa.select(sa.literal_column("0"), nearest.scalar_subquery(), sa.null()),
             sa.select(sa.literal_column("1"), first.scalar_subquery(), sa.null()),
+            sa.select(sa.literal_column("2"), spare.scalar_subquery(), sa.null()),
             leased.where(*of_partition),
         )
         rows = connection.execute(query).all()
         numbers = {kind: number for kind, number, _ in rows}
-        return numbers[0], numbers[1] or 0, frozenset(leased_id for kind, _, leased_id in rows if kind == 2)
+        leasable = rules.Leasable(numbers[1] or 0, numbers[2])
+        return numbers[0], leasable, frozenset(leased_id for kind, _, leased_id in rows if kind == 3)
 
     def is_open(self, attempt_id: str) -> bool:
         """Return whether the attempt still belongs to its task."""
@@ -622,7 +623,7 @@ class CommitStore:
             self._locked_sink(connection, sink_id)
             changed = connection.execute(update.values(values)).rowcount == 1
             if changed:
-                self._retired.retire(connection, [attempt_id])
+                self._retired.retire(connection, sink_id, [attempt_id])
             has_new = changed or has(connection)
             intact()
             return has_new
@@ -657,13 +658,13 @@ class CommitStore:
                 self._change(connection, EVENTS[Ending.COMMITTED], self._attempt.c.attempt_id.in_(committed))
             if aborted:
                 self._change(connection, EVENTS[Ending.ABORTED], self._attempt.c.attempt_id.in_(aborted))
-                self._retired.retire(connection, aborted)
+                self._retired.retire(connection, sink_id, aborted)
             for attempt_id, end in ended.items():
                 if isinstance(end.error, StoreWentBackError):
                     self._note_went_back(connection, attempt_id, str(end.error))
             lost = {each: end for each, end in right.items() if end.ending is Ending.LOST}
             for attempt_id, end in lost.items():
-                self._lose(connection, attempt_id, str(end.error))
+                self._lose(connection, sink_id, attempt_id, str(end.error))
             self._close_batches(connection, sink_id, lost=bool(lost))
             return set(current) - set(right)
 
@@ -685,9 +686,9 @@ class CommitStore:
         update = sa.update(self._attempt).where(a.attempt_id == attempt_id, a.status == after(AttemptEvent.CONDEMN))
         connection.execute(update.values(detail=detail[:DETAIL_LENGTH], updated_at=sa.func.now()))
 
-    def _lose(self, connection: sa.Connection, attempt_id: str, detail: str) -> int:
+    def _lose(self, connection: sa.Connection, sink_id: str, attempt_id: str, detail: str) -> int:
         named = self._attempt.c.attempt_id == attempt_id
-        self._retired.retire(connection, [attempt_id])
+        self._retired.retire(connection, sink_id, [attempt_id])
         return self._change(connection, AttemptEvent.LOSE, named, detail=detail[:DETAIL_LENGTH])
 
     def _close_batches(self, connection: sa.Connection, sink_id: str, *, lost: bool) -> None:
@@ -716,7 +717,7 @@ class CommitStore:
                     "changed. If this is the right database, start the application once, which creates the sink"
                 )
             found = self._orphans(connection, sink_id, pairs)
-            self._retired.retire_ids(connection, [(sink_id, each) for each in found])
+            self._retired.retire_orphans(connection, sink_id, found)
             return found
 
         return self._transactions.read_durably(steps) if pairs else {}
@@ -837,7 +838,7 @@ class CommitStore:
             current = self._committing(connection, prepared)
             lost = [each for each, state in prepared.items() if current.get(each) == str(state)]
             for attempt_id in lost:
-                self._lose(connection, attempt_id, detail)
+                self._lose(connection, sink_id, attempt_id, detail)
             self._close_batches(connection, sink_id, lost=True)
             return len(lost)
 
@@ -862,7 +863,10 @@ class CommitStore:
             files = self.lake.acknowledge(connection, sink_id, query_id, batch_id, owed=owed)
             if connection.execute(update).rowcount == 1 or files:
                 return True
-            return self._change(connection, AttemptEvent.ABORT, *of_batch, a.detail.is_not(None)) > 0
+            condemned = (*of_batch, a.status.in_(before(AttemptEvent.ABORT)), a.detail.is_not(None))
+            went_back = connection.scalars(sa.select(a.attempt_id).where(*condemned)).all()
+            self._retired.retire(connection, sink_id, went_back)
+            return self._change(connection, AttemptEvent.ABORT, a.attempt_id.in_(went_back)) > 0
 
         return self._transactions.write(steps)
 

@@ -12,50 +12,63 @@ from collections.abc import Collection, Iterable
 
 import sqlalchemy as sa
 
-from spark_sink.store.rules import partition_of, slot_of
+from spark_sink.store.rules import Leasable, slots_by_partition
 from spark_sink.store.tables import StoreTables
 
 
 class RetiredSlots:
-    """The table `dw_retired`: for each partition of a sink, the first slot that may be leased.
+    """The tables `dw_retired` and `dw_spare`: for each partition of a sink, the slots that may be leased.
 
-    Call all of it in a transaction; `retire` needs the lock of the sink's row.
+    Call all of it in a transaction; what retires needs the lock of the sink's row.
     """
 
     def __init__(self, tables: StoreTables) -> None:
-        self._table = tables.retired
+        self._first = tables.retired
+        self._spare = tables.spare
         self._attempt = tables.attempt
 
-    def first_slot(self, connection: sa.Connection, sink_id: str, partition_id: int) -> int:
-        """Return the smallest slot of the partition that may be leased, if it is free."""
-        return connection.scalar(self.first_slot_query(sink_id, partition_id)) or 0
+    def queries(self, sink_id: str, partition_id: int) -> tuple[sa.Select[tuple[int]], sa.Select[tuple[int]]]:
+        """Return the queries for the fields of the partition's `Leasable`; without a row the field has its default."""
+        first, spare = self._first.c, self._spare.c
+        return (
+            sa.select(first.first_slot).where(first.sink_id == sink_id, first.partition_id == partition_id),
+            sa.select(spare.slot).where(spare.sink_id == sink_id, spare.partition_id == partition_id),
+        )
 
-    def first_slot_query(self, sink_id: str, partition_id: int) -> sa.Select[tuple[int]]:
-        """Return the query for that slot; it finds no row while nothing of the partition was retired."""
-        t = self._table.c
-        return sa.select(t.first_slot).where(t.sink_id == sink_id, t.partition_id == partition_id)
-
-    def retire(self, connection: sa.Connection, attempt_ids: Collection[str]) -> None:
-        """Retire the ids of these attempts, and those with smaller slots in their partitions."""
+    def retire(self, connection: sa.Connection, sink_id: str, attempt_ids: Collection[str]) -> None:
+        """Retire the ids of these attempts."""
         a = self._attempt.c
-        query = sa.select(a.sink_id, a.txn_id).where(a.attempt_id.in_(list(attempt_ids)))
-        self.retire_ids(connection, [(sink_id, each) for sink_id, each in connection.execute(query)])
+        ids = connection.scalars(sa.select(a.txn_id).where(a.attempt_id.in_(list(attempt_ids))))
+        for partition_id, slots in slots_by_partition(ids).items():
+            known = self._leasable(connection, sink_id, partition_id)
+            self._replace(connection, sink_id, partition_id, known, known.without(slots))
 
-    def retire_ids(self, connection: sa.Connection, ids: Iterable[tuple[str, str]]) -> None:
-        """Retire these transactional ids of sinks, and those with smaller slots in their partitions."""
-        first: dict[tuple[str, int], int] = {}
-        for sink_id, transactional_id in ids:
-            partition = (sink_id, partition_of(transactional_id))
-            first[partition] = max(first.get(partition, 0), slot_of(transactional_id) + 1)
-        for (sink_id, partition_id), first_slot in first.items():
-            self._raise(connection, sink_id, partition_id, first_slot)
+    def retire_orphans(self, connection: sa.Connection, sink_id: str, ids: Iterable[str]) -> None:
+        """Retire these ids, and those with smaller slots in their partitions: another store may have leased them."""
+        for partition_id, slots in slots_by_partition(ids).items():
+            known = self._leasable(connection, sink_id, partition_id)
+            self._replace(connection, sink_id, partition_id, known, known.beyond(max(slots)))
 
-    def _raise(self, connection: sa.Connection, sink_id: str, partition_id: int, first_slot: int) -> None:
-        known = self.first_slot(connection, sink_id, partition_id)
-        values = {"sink_id": sink_id, "partition_id": partition_id, "first_slot": first_slot}
-        if not known:
-            connection.execute(sa.insert(self._table).values(values))
-        elif known < first_slot:
-            t = self._table.c
-            mine = (t.sink_id == sink_id, t.partition_id == partition_id)
-            connection.execute(sa.update(self._table).where(*mine).values(first_slot=first_slot))
+    def _leasable(self, connection: sa.Connection, sink_id: str, partition_id: int) -> Leasable:
+        first_slot, spare_slot = self.queries(sink_id, partition_id)
+        first: int | None = connection.scalar(first_slot)
+        spare: int | None = connection.scalar(spare_slot)
+        return Leasable(first or 0, spare)
+
+    def _replace(
+        self, connection: sa.Connection, sink_id: str, partition_id: int, old: Leasable, new: Leasable
+    ) -> None:
+        for table, column, before, after in (
+            (self._first, "first_slot", old.first or None, new.first),
+            (self._spare, "slot", old.spare, new.spare),
+        ):
+            mine = (table.c.sink_id == sink_id, table.c.partition_id == partition_id)
+            if before == after:
+                continue
+            if before is None:
+                values = {"sink_id": sink_id, "partition_id": partition_id, column: after}
+                connection.execute(sa.insert(table).values(values))
+            elif after is None:
+                connection.execute(sa.delete(table).where(*mine))
+            else:
+                connection.execute(sa.update(table).where(*mine).values({column: after}))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from itertools import chain, count
+from typing import Final, NamedTuple
 
 from dualwrite.prepared_state import PreparedTxnState
 from spark_sink import commands
@@ -326,12 +327,37 @@ def check_ended(
         )
 
 
-def smallest_free_slot(prefix: str, leased: Collection[str], first: int) -> int:
-    """Return the smallest number from `first` on that makes, after `prefix`, a transactional id that is not leased."""
-    slot = first
-    while f"{prefix}{slot}" in leased:
-        slot += 1
-    return slot
+class Leasable(NamedTuple):
+    """The slots of a partition that may be leased, if they are free: each of them was never retired."""
+
+    first: int = 0
+    """The first of those that may all be leased."""
+    spare: int | None = None
+    """One before them, so that of the two copies of a task only the one that loses uses up its id."""
+
+    def free(self, prefix: str, leased: Collection[str]) -> str:
+        """Return the smallest transactional id that is not leased; `prefix` is its text before the slot."""
+        slots = chain(() if self.spare is None else (self.spare,), count(self.first))
+        return next(each for slot in slots if (each := f"{prefix}{slot}") not in leased)
+
+    def without(self, retired: Collection[int]) -> Leasable:
+        """Return what is left when these slots are retired; of the others before the last of them, one is kept."""
+        first = max(self.first, *(slot + 1 for slot in retired))
+        left = chain(() if self.spare is None else (self.spare,), range(self.first, first))
+        return Leasable(first, next((slot for slot in left if slot not in retired), None))
+
+    def beyond(self, last: int) -> Leasable:
+        """Return what is left when all slots up to `last` are retired."""
+        spare = self.spare if self.spare is not None and self.spare > last else None
+        return Leasable(max(self.first, last + 1), spare)
+
+
+def slots_by_partition(transactional_ids: Iterable[str]) -> dict[int, set[int]]:
+    """Return the slots of the ids of one sink by partition."""
+    slots: dict[int, set[int]] = {}
+    for each in transactional_ids:
+        slots.setdefault(partition_of(each), set()).add(slot_of(each))
+    return slots
 
 
 def slot_of(transactional_id: str) -> int:

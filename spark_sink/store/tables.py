@@ -90,6 +90,12 @@ class StoreTables:
             sa.Column("partition_id", sa.Integer, primary_key=True, autoincrement=False),
             sa.Column("first_slot", sa.Integer, nullable=False),
         )
+        self.spare: Final = self._table(
+            "dw_spare",
+            sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
+            sa.Column("partition_id", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("slot", sa.Integer, nullable=False),
+        )
         self.lake: Final = self._table(
             "dw_lake",
             sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
@@ -166,8 +172,8 @@ class StoreTables:
 def missing_tables(schema: str | None) -> SinkError:
     """Return the error for a database without a commit store."""
     return SinkError(
-        "the tables dw_sink, dw_batch, dw_attempt, dw_retired, dw_lake, dw_lake_file and dw_lake_mark are not all in "
-        "this database; nothing was written: "
+        "the tables dw_sink, dw_batch, dw_attempt, dw_retired, dw_spare, dw_lake, dw_lake_file and dw_lake_mark are "
+        "not all in this database; nothing was written: "
         f"create them with {commands.init_store(schema=schema)}, or let the sink do it (commitStore.createTables=true)"
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -341,7 +341,28 @@ def test_the_id_of_an_aborted_attempt_is_never_leased_again(store: AnyStore, sin
     assert gone is not None
     store.condemn(sink)
     store.record(sink, {gone.attempt_id: Ended(Ending.ABORTED)})
-    assert leased_slots(store, sink, generation, 2) == [3, 4]  # 2 is still live
+    assert leased_slots(store, sink, generation, 2) == [3, 4]  # 0 and 2 are still live
+
+
+@pytest.mark.parametrize("losers", [[False, False, False], [True, True, True], [False, True, False]])
+def test_each_losing_copy_uses_up_one_id(store: AnyStore, sink: str, losers: Sequence[bool]) -> None:
+    """Of two copies of a task, the first one loses or the second: the id of the other one is leased again."""
+    leased_ids: set[str] = set()
+    gone: set[str] = set()
+    for batch_id, first_loses in enumerate(losers):
+        generation = plan(store, sink)
+        copies = [prepared(store, sink, generation, batch_id) for _ in range(2)]
+        loser, winner = copies if first_loses else reversed(copies)
+        ids = {row.attempt_id: row.transactional_id for row in store.attempts(sink) if row.attempt_id in copies}
+        assert gone.isdisjoint(ids.values())
+        store.decide(decision(sink, generation, winner, batch_id=batch_id), FAIL)
+        ended = {winner: Ended(Ending.COMMITTED, judged=STATE), loser: Ended(Ending.ABORTED)}
+        assert store.record(sink, ended) == ended
+        leased_ids.update(ids.values())
+        gone.add(ids[loser])
+    assert len(leased_ids) == len(losers) + 1
+    store.retire_orphans(sink, {f"{sink}-0-2": "7:3"})  # of another store: which ids that one leased is unknown
+    assert min(leased_slots(store, sink, plan(store, sink), 2)) >= 3
 
 
 def test_a_retired_id_outlives_its_attempt(store: AnyStore, sink: str) -> None:
@@ -641,6 +662,7 @@ def test_only_what_kafka_was_found_to_have_committed_is_acknowledged(store: AnyS
     assert store.acknowledge_lost(sink, QUERY, 0)
     assert store.claims(sink) == ()
     assert not store.acknowledge_lost(sink, QUERY, 0)
+    assert leased_slots(store, sink, plan(store, sink), 1) == [1]  # an abort of the first id may be under way
 
 
 def test_a_part_of_a_sink_is_condemned(store: AnyStore, sink: str) -> None:

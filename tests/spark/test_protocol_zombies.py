@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 
 from dualwrite.errors import KafkaError
 from dualwrite.prepared_state import PreparedTxnState
@@ -171,7 +170,6 @@ def was_aborted_against_the_decision(world: World) -> bool:
 
 
 def lease_aborted_ids_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RetiredSlots, "first_slot_query", lambda *args: sa.select(sa.literal_column("0")))
     monkeypatch.setattr(RetiredSlots, "retire", lambda *args: None)
     monkeypatch.setattr(operations, "_retired", lambda *args: [])
 

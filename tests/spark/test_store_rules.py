@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_sink.attempt.states import CHANGES, LIVE, TERMINAL, AttemptEvent, AttemptStatus, after, before
 from spark_sink.errors import SinkError
 from spark_sink.handoff import TaskOutcome, TaskResult
-from spark_sink.store.rules import decision_of, expired, is_decided, query_id_of_job, smallest_free_slot
+from spark_sink.store.rules import Leasable, decision_of, expired, is_decided, query_id_of_job
 from spark_sink.store.tables import BatchRow, BatchStatus
 
 NOW = dt.datetime(2026, 1, 1)
@@ -34,11 +36,30 @@ def reachable(status: AttemptStatus) -> set[AttemptStatus]:
 
 
 @pytest.mark.parametrize(
-    ("leased", "first", "slot"),
-    [((), 0, 0), ((0, 1), 0, 2), ((1, 2), 0, 0), ((0, 10, 2), 0, 1), ((), 3, 3), ((0, 3, 4), 3, 5), ((0, 9), 3, 3)],
+    ("leased", "slots", "slot"),
+    [
+        ((), Leasable(), 0),
+        ((0, 1), Leasable(), 2),
+        ((1, 2), Leasable(), 0),
+        ((0, 10, 2), Leasable(), 1),
+        ((), Leasable(3), 3),
+        ((0, 3, 4), Leasable(3), 5),
+        ((0, 9), Leasable(3), 3),
+        ((), Leasable(3, 1), 1),
+        ((1, 3), Leasable(3, 1), 4),
+    ],
 )
-def test_the_smallest_free_slot(leased: tuple[int, ...], first: int, slot: int) -> None:
-    assert smallest_free_slot("s-1-", {f"s-1-{number}" for number in leased}, first) == slot
+def test_the_smallest_free_slot(leased: tuple[int, ...], slots: Leasable, slot: int) -> None:
+    assert slots.free("s-1-", {f"s-1-{number}" for number in leased}) == f"s-1-{slot}"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, 12), min_size=1)), max_size=8))
+def test_what_is_retired_is_never_free_again(steps: list[tuple[bool, set[int]]]) -> None:
+    slots, retired = Leasable(), set[int]()
+    for with_smaller, gone in steps:
+        slots = slots.beyond(max(gone)) if with_smaller else slots.without(gone)
+        retired |= set(range(max(gone) + 1)) if with_smaller else gone
+        assert {slots.spare, *range(slots.first, 14)}.isdisjoint(retired)
 
 
 def batch(query_id: str, batch_id: int, generation: int, status: BatchStatus = BatchStatus.DONE) -> BatchRow:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from spark_sink.attempt.states import CHANGES, LIVE, Ended, Ending, Prepared, Ve
 from spark_sink.errors import DecisionUnknownError, SinkError
 from spark_sink.handoff import TaskIdentity
 from spark_sink.options import OnNewCheckpoint
-from spark_sink.store.rules import CONDEMNABLE, slot_of
+from spark_sink.store.rules import CONDEMNABLE
 from spark_sink.store.tables import AttemptRow, BatchRow, Decision
 from spark_sink.store.topic import operations
 from spark_sink.store.topic.log import StoredRecord
@@ -46,7 +46,6 @@ class Seen(NamedTuple):
     generation: int | None
     attempts: dict[str, AttemptRow]
     batches: dict[int, BatchRow]
-    slots: Mapping[int, int]
 
 
 class History:
@@ -59,6 +58,7 @@ class History:
         """The ids that were ever leased, by attempt."""
         self.decided: dict[tuple[int, tuple[str, ...]], int] = {}
         """By batch and winners: the offset of the decision."""
+        self.retired: set[str] = set()
         self._may_lose = may_lose
 
     def read(self, records: list[StoredRecord]) -> None:
@@ -90,19 +90,20 @@ class History:
     def _rows(self) -> Seen:
         rows = SinkRows(SINK, self.state.sink(SINK))
         attempts = {row.attempt_id: row for row in rows.attempts()}
-        slots = {partition: rows.first_slot(partition) for partition in range(3)}
-        return Seen(rows.generation, attempts, {row.batch_id: row for row in rows.batches()}, slots)
+        return Seen(rows.generation, attempts, {row.batch_id: row for row in rows.batches()})
 
     def _check(self, before: Seen, after: Seen, offset: int) -> None:
-        _, old, old_batches, slots = before
-        generation, new, batches, _ = after
+        _, old, old_batches = before
+        generation, new, batches = after
         for attempt_id, row in new.items():
             if attempt_id not in old:
-                assert slot_of(row.transactional_id) >= slots[row.partition_id], "a retired id was leased"
+                assert row.transactional_id not in self.retired, "a retired id was leased"
                 assert row.generation == generation, "a lease in an old generation"
                 self.leased[attempt_id] = row.transactional_id
             elif old[attempt_id].status != row.status:
                 assert row.status in {to for (status, _), to in CHANGES.items() if status is old[attempt_id].status}
+            if row.status in {"ABORTED", "LOST"} or was_repaired(old.get(attempt_id), row):
+                self.retired.add(row.transactional_id)
         live = Counter(row.transactional_id for row in new.values() if row.status in LIVE)
         assert not live or max(live.values()) == 1, "an id is leased twice"
         for row in new.values():
@@ -123,6 +124,11 @@ class History:
             assert CONDEMNABLE.isdisjoint(row.status for row in new.values()), "a loser can still win"
         gone = set(old_batches) - set(batches)
         assert not gone or max(gone) < max(batches), "a decision was undone"
+
+
+def was_repaired(old: AttemptRow | None, new: AttemptRow) -> bool:
+    """Return whether the records of the attempt were published again."""
+    return old is not None and new.prepared_state != old.prepared_state != ""
 
 
 class World:

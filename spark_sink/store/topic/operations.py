@@ -201,10 +201,9 @@ def lease(rows: SinkRows, generation: int | None, task: TaskIdentity, attempt_id
     rules.check_generation(rows.sink_id, rows.generation, generation)
     if rows.found(task.query_id, task.batch_id) is not None:
         return known(None)
-    prefix = f"{rows.sink_id}-{task.partition_id}-"
     leased = {row.transactional_id for row in rows.live() if row.partition_id == task.partition_id}
-    slot = rules.smallest_free_slot(prefix, leased, rows.first_slot(task.partition_id))
-    taken = Lease(attempt_id, f"{prefix}{slot}")
+    free = rows.leasable(task.partition_id).free(f"{rows.sink_id}-{task.partition_id}-", leased)
+    taken = Lease(attempt_id, free)
     columns = {
         "attempt_id": attempt_id,
         "query_id": task.query_id,
@@ -420,13 +419,14 @@ def acknowledge_lost(rows: SinkRows, query_id: str, batch_id: int) -> Step[bool]
     if any((row.query_id, row.batch_id) == (query_id, batch_id) for row in lost):
         return _changed(True, [Put(BATCH, key, {}, ("acknowledged_at",))])
     went_back = [
-        _event(row, AttemptEvent.ABORT)
+        row
         for row in rows.live()
         if (row.query_id, row.batch_id) == (query_id, batch_id)
         and row.detail is not None
         and row.status in before(AttemptEvent.ABORT)
     ]
-    return _changed(bool(went_back), went_back)
+    changes = [_event(row, AttemptEvent.ABORT) for row in went_back]
+    return _changed(bool(went_back), [*changes, *_retired(rows, [row.transactional_id for row in went_back])])
 
 
 def prune(rows: SinkRows, keep: int) -> Step[int]:
@@ -464,7 +464,9 @@ def retire_orphans(rows: SinkRows, pairs: Mapping[str, str]) -> Step[dict[str, A
             "changed. If this is the right topic, start the application once, which creates the sink"
         )
     step = orphans(rows, pairs)
-    return Step(step.answer, _excluding_all(_retired(rows, step.answer(0))))
+    slots = rules.slots_by_partition(step.answer(0))
+    left = {each: rows.leasable(each).beyond(max(retired)) for each, retired in slots.items()}
+    return Step(step.answer, _excluding_all(_leasable_puts(rows, left)))
 
 
 # ---- parts ------------------------------------------------------------------------------------------------------
@@ -488,13 +490,15 @@ def _columns_of(prepared: Prepared) -> dict[str, Any]:
 
 
 def _retired(rows: SinkRows, transactional_ids: Iterable[str]) -> list[Put]:
-    """Return the changes that retire these ids, and those with smaller slots in their partitions."""
-    first: dict[int, int] = {}
-    for each in transactional_ids:
-        partition_id = rules.partition_of(each)
-        first[partition_id] = max(first.get(partition_id, 0), rules.slot_of(each) + 1)
+    """Return the changes that retire these ids."""
+    slots = rules.slots_by_partition(transactional_ids)
+    return _leasable_puts(rows, {each: rows.leasable(each).without(retired) for each, retired in slots.items()})
+
+
+def _leasable_puts(rows: SinkRows, left: Mapping[int, rules.Leasable]) -> list[Put]:
+    """Return the changes after which these slots of partitions may be leased."""
     return [
-        Put(RETIRED, str(partition_id), {"first_slot": slot})
-        for partition_id, slot in first.items()
-        if slot > rows.first_slot(partition_id)
+        Put(RETIRED, str(partition_id), {"first_slot": leasable.first, "spare_slot": leasable.spare})
+        for partition_id, leasable in left.items()
+        if leasable != rows.leasable(partition_id)
     ]

@@ -120,10 +120,10 @@ class SinkRows:
         """Return the transactions that have to be completed in Kafka."""
         return rules.claims_of(self.live())
 
-    def first_slot(self, partition_id: int) -> int:
-        """Return the smallest slot of the partition that may be leased, if it is free."""
+    def leasable(self, partition_id: int) -> rules.Leasable:
+        """Return the slots of the partition that may be leased."""
         row = self._state.rows(RETIRED).get(str(partition_id))
-        return 0 if row is None else int(row["first_slot"])
+        return rules.Leasable() if row is None else rules.Leasable(row["first_slot"], row.get("spare_slot"))
 
     def _attempt(self, row: Row) -> AttemptRow:
         return AttemptRow(
