@@ -9,6 +9,7 @@ delays the request, would abort what the next holder of the id has prepared, dec
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -27,7 +28,7 @@ class RetiredSlots:
         self._spare = tables.spare
         self._attempt = tables.attempt
 
-    def queries(self, sink_id: str, partition_id: int) -> tuple[sa.Select[tuple[int]], sa.Select[tuple[int]]]:
+    def queries(self, sink_id: str, partition_id: int) -> tuple[sa.Select[Any], sa.Select[Any]]:
         """Return the queries for the fields of the partition's `Leasable`; without a row the field has its default."""
         first, spare = self._first.c, self._spare.c
         return (
@@ -51,9 +52,7 @@ class RetiredSlots:
 
     def _leasable(self, connection: sa.Connection, sink_id: str, partition_id: int) -> Leasable:
         first_slot, spare_slot = self.queries(sink_id, partition_id)
-        first: int | None = connection.scalar(first_slot)
-        spare: int | None = connection.scalar(spare_slot)
-        return Leasable(first or 0, spare)
+        return Leasable(connection.scalar(first_slot) or 0, connection.scalar(spare_slot))
 
     def _replace(
         self, connection: sa.Connection, sink_id: str, partition_id: int, old: Leasable, new: Leasable
