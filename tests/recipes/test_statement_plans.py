@@ -1,4 +1,4 @@
-"""How PostgreSQL finds what waits to be published: by the index, however wrong the statistics of the tables are."""
+"""How databases find waiting blocks: by the index, however wrong the statistics of the tables are."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import Any, Final
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.postgres.transaction import _schema
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxTable
+from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
+from dualwrite.recipes.sqlalchemy.drivers import here
+from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.recipes.outboxes import forgetful
-from tests.support.databases import PostgresDatabase
+from tests.support.databases import MariaDbDatabase, PostgresDatabase
+from tests.support.servers.mariadb import MariaDbServer
 
 __all__ = ["forgetful"]  # a fixture
 
@@ -135,3 +140,48 @@ def test_half_a_million_blocks_and_an_old_snapshot(connection: psycopg.Connectio
                 assert not publish(connection) & OTHER_THAN_BY_INDEX
             for table in (OUTBOX_TABLE, REDO_TABLE):
                 connection.execute(f"VACUUM (TRUNCATE OFF) {table}".encode())
+
+
+@pytest.mark.parametrize(("blocks", "believed"), [(500, None), (100, 0), (500, 0), (500, 100)])
+def test_innodb_waits_for_no_block_of_another_id(
+    mariadb_server: MariaDbServer, blocks: int, believed: int | None
+) -> None:
+    database = MariaDbDatabase(mariadb_server)
+    engine = sa.create_engine(database.url, connect_args={"init_command": "SET innodb_lock_wait_timeout = 1"})
+    redo = SqlAlchemyRedo(engine)
+    pinned = PinnedTables(str(database.url.database), f"`{database.url.database}`")
+    for transactional_id in ("a", "b", "c"):
+        redo.prepare(pinned, transactional_id, create_table=True)
+    with engine.begin() as filling:
+        numbered = f"SELECT 'b', seq, 1, 'x' FROM seq_1_to_{blocks + 1}"
+        filling.exec_driver_sql(f"INSERT INTO {REDO_TABLE} (transactional_id, seq, stored_at_ms, records) {numbered}")
+        filling.exec_driver_sql(f"UPDATE {REDO_TABLE} SET newest_seq = {blocks + 1} WHERE transactional_id = 'b'")
+    if believed is not None:
+        with sa.create_engine(mariadb_server.url, poolclass=sa.NullPool).begin() as root:
+            believe(root, str(database.url.database), believed)
+    with engine.begin() as above, engine.begin() as below, engine.begin() as publishing:
+        table, others = redo.blocks_on(publishing, pinned, here), (("a", above), ("c", below))
+        for transactional_id, connection in others:
+            append(redo.blocks_on(connection, pinned, here), transactional_id)
+        stored, waiting = blocking.run(table.waiting("b", max_bytes=MOST_BYTES))
+        blocking.run(table.delete("b", waiting[:blocks], before=stored))
+        for transactional_id, connection in others:
+            append(redo.blocks_on(connection, pinned, here), transactional_id)
+    with engine.connect() as reading:
+        found = reading.exec_driver_sql(f"SELECT transactional_id, count(*) FROM {REDO_TABLE} GROUP BY 1").all()
+    assert sorted(map(tuple, found)) == [("a", 3), ("b", 2), ("c", 3)]
+    engine.dispose()
+    database.close()
+
+
+def append(table: RedoTable, transactional_id: str) -> None:
+    before = blocking.run(table.stored(transactional_id))
+    blocking.run(table.append(transactional_id, b"x", before=before, now_ms=1))
+
+
+def believe(root: sa.Connection, database: str, rows: int) -> None:
+    """Have InnoDB believe that the table has so many rows, each with a key of its own."""
+    for table, column in (("table", "n_rows"), ("index", "stat_value")):
+        change = f"UPDATE mysql.innodb_{table}_stats SET {column} = {rows} WHERE database_name = '{database}'"
+        root.exec_driver_sql(change)
+    root.exec_driver_sql(f"FLUSH TABLE `{database}`.{REDO_TABLE}")

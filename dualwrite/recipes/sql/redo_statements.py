@@ -52,7 +52,9 @@ _SELECT_CONTENT: Final = f"SELECT records FROM {REDO_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_LOWEST: Final = f"SELECT min(seq) FROM {REDO_TABLE} WHERE {_OF_ID}"
 _TAKE_OUT: Final = f"UPDATE {REDO_TABLE} SET seq = :place WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {REDO_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
-_DELETE: Final = f"DELETE FROM {REDO_TABLE} WHERE {_OF_ID} AND seq IN "
+DELETE: Final = f"DELETE FROM {REDO_TABLE} WHERE {_OF_ID} AND seq IN "
+DELETE_BY_KEY: Final = f"DELETE b FROM {REDO_TABLE} AS b FORCE INDEX (PRIMARY) WHERE b.{_OF_ID} AND b.seq IN "
+"""The same for InnoDB, which otherwise scans the table for more than some hundred numbers, and locks all it passes."""
 _KEEP_COPY: Final = f"UPDATE {REDO_TABLE} SET prepared_transaction_state = :state, records = :content WHERE {_OF_HEAD}"
 _SELECT_COPY: Final = f"SELECT records FROM {REDO_TABLE} WHERE {_OF_HEAD} AND prepared_transaction_state = :state"
 
@@ -73,11 +75,15 @@ class Statements(Protocol):
 class RedoTable:
     """`StoredBlocks` in the table. `lock_clause` makes a SELECT return the newest row at every isolation level.
 
-    `by_index` is a statement after which the transaction finds rows by an index only; empty if there is none.
+    `by_index` is a statement after which the transaction finds rows by an index only; empty if there is none. `delete`
+    is the statement that deletes blocks, without their numbers.
     """
 
-    def __init__(self, statements: Statements, *, lock_clause: str = " FOR UPDATE", by_index: str = "") -> None:
+    def __init__(
+        self, statements: Statements, *, lock_clause: str = " FOR UPDATE", by_index: str = "", delete: str = DELETE
+    ) -> None:
         self._statements = statements
+        self._delete = delete
         self._lock_clause = lock_clause
         self._by_index = by_index
 
@@ -128,7 +134,7 @@ class RedoTable:
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
         numbers = ", ".join(str(block.seq) for block in blocks)
-        await self._statements.changed(f"{_DELETE}({numbers})", {"id": transactional_id})
+        await self._statements.changed(f"{self._delete}({numbers})", {"id": transactional_id})
         return await self._note_left(transactional_id, blocks, before)
 
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:

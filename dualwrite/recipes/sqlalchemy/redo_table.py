@@ -16,12 +16,20 @@ from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.postgres import BY_INDEX
-from dualwrite.recipes.sql.redo_statements import INSERT_HEAD, REDO_TABLE, SELECT_HEAD, RedoTable
+from dualwrite.recipes.sql.redo_statements import (
+    DELETE,
+    DELETE_BY_KEY,
+    INSERT_HEAD,
+    REDO_TABLE,
+    SELECT_HEAD,
+    RedoTable,
+)
 from dualwrite.recipes.sqlalchemy.drivers import Carry
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_wait_limit
 from dualwrite.recipes.sqlalchemy.tables import TextStatements, create_missing, exact_text, pinned_tables, schema_for
 
-_DIALECTS: Final = ("postgresql", "mysql", "mariadb", "sqlite")
+_INNODB: Final = ("mysql", "mariadb")
+_DIALECTS: Final = ("postgresql", *_INNODB, "sqlite")
 
 kafka_transaction_redo = sa.Table(
     REDO_TABLE,
@@ -94,12 +102,13 @@ class SqlAlchemyRedo:
             statements,
             lock_clause="" if connection.dialect.name == "sqlite" else " FOR UPDATE",
             by_index=BY_INDEX if connection.dialect.name == "postgresql" else "",
+            delete=DELETE_BY_KEY if connection.dialect.name in _INNODB else DELETE,
         )
 
 
 def _has_redo_table(connection: sa.Connection, pinned: PinnedTables) -> bool:
     """Query for the table without a statement that fails, which would doom the block whose transaction this is."""
-    if connection.dialect.name not in ("mysql", "mariadb"):
+    if connection.dialect.name not in _INNODB:
         return sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema)
     values = {"schema": pinned.schema, "name": REDO_TABLE}
     return connection.scalar(_MYSQL_HAS_TABLE, values) is not None
@@ -111,7 +120,7 @@ _MYSQL_HAS_TABLE: Final = sa.text(
 
 
 def _limited_wait(connection: sa.Connection) -> AbstractContextManager[None]:
-    return lock_wait_limit(connection) if connection.dialect.name in ("mysql", "mariadb") else nullcontext()
+    return lock_wait_limit(connection) if connection.dialect.name in _INNODB else nullcontext()
 
 
 class _Statements(TextStatements):
