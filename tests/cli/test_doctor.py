@@ -50,11 +50,11 @@ def test_stored_blocks_older_than_a_limit(call: Call, database: Database, emulat
         assert (verdict, remedy) == ("ok", None)
         assert "bytes of blocks stored under 1 transactional id, the oldest for " in found
         with database.aside.begin() as connection:
-            connection.execute(sa.text("UPDATE kafka_transaction_redo SET stored_at_ms = stored_at_ms - 3600000"))
+            connection.execute(sa.text("UPDATE kafka_transaction_redo SET stored_at_ms = stored_at_ms - 400000000"))
         verdict, found, remedy = told()
-        assert (verdict, "the oldest for 360" in found) == ("warn", True)
+        assert (verdict, "the oldest for 400" in found) == ("warn", True)
         assert "dualwrite top names the ids" in str(remedy)
-        assert told("--max-stored-age", "7200")[0] == "ok"
+        assert told("--max-stored-age", "800000")[0] == "ok"
 
 
 @pytest.mark.parametrize("tier", Tier)
