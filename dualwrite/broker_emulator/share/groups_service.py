@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -25,7 +26,6 @@ from dualwrite.broker_emulator.share import membership
 from dualwrite.broker_emulator.share.group import ShareGroup, StateTopic
 from dualwrite.broker_emulator.share.group_records import KeyValue, records_between, replay_record
 from dualwrite.broker_emulator.share.membership import (
-    HeartbeatOutcome,
     ShareContext,
     ShareGroupSettings,
     ShareHeartbeat,
@@ -34,7 +34,7 @@ from dualwrite.broker_emulator.share.membership import (
 from dualwrite.broker_emulator.share.ports import StateError
 from dualwrite.broker_emulator.share.state import NO_OFFSET, StateKey, inconsistency
 from dualwrite.broker_emulator.share.states import ShareGroupState, check_group_step
-from dualwrite.broker_emulator.slices import Pace
+from dualwrite.broker_emulator.slices import Pace, mapped
 
 if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import ClusterView, Topic
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Decide: TypeAlias = Callable[[], tuple[ShareGroup, T]]
+"""Returns a group as it is to be, and the rest of a decision. It may run in a thread."""
 
 _RETRY_MS = 500
 """Delay before sessions that timed out are looked at again, after their records could not be appended."""
@@ -124,35 +126,50 @@ class ShareGroups:
             before = self.groups.get(group_id)
             await self._store(before, membership.leave(self.known(group_id), request.member_id))
             return ShareHeartbeatResponse(request.member_id, request.member_epoch)
-        if group_id in self._turns or _is_long(self.groups.get(group_id), request):
-            async with self._turns.of(group_id):
-                response = await self._decide_in_thread(group_id, request)
-        else:
-            response = await self._decide_now(group_id, request)
+        is_long = group_id in self._turns or _is_long(self.groups.get(group_id), request)
+
+        def prepare() -> Decide[ShareHeartbeatResponse]:
+            group, context = self._joinable(group_id, joins=request.joins), self.context(group_id)
+            if is_long:
+                context = context._replace(topics=self._topics.fixed())
+            return lambda: membership.heartbeat(group, request, context)
+
+        async with self._turns.of(group_id) if is_long else nullcontext():
+            response = await self._decided(group_id, prepare, is_long=is_long)
         self._begin_initializing(group_id)
         return response
 
-    async def _decide_now(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
-        before = self.groups.get(group_id)
-        outcome = membership.heartbeat(self._joinable(group_id, joins=request.joins), request, self.context(group_id))
-        await self._store(before, outcome.group)
-        return outcome.response
+    async def _decided(self, group_id: str, prepare: Callable[[], Decide[T]], *, is_long: bool) -> T:
+        """Store a decision, and return the rest of it. A long one is made in a thread, again if the group changed.
 
-    async def _decide_in_thread(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
-        """Decide in a thread, again if the group changed meanwhile, and store the decision."""
-        for _ in range(ATTEMPTS):
-            before, group = (
-                self.groups.get(group_id),
-                self._joinable(group_id, joins=request.joins),
-            )
-            context = self.context(group_id)._replace(topics=self._topics.fixed())
-            outcome, records = await asyncio.to_thread(_decide_with_records, before, group, request, context)
+        `prepare` gathers what the decision depends on, in the loop, and may raise RefusedError.
+        """
+        for _ in range(ATTEMPTS if is_long else 0):
+            decide, before = prepare(), self.groups.get(group_id)
+            (after, answer), records = await asyncio.to_thread(_with_records, before, decide)
             if not self._shard.is_open:
                 raise RefusedError(ErrorCode.not_coordinator, "This is not the correct coordinator.")
             if self.groups.get(group_id) is before and not self._shard.has_other_group(group_id):
-                await self._store(before, outcome.group, records)
-                return outcome.response
-        return await self._decide_now(group_id, request)
+                await self._store(before, after, records)
+                return answer
+        after, answer = prepare()()
+        await self._store(self.groups.get(group_id), after)
+        return answer
+
+    async def _changed(self, group_id: str, change: Callable[[ShareGroup], ShareGroup], named: int) -> None:
+        """Store what `change` makes of a group; it names so many topics."""
+
+        def prepare() -> Decide[None]:
+            group = self._open_group(group_id)
+            return lambda: (change(group), None)
+
+        await self._decided(group_id, prepare, is_long=self._has_many(group_id, named))
+
+    def _has_many(self, group_id: str, named: int) -> bool:
+        """Return whether a group's topics with state, which are one record, and those that are named are many."""
+        group = self.groups.get(group_id)
+        known = () if group is None else (group.initializing, group.initialized, group.deleting)
+        return named + sum(map(len, known)) > _MANY
 
     def known(self, group_id: str) -> ShareGroup:
         """Return a share group. Raises RefusedError (69) if there is none."""
@@ -196,9 +213,8 @@ class ShareGroups:
                         key = StateKey(group_id, topic_id, index)
                         await self._cluster.share_states.initialize(key, group.group_epoch, NO_OFFSET)
                 done[topic_id] = topic
-            now = self.groups.get(group_id)
-            if self._shard.is_open and now is not None:
-                await self._store(now, membership.with_initialized(now, done))
+            if self._shard.is_open and group_id in self.groups:
+                await self._changed(group_id, lambda now: membership.with_initialized(now, done), len(done))
         except (StateError, RefusedError) as error:  # the next heartbeat tries again
             logger.warning("share state of group %r not initialized: %s", group_id, error)
         finally:
@@ -206,78 +222,74 @@ class ShareGroups:
 
     async def alter_offsets(self, group_id: str, altered: Iterable[AlteredOffset]) -> None:
         """Let a group without members continue at other offsets; an unknown group is created."""
-        before = self.groups.get(group_id)
-        group = self._joinable(group_id, joins=True)
-        _check_empty(group)
+        _check_empty(self._joinable(group_id, joins=True))
         offsets: dict[Topic, dict[int, int]] = {}
+        pace = Pace()
         for topic, index, start_offset in altered:
+            await pace.keep()
             problem = inconsistency(start_offset, 0, ())
             if problem is not None:
                 raise RefusedError(ErrorCode.invalid_request, problem)
             offsets.setdefault(topic, {})[index] = start_offset
         if not offsets:
             return
-        done = {topic.topic_id: StateTopic(topic.name, frozenset(indexes)) for topic, indexes in offsets.items()}
+        topics = await mapped(lambda topic: StateTopic(topic.name, frozenset(offsets[topic])), offsets)
+        done = {topic.topic_id: initialized for topic, initialized in zip(offsets, topics, strict=True)}
+
+        def prepare() -> Decide[int]:
+            group = self._joinable(group_id, joins=True)
+            _check_empty(group)
+            return lambda: (group.with_initializing(_united(group.initializing, done)), group.group_epoch)
+
         self._altering[group_id] += 1
         try:
-            await self._store(before, group.with_initializing(_united(group.initializing, done)))
-            await self._initialize_at(group, offsets)
-            now = self.known(group_id)
-            await self._store(now, membership.with_initialized(now, done))
+            group_epoch = await self._decided(group_id, prepare, is_long=self._has_many(group_id, len(done)))
+            await self._initialize_at(group_id, group_epoch, offsets)
+            await self._changed(group_id, lambda now: membership.with_initialized(now, done), len(done))
         finally:
             self._altering -= Counter((group_id,))
         self._begin_initializing(group_id)
 
-    async def _initialize_at(self, group: ShareGroup, offsets: Mapping[Topic, Mapping[int, int]]) -> None:
+    async def _initialize_at(self, group_id: str, group_epoch: int, offsets: Mapping[Topic, Mapping[int, int]]) -> None:
         """Give partitions a new state with these start offsets."""
         pace = Pace()
         for topic, indexes in offsets.items():
             for index, start_offset in indexes.items():
                 await pace.keep()
-                if topic.topic_id in self._open_group(group.group_id).initializing:  # else it is deleted already
-                    key = StateKey(group.group_id, topic.topic_id, index)
-                    await self._state(self._cluster.share_states.initialize(key, group.group_epoch, start_offset))
+                if topic.topic_id in self._open_group(group_id).initializing:  # else it is deleted already
+                    key = StateKey(group_id, topic.topic_id, index)
+                    await self._state(self._cluster.share_states.initialize(key, group_epoch, start_offset))
 
     async def delete_offsets(self, group_id: str, topics: Sequence[Topic]) -> None:
         """Delete the state of a group without members in some topics."""
-        group = self.known(group_id)
-        _check_empty(group)
-        await self._delete_state(group, {topic.topic_id for topic in topics})
+        _check_empty(self.known(group_id))
+        await self._delete_state(group_id, {topic.topic_id for topic in topics}, of_empty_group=True)
 
-    async def _delete_state(self, group: ShareGroup, topic_ids: Iterable[UUID]) -> None:
+    async def _delete_state(self, group_id: str, topic_ids: Collection[UUID], *, of_empty_group: bool) -> None:
         """Delete the state of a group in some topics, as far as there is any; they are marked in the group meanwhile.
 
         A mark that is there already may be of a coordinator that has died, so the state is deleted once more.
         """
-        found = {topic_id: self._topic_with_state(group, topic_id) for topic_id in topic_ids}
-        having = {topic_id: topic for topic_id, topic in found.items() if topic is not None}
-        if not having:
+        group = self.known(group_id)
+        if {**group.initializing, **group.initialized, **group.deleting}.keys().isdisjoint(topic_ids):
             return
-        marked = replace(
-            group,
-            initializing=_except(group.initializing, having),
-            initialized=_except(group.initialized, having),
-            deleting={**group.deleting, **{topic_id: topic.name for topic_id, topic in having.items()}},
-        )
-        await self._store(group, marked)
+        found = await mapped(self._cluster.topic_by_id, topic_ids)
+        counts = {topic.topic_id: len(topic.partitions) for topic in found if topic is not None}
+
+        def prepare() -> Decide[Mapping[UUID, StateTopic]]:
+            group = self._open_group(group_id)
+            if of_empty_group:
+                _check_empty(group)
+            return lambda: _with_marks(group, topic_ids, counts)
+
+        having = await self._decided(group_id, prepare, is_long=self._has_many(group_id, len(topic_ids)))
         pace = Pace()
         for topic_id, topic in having.items():
             for index in sorted(topic.partitions):
                 await pace.keep()
-                if topic_id in self._open_group(group.group_id).deleting:  # else somebody has it initialized again
-                    await self._state(self._cluster.share_states.delete(StateKey(group.group_id, topic_id, index)))
-        now = self._open_group(group.group_id)
-        await self._store(now, replace(now, deleting=_except(now.deleting, having)))
-
-    def _topic_with_state(self, group: ShareGroup, topic_id: UUID) -> StateTopic | None:
-        """Return the partitions of a topic that have state, or may have some; None if there are none."""
-        of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
-        partitions = frozenset().union(*(topic.partitions for topic in of))
-        if topic_id in group.deleting:
-            topic = self._cluster.topic_by_id(topic_id)
-            partitions |= frozenset(range(len(topic.partitions)) if topic is not None else ())
-            return StateTopic(group.deleting[topic_id], partitions)
-        return StateTopic(of[0].name, partitions) if of else None
+                if topic_id in self._open_group(group_id).deleting:  # else somebody has it initialized again
+                    await self._state(self._cluster.share_states.delete(StateKey(group_id, topic_id, index)))
+        await self._changed(group_id, lambda now: replace(now, deleting=_except(now.deleting, having)), len(having))
 
     def _open_group(self, group_id: str) -> ShareGroup:
         """Return a group as it is now. Raises RefusedError if it is gone, or has another coordinator (16)."""
@@ -290,7 +302,8 @@ class ShareGroups:
         try:
             group = self.known(group_id)
             _check_empty(group)
-            await self._delete_state(group, {**group.initialized, **group.initializing, **group.deleting}.keys())
+            topics = {**group.initialized, **group.initializing, **group.deleting}
+            await self._delete_state(group_id, topics, of_empty_group=True)
             group = self._open_group(group_id)
             _check_empty(group)  # someone may have joined meanwhile
             check_group_step(group_id, group.state, ShareGroupState.DEAD)
@@ -301,7 +314,9 @@ class ShareGroups:
 
     async def forget_topics(self, names: Collection[str]) -> None:
         """Delete the state of all groups in deleted topics with these names."""
+        pace = Pace()
         for group_id in list(self.groups):
+            await pace.keep()
             group = self.groups.get(group_id)
             if group is None:
                 continue
@@ -312,7 +327,7 @@ class ShareGroups:
                 if name in names and self._cluster.topic_by_id(topic_id) is None
             ]
             try:
-                await self._delete_state(group, gone)
+                await self._delete_state(group_id, gone, of_empty_group=False)
             except RefusedError as refused:
                 logger.warning("share state of group %r not deleted: %s", group_id, refused.message)
 
@@ -390,11 +405,36 @@ def _is_long(group: ShareGroup | None, request: ShareHeartbeat) -> bool:
     return named > _MANY
 
 
-def _decide_with_records(
-    before: ShareGroup | None, group: ShareGroup, request: ShareHeartbeat, context: ShareContext
-) -> tuple[HeartbeatOutcome, list[KeyValue]]:
-    outcome = membership.heartbeat(group, request, context)
-    return outcome, records_between(before, outcome.group)
+def _with_records(before: ShareGroup | None, decide: Decide[T]) -> tuple[tuple[ShareGroup, T], list[KeyValue]]:
+    after, answer = decide()
+    return (after, answer), records_between(before, after)
+
+
+def _with_marks(
+    group: ShareGroup, topic_ids: Iterable[UUID], counts: Mapping[UUID, int]
+) -> tuple[ShareGroup, Mapping[UUID, StateTopic]]:
+    """Return the group with those of the topics marked that have state, and their partitions.
+
+    `counts` has how many partitions each topic has that there is.
+    """
+    found = {topic_id: _topic_with_state(group, topic_id, counts.get(topic_id, 0)) for topic_id in topic_ids}
+    having = {topic_id: topic for topic_id, topic in found.items() if topic is not None}
+    marked = replace(
+        group,
+        initializing=_except(group.initializing, having),
+        initialized=_except(group.initialized, having),
+        deleting={**group.deleting, **{topic_id: topic.name for topic_id, topic in having.items()}},
+    )
+    return marked, having
+
+
+def _topic_with_state(group: ShareGroup, topic_id: UUID, count: int) -> StateTopic | None:
+    """Return the partitions of a topic that have state, or may have some; None if there are none."""
+    of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
+    partitions = frozenset().union(*(topic.partitions for topic in of))
+    if topic_id in group.deleting:
+        return StateTopic(group.deleting[topic_id], partitions | frozenset(range(count)))
+    return StateTopic(of[0].name, partitions) if of else None
 
 
 def settings_of(cluster: ClusterView, group_id: str) -> ShareGroupSettings:
