@@ -142,15 +142,16 @@ def _delete_topics(client: RawClient, names: tuple[str, ...]) -> None:
     assert {row.error_code for row in answer.responses} == {ErrorCode.none}
 
 
+def _topics_with_state(emulator: Emulator) -> int:
+    shards = emulator.cluster.nodes[0].groups.shards()
+    groups = [group for shard in shards for group in shard.share.groups.values()]
+    return sum(len(known) for group in groups for known in (group.initialized, group.deleting))
+
+
 @pytest.mark.parametrize("delete", [_delete_share_offsets, _delete_share_group, _delete_topics])
 def test_the_share_state_of_very_many_topics(delete: Callable[[RawClient, tuple[str, ...]], None]) -> None:
     config = BrokerConfig(transaction_state_log_num_partitions=1, offsets_topic_num_partitions=1)
     names = NAMES[:1200]
-
-    def topics_with_state() -> int:
-        shards = emulator.cluster.nodes[0].groups.shards()
-        groups = [group for shard in shards for group in shard.share.groups.values()]
-        return sum(len(known) for group in groups for known in (group.initialized, group.deleting))
 
     with (
         Emulator(config=config, topics=dict.fromkeys(names, 1)) as emulator,
@@ -159,7 +160,7 @@ def test_the_share_state_of_very_many_topics(delete: Callable[[RawClient, tuple[
         _alter_share_offsets(client, names[:1])  # makes the codec, and the log of the states
         with watched(emulator, FEW) as turns:
             _alter_share_offsets(client, names)
-            assert emulator.call_in_loop(topics_with_state) == len(names)
+            assert emulator.call_in_loop(lambda: _topics_with_state(emulator)) == len(names)
             delete(client, names)
-            until(lambda: emulator.call_in_loop(topics_with_state) == 0)
+            until(lambda: emulator.call_in_loop(lambda: _topics_with_state(emulator)) == 0)
     assert turns.longest < 20 * FEW
