@@ -344,6 +344,16 @@ def test_an_end_past_the_driver_too_is_found_by_the_mark(postgres_shop: Shop) ->
     assert postgres_shop.written() == []
 
 
+def test_an_end_past_the_driver_is_logged_where_django_rolls_back(
+    postgres_shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(KeyError), postgres_shop.atomic():
+        postgres_shop.put(1)
+        connections[postgres_shop.alias].connection.pgconn.exec_(b"COMMIT")
+        raise KeyError
+    assert "was ended past it" in caplog.text
+
+
 def test_djangos_own_ends_are_refused_inside(shop: Shop) -> None:
     with shop.atomic():
         shop.put(1)

@@ -593,6 +593,7 @@ class CheckedTransaction:
         self._by_commit = by_commit
         self._carried: Write | None = None
         self.commit_was_sent = False
+        self.was_ended_past = False
         self.stored_blocks: StoredBlocks = stored_blocks or NoStoredBlocks()
 
     async def insert(self, write: bytes) -> None:

@@ -165,6 +165,10 @@ class GatedTransaction:
         return self._real.commit_was_sent
 
     @property
+    def was_ended_past(self) -> bool:
+        return self._real.was_ended_past
+
+    @property
     def stored_blocks(self) -> StoredBlocks:
         return self._real.stored_blocks
 

@@ -30,6 +30,7 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
     TransactionTooLargeError,
 )
+from dualwrite.outcome import outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
@@ -43,7 +44,7 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDual
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
-from tests.crash.scenario import AtPoint, Predecessor, Seen, event_texts, make_writer, write_events
+from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Seen, event_texts, make_writer, write_events
 from tests.support.databases import PostgresDatabase, unique
 from tests.support.narrowing import current
 from tests.support.topics import read_topic
@@ -575,9 +576,22 @@ def test_a_transaction_that_was_ended_past_the_connection(
         raw(tx.connection, ending)
         if go_on:
             put(tx, scenario, 2)
+    assert tx.outcome is None
     assert scenario.row().is_empty
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
     scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
+def test_the_error_of_a_block_whose_transaction_was_ended_past_the_connection(
+    scenario: PsycopgScenario, writer: PsycopgDualWriter, caplog: pytest.LogCaptureFixture, ending: str
+) -> None:
+    with pytest.raises(InjectedError) as caught, writer.transaction() as tx:
+        put(tx, scenario, 1)
+        raw(tx.connection, ending)
+        raise InjectedError
+    assert (tx.outcome, outcome_of(caught.value)) == (None, Outcome.UNKNOWN)
+    assert "was ended past it" in caplog.text
 
 
 @pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_PREPARE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -33,8 +34,9 @@ from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import break_a_statement
 from tests.support.conditions import until
-from tests.support.databases import SqliteDatabase, events
+from tests.support.databases import SqliteDatabase, event_bodies, events
 from tests.support.event_class import Event
+from tests.support.topics import read_topic
 
 Sessions = sessionmaker[Session]
 
@@ -750,6 +752,33 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: Scenario, sessio
             session.commit()
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("end", ["close", "rollback", "error"])
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_session_whose_transaction_was_ended_past_it_says_so_at_its_end(
+    scenario: Scenario, sessions: Sessions, caplog: pytest.LogCaptureFixture, ending: str, end: str
+) -> None:
+    """A COMMIT there leaves the row without its record, of which no later statement would tell."""
+    session = sessions()
+    put(session, scenario, 1)
+    session.flush()
+    write = current_dual_write(session)
+    getattr(session.connection().connection, ending)()
+    if end == "error":  # nothing replaces the error that is being handled
+        with pytest.raises(InjectedError), session:
+            raise InjectedError
+    else:
+        with pytest.raises(TransactionEndedInsideError, match="was ended past it") as caught:
+            getattr(session, end)()
+        assert caught.value.outcome is Outcome.UNKNOWN
+    assert re.search(r"was ended past it.*\(1 records\)", caplog.text)
+    assert write.outcome is None
+    assert event_bodies(scenario.database) == (["1"] if ending == "commit" else [])
+    put(session, scenario, 2)  # the Session can be used again
+    session.commit()
+    session.close()
+    assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["2"]
 
 
 def test_a_closed_writer_leaves_ordinary_sessions_alone(scenario: Scenario, writer: DualWriter) -> None:

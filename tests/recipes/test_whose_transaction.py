@@ -11,14 +11,15 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.outcome import outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.steps import put, raw_rollback
 from tests.support.databases import event_bodies, events, unique
 from tests.support.topics import read_topic
@@ -144,6 +145,48 @@ def test_a_transaction_that_was_ended_past_sqlalchemy_and_not_touched_again(
         getattr(tx.connection.connection, ending)()
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
+
+
+@pytest.mark.parametrize("swallow", [True, False])
+def test_a_reset_of_all_settings_is_refused_with_the_reason(
+    scenario: Scenario, writer: DualWriter, swallow: bool
+) -> None:
+    """Nothing has ended the transaction: only its mark would be gone."""
+    if scenario.database.engine.dialect.name != "postgresql":
+        pytest.skip("a statement of PostgreSQL")
+    error = TransactionDoomedError if swallow else IllegalStateError
+    with pytest.raises(error), writer.transaction() as tx:
+        put(tx, scenario, 1)
+        with pytest.raises(IllegalStateError, match="reset settings by their names") as caught:
+            tx.connection.exec_driver_sql("RESET ALL")
+        if not swallow:
+            raise caught.value
+    assert tx.outcome is Outcome.ROLLED_BACK
+    scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("ending", ["rollback", "commit"])
+@pytest.mark.parametrize("how", ["error", "session", "interrupt"])
+def test_the_error_of_a_block_whose_transaction_was_ended_past_sqlalchemy_says_that_its_outcome_is_unknown(
+    scenario: Scenario, writer: DualWriter, caplog: pytest.LogCaptureFixture, ending: str, how: str
+) -> None:
+    """A handler that repeats what was rolled back would write the row twice."""
+    errors = {"error": InjectedError, "session": TransactionEndedInsideError, "interrupt": KeyboardInterrupt}
+    with pytest.raises(errors[how]) as caught, writer.transaction() as tx:
+        put(tx, scenario, 1)
+        getattr(tx.connection.connection, ending)()
+        if how == "session":
+            tx.session.close()
+        else:
+            raise errors[how]
+    assert outcome_of(caught.value) is Outcome.UNKNOWN
+    assert tx.outcome is None
+    assert "was ended past it" in caplog.text
+    if how == "interrupt":
+        assert "was ended past it" in caught.value.__notes__[0]
+    assert scenario.row().is_empty
+    scenario.assert_nothing_open()
+    assert writer.state is SlotState.READY
 
 
 def test_a_rollback_past_sqlalchemy_behind_which_only_such_statements_come(

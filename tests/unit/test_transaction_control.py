@@ -55,6 +55,16 @@ def test_these_end_it_everywhere(text: str, grammar: Grammar) -> None:
         control_of(text, grammar).assert_may_be_sent(text)
 
 
+@pytest.mark.parametrize("text", ["RESET ALL", " reset /* ; */ all;", "SELECT 1; RESET ALL", "/* */ RESET ALL"])
+def test_a_reset_of_all_settings_would_take_the_mark_away(text: str) -> None:
+    assert effects(text, POSTGRES) == [Effect.UNMARK]
+    with pytest.raises(IllegalStateError, match="reset settings by their names"):
+        control_of(text, POSTGRES).assert_may_be_sent(text)
+    assert not effects("RESET search_path; ALTER ROLE r RESET ALL", POSTGRES)
+    with pytest.raises(TransactionEndedInsideError):
+        control_of("RESET ALL; COMMIT", POSTGRES).assert_may_be_sent("RESET ALL; COMMIT")
+
+
 @pytest.mark.parametrize(
     ("text", "grammar"),
     [

@@ -6,6 +6,7 @@ on: a database transaction, the buffered records, and what is known about the st
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,6 +21,14 @@ from dualwrite.recipes.core.store import Added, DatabaseTransaction, StoredBlock
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 NOTHING_PREPARED: Final = PreparedTxnState()
+
+ENDED_PAST: Final = (
+    "The database transaction of a dual write was ended past it, and the rest was rolled back: Kafka has none of its "
+    "records, and the database keeps what it wrote if it was ended by a COMMIT; compare the two, and let the dual "
+    "write end its transaction"
+)
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +126,8 @@ class DualWrite:
         progress = self.progress
         if progress.outcome is not None:
             return progress.outcome
-        return Outcome.UNKNOWN if progress.database.commit_was_sent else Outcome.ROLLED_BACK
+        database = progress.database
+        return Outcome.UNKNOWN if database.commit_was_sent or database.was_ended_past else Outcome.ROLLED_BACK
 
     def _outcome_note(self) -> str:
         progress = self.progress
@@ -127,6 +137,8 @@ class DualWrite:
             return f"The dual write {progress.prepared_state} of {progress.transactional_id!r} is committed anyway."
         if progress.outcome is Outcome.STORED:
             return f"The dual write of {progress.transactional_id!r} is committed anyway; its records wait for Kafka."
+        if progress.database.was_ended_past:
+            return f"{ENDED_PAST}."
         if progress.added is not None:
             return (
                 f"The database commit that adds the dual write to the outbox {progress.transactional_id!r} was sent "
@@ -208,4 +220,12 @@ async def roll_back_database(write: DualWriteProgress) -> None:
 
 async def _roll_back_database(write: DualWriteProgress) -> None:
     await write.database.rollback()
-    write.outcome = Outcome.ROLLED_BACK
+    note_rollback(write)
+
+
+def note_rollback(write: DualWriteProgress) -> None:
+    """Note that the database transaction was rolled back, unless it was another one than the block's by then."""
+    if write.database.was_ended_past:
+        _log.error("%s (%d records)", ENDED_PAST, len(write.records))
+    else:
+        write.outcome = Outcome.ROLLED_BACK

@@ -160,6 +160,10 @@ class DatabaseTransaction(Protocol):
         """Whether COMMIT may have reached the database; as long as it has not, a rollback is certain."""
 
     @property
+    def was_ended_past(self) -> bool:
+        """Whether something else ended the block's transaction, maybe by COMMIT. Known once it is rolled back."""
+
+    @property
     def stored_blocks(self) -> StoredBlocks:
         """The stored blocks, as seen inside this transaction."""
 

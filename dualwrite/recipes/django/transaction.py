@@ -15,7 +15,13 @@ from dualwrite.errors import DualWriteError, IllegalStateError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
+from dualwrite.recipes.core.dual_write import (
+    DualWrite,
+    commit_database_alone,
+    flush_block,
+    note_rollback,
+    roll_back_database,
+)
 from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.writer import PooledWriter
 
@@ -106,12 +112,13 @@ class DjangoDualWrite(DualWrite):
         records = self.progress.records
         if records:
             _log.debug("%d records are dropped, because their database transaction is rolled back", len(records))
-        records.close()
-        self.progress.outcome = Outcome.ROLLED_BACK
         if self.belongs_to_the_parent:
+            self.progress.outcome = Outcome.ROLLED_BACK
             self._leave()
         else:
             self._followed.let_go()
+            note_rollback(self.progress)
+            records.close()
 
     def _leave(self) -> None:
         self.progress.records.close()

@@ -15,6 +15,7 @@ from dualwrite.errors import (
     IllegalStateError,
     StateTableError,
     TransactionDoomedError,
+    TransactionEndedInsideError,
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import sqlstate_of, warn_of_drop
@@ -168,6 +169,9 @@ class PostgresTransaction(ABC):
         """Whether the connection was given back, so that it may be another block's."""
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+        self.was_ended_past = False
+        """Whether something else ended the transaction, maybe by COMMIT, before it was rolled back."""
+        self._is_over = False
 
     # -- what a driver does; what sends anything begins with `_assert_ours` ----------------------------------------
 
@@ -337,7 +341,7 @@ class PostgresTransaction(ABC):
 
     def _assert_begun(self) -> None:
         if self.is_idle:  # in autocommit mode a lock outside a transaction ends with its statement
-            raise ended_past(_ANOTHER_TRANSACTION)
+            raise self._ended_past()
 
     async def read_manifest(self, transactional_id: str) -> str:
         text = await self._scalar(self._pin.sql(SELECT_MANIFEST), {"id": transactional_id})
@@ -354,7 +358,7 @@ class PostgresTransaction(ABC):
         )
         refusals = {
             NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past=self.driver_name),
-            ANOTHER_TRANSACTION: lambda: ended_past(_ANOTHER_TRANSACTION),
+            ANOTHER_TRANSACTION: self._ended_past,
         }
         self._deciding = self._new_message(sql, refusals)
 
@@ -370,7 +374,7 @@ class PostgresTransaction(ABC):
             text = await self._scalar(self._pin.sql(ADD), values)
         except self.errors as error:
             if sqlstate_of(error) == NOT_MARKED:
-                raise ended_past(_ANOTHER_TRANSACTION) from error
+                raise self._ended_past() from error
             raise
         assert text is not None, "the statement returns a row"
         place = place_of(text, content)
@@ -419,12 +423,13 @@ class PostgresTransaction(ABC):
             assert_committed(await self._send_commit())
         except TransactionDoomedError:
             self.commit_was_sent = False  # the response says that it rolled back
+            self._is_over = True
             raise
 
     async def rollback(self) -> None:
         if self._is_closed:
             return
-        self._watch.stop()
+        self._end()
         if self._belongs_to_the_parent:
             return
         if self._cannot_roll_back:
@@ -467,7 +472,18 @@ class PostgresTransaction(ABC):
 
     def let_go(self) -> None:
         """Give the connection back to the caller, in whatever state it is."""
+        self._end()
+
+    def _ended_past(self) -> TransactionEndedInsideError:
+        self.was_ended_past = True
+        return ended_past(_ANOTHER_TRANSACTION)
+
+    def _end(self) -> None:
+        """Stop watching, and note whether the transaction was ended before that. Harmless when repeated."""
         self._watch.stop()
+        if not self._is_over:
+            self._is_over = True
+            self.was_ended_past |= self.is_idle and not self.commit_was_sent
 
     @property
     def _belongs_to_the_parent(self) -> bool:

@@ -34,8 +34,13 @@ class Effect(Enum):
     SAVEPOINT = auto()
     RELEASE = auto()
     ROLL_BACK_TO = auto()
+    UNMARK = auto()
+    """The statement removes the setting by which the last statement recognises the transaction."""
     UNCLEAR = auto()
     """The statement may have any of these effects."""
+
+
+_REFUSED: Final = frozenset({Effect.END, Effect.UNMARK, Effect.UNCLEAR})
 
 
 class Step(NamedTuple):
@@ -57,11 +62,16 @@ class TransactionControl(NamedTuple):
         """Raise if `text` would end the transaction or may do so. Call it before the text is sent."""
         if self.steps:
             effects = {step.effect for step in self.steps}
-            if Effect.END in effects or Effect.UNCLEAR in effects:
-                raise self._refusal(_shown(text))
+            if effects & _REFUSED:
+                raise self._refusal(_shown(text), effects)
 
-    def _refusal(self, shown: str) -> RecipeError | IllegalStateError:
+    def _refusal(self, shown: str, effects: set[Effect]) -> RecipeError | IllegalStateError:
         reason = next((step.text for step in self.steps if step.effect is Effect.UNCLEAR), None)
+        if reason is None and Effect.END not in effects:
+            return IllegalStateError(
+                f"{shown} was not executed, because it also resets the setting by which the end of this dual write "
+                "recognises its transaction; neither database nor Kafka is changed: reset settings by their names"
+            )
         if reason is None:
             return TransactionEndedInsideError(
                 f"{shown} was sent inside a dual write, whose transaction only the end of the block may "
@@ -217,6 +227,8 @@ _QUOTES: Final = "\"'`["
 
 
 def _classify_postgres(tokens: Sequence[str]) -> Step | None:
+    if tokens[0].upper() == "RESET":
+        return Step(Effect.UNMARK) if [token.upper() for token in tokens[1:2]] == ["ALL"] else None
     return _classify(tokens, _name_of_postgres)
 
 
@@ -284,7 +296,12 @@ _PLAIN_IN_MYSQL: Final = (
     *("SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "CALL", "DO"),
 )
 
-POSTGRES: Final = Grammar(_PLAIN_START, _CONTINUES, POSTGRES_READINGS, _classify_postgres)
+POSTGRES: Final = Grammar(
+    _pattern(rf"[\s(]*+(?!{_any_of((*_CONTROL_WORDS, 'RESET'))})[A-Z]"),
+    _pattern(rf";[\s;]*+(?:{_any_of((*_CONTROL_WORDS, 'RESET'))}|--|/\*|\ufeff)"),
+    POSTGRES_READINGS,
+    _classify_postgres,
+)
 MYSQL: Final = Grammar(
     _pattern(rf"[\s(]*+{_any_of(_PLAIN_IN_MYSQL)}"),
     _pattern(rf";[\s;]*+(?!{_any_of(_PLAIN_IN_MYSQL)})\S"),

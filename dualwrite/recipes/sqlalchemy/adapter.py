@@ -84,6 +84,10 @@ class SqlAlchemyPort:
         return self._transaction.commit_was_sent
 
     @property
+    def was_ended_past(self) -> bool:
+        return self._transaction.was_ended_past
+
+    @property
     def connection(self) -> sa.Connection:
         """The connection that the transaction is on."""
         return self._transaction.connection

@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
+from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
+from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
 if TYPE_CHECKING:
@@ -311,6 +313,20 @@ def drop_while_deciding(connection: sa.Connection) -> None:
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------
 
 
+def ended_past_sqlalchemy(connection: sa.Connection) -> TransactionEndedInsideError:
+    """Return the error for a transaction that was ended past SQLAlchemy, and let the dual write on it know."""
+    transaction = vars(connection).get(ON_CONNECTION)
+    if transaction is not None:
+        transaction.was_ended_past = True
+    return ended_past(_ENDED_PAST)
+
+
+_ENDED_PAST: Final = (
+    "the transaction in which this block began was ended past SQLAlchemy; Kafka was not changed, and the database "
+    "keeps only what a COMMIT made permanent: let the dual write end the transaction"
+)
+
+
 def notify_of_ends(dialect: sa.Dialect) -> None:
     """Let the dual write of a connection carry out its COMMIT, and know of its ROLLBACK, from now on.
 
@@ -330,7 +346,7 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
     def do_rollback(dbapi_connection: Any) -> None:
         transaction = getattr(dbapi_connection, ON_CONNECTION, None)
         if transaction is not None:
-            transaction.rolled_back()
+            transaction.before_rollback()
         send_rollback(dbapi_connection)
 
     dialect.do_commit = do_commit  # type: ignore[method-assign]

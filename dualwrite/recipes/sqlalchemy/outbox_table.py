@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
-from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, Added, Backlog, ended_past, missing_table
+from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, Added, Backlog, missing_table
 from dualwrite.recipes.sql.outbox_statements import (
     ADD,
     HAS_WAITING,
@@ -38,9 +38,9 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     Carry,
     CommitMessage,
     commit_message,
+    ended_past_sqlalchemy,
     value_without_greenlet,
 )
-from dualwrite.recipes.sqlalchemy.state_table import ENDED_PAST_SQLALCHEMY
 from dualwrite.recipes.sqlalchemy.tables import TextStatements, cached_text, create_missing, pinned_tables, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
@@ -129,7 +129,7 @@ class SqlAlchemyOutbox:
                 text = await carry(lambda: connection.scalar(cached_text(sql), values))
         except IntegrityError as error:
             if sqlstate_of(driver_error(error)) == NOT_MARKED:
-                raise ended_past(ENDED_PAST_SQLALCHEMY) from error
+                raise ended_past_sqlalchemy(connection) from error
             raise
         assert text is not None, "the statement returns a row"
         added, is_durable, _ = place_of(text, content)
@@ -156,7 +156,7 @@ class SqlAlchemyOutbox:
         sql = "COMMIT"
         if transaction.has_hooks:
             sql = commit_if_added(pinned, transactional_id, added, mark=mark, token=token)
-        ended = {ANOTHER_TRANSACTION: lambda: ended_past(ENDED_PAST_SQLALCHEMY)}
+        ended = {ANOTHER_TRANSACTION: lambda: ended_past_sqlalchemy(transaction.connection)}
         return commit_message(transaction.driver, sql, token, ended)
 
     def is_in_progress(self, added: Added) -> bool:

@@ -18,6 +18,7 @@ the Session is closed. A transaction without records is an ordinary one.
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -32,7 +33,15 @@ from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.capabilities import Feature, assert_can
 from dualwrite.recipes.core.buffer import BufferedRecord, RecordBuffer
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.dual_write import DualWrite, commit_database_alone, flush_block, roll_back_database
+from dualwrite.recipes.core.dual_write import (
+    ENDED_PAST,
+    DualWrite,
+    commit_database_alone,
+    flush_block,
+    note_rollback,
+    roll_back_database,
+)
+from dualwrite.recipes.core.store import ended_past
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from dualwrite.recipes.sqlalchemy.session_commit_hook import FollowedTransaction
@@ -170,6 +179,8 @@ def _after_transaction(session: Session, transaction: SessionTransaction) -> Non
     if followed is not None and followed.is_over:
         del _followed[session]
         followed.rolled_back()  # unless it has ended otherwise: no event reports a hook that failed right before COMMIT
+        if followed.was_ended_past and not followed.has_arrived and sys.exception() is None:  # else it was said
+            raise ended_past(ENDED_PAST)
 
 
 def _writer_of(session: Session) -> SessionWriter | None:
@@ -281,8 +292,8 @@ class _SessionWrite(DualWrite):
         records = self.progress.records
         if records:
             _log.debug("%d records are dropped, because their database transaction is rolled back", len(records))
+        note_rollback(self.progress)
         records.close()
-        self.progress.outcome = Outcome.ROLLED_BACK
 
 
 _NOT_HERE = (

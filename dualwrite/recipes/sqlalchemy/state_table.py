@@ -18,7 +18,6 @@ from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.database_safety import ACCEPT_OPTION, checked_names
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
-    ended_past,
     manifest_in,
     missing_manifest,
     missing_table,
@@ -56,6 +55,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     commit_message,
     deciding,
     driver_connection,
+    ended_past_sqlalchemy,
     in_transaction,
     value_past_sqlalchemy,
 )
@@ -491,7 +491,7 @@ class SqlAlchemyStateStore:
         written = transaction.execute(self._write, values, execution_options=AS_NAMED).rowcount == 1
         if not written or not self._row_lock.was_held_at_write(transaction):
             if self._row_lock.is_another(transaction):
-                raise ended_past(ENDED_PAST_SQLALCHEMY)
+                raise ended_past_sqlalchemy(transaction)
             raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
 
     def write_with_commit(
@@ -520,7 +520,7 @@ class SqlAlchemyStateStore:
         )
         refusals = {
             NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="SQLAlchemy"),
-            ANOTHER_TRANSACTION: lambda: ended_past(ENDED_PAST_SQLALCHEMY),
+            ANOTHER_TRANSACTION: lambda: ended_past_sqlalchemy(transaction),
         }
         return commit_message(driver, sql, token, refusals)
 
@@ -548,9 +548,3 @@ class SqlAlchemyStateStore:
                 raise not_durable(transactional_id, row, why) from error
         if wait.was_given_up:
             raise not_durable(transactional_id, row, "the wait for the standby was cancelled once more")
-
-
-ENDED_PAST_SQLALCHEMY = (
-    "the transaction in which this block began was ended past SQLAlchemy; Kafka was not changed, and the database "
-    "keeps only what a COMMIT made permanent: let the dual write end the transaction"
-)

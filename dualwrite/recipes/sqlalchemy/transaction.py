@@ -31,6 +31,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     commits_by_itself,
     deciding,
     drop_while_deciding,
+    ended_past_sqlalchemy,
     has_commit_listeners,
     in_transaction,
     mark_late,
@@ -321,6 +322,9 @@ class SqlAlchemyTransaction:
         """Whether COMMIT was requested and not refused."""
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
+        self.was_ended_past = False
+        """Whether the transaction was ended past SQLAlchemy, maybe by a COMMIT, before it was rolled back."""
+        self._is_rolled_back = False
         self.connection = self._binding.connect()
         self._fairy = self.connection.connection  # SQLAlchemy's own name for its proxy of the driver's connection
         self._dbapi_connection = self._fairy.dbapi_connection
@@ -386,6 +390,8 @@ class SqlAlchemyTransaction:
         self._assert_not_doomed()
         if self._second_database:
             raise IllegalStateError(_SECOND_DATABASE)
+        if self.was_ended_past:
+            raise ended_past_sqlalchemy(self.connection)
         if self.is_over:
             raise TransactionEndedInsideError(
                 "the block rolled its database transaction back, which also released the row lock; "
@@ -588,8 +594,14 @@ class SqlAlchemyTransaction:
             return True
         return has_commit_listeners(self.connection)
 
-    def rolled_back(self) -> None:
-        """Note that the whole transaction is rolled back; `assert_intact` will find it."""
+    def before_rollback(self) -> None:
+        """Note that ROLLBACK is about to be sent, and whether it comes too late; `assert_intact` will find it.
+
+        After a statement that failed the database may have rolled back by itself.
+        """
+        if not self._is_rolled_back and not self.commit_was_sent and self._failure is None:
+            self.was_ended_past |= self._has_ended_past
+        self._is_rolled_back = True
 
     def remember_failure(self, error: BaseException, statement: str | None) -> None:
         # A missing savepoint means that the server rolled back the whole transaction, as MySQL does after a deadlock.
@@ -613,6 +625,7 @@ class SqlAlchemyTransaction:
                 "end the transaction"
             )
             self._doom_all(ended)
+            self.was_ended_past = True
             # a COMMIT after the state has decided
             self.commit_was_sent |= self._is_still_written is not None or self._is_added
             raise ended

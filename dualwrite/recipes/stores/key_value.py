@@ -27,6 +27,7 @@ class BatchTransaction(ABC):
 
     def __init__(self) -> None:
         self.commit_was_sent = False
+        self.was_ended_past = False
         self._failure: BaseException | None = None
         self._ended = False
 

@@ -357,6 +357,7 @@ class Transaction:
         self._carried: tuple[str, str, tuple[str, str]] | None = None
         self._doom: BaseException | None = None
         self.commit_was_sent = False
+        self.was_ended_past = False
         self.stored_blocks = NoStoredBlocks()
 
     async def insert(self, table: str, key: Any, value: Any) -> None:

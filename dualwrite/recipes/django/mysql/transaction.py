@@ -51,11 +51,13 @@ class GuardedTransaction(SqlAlchemyTransaction):
         """Take the connection over from the application, and check that its transaction is the one that began."""
         self._guard.stop()
         if not is_still_marked(self.connection, MARK):
+            self.was_ended_past = True
             raise ended_past(_ENDED)
 
     def let_go(self) -> None:
         """Give the driver's connection back to Django in whatever state it is, and send nothing."""
         self._guard.stop()
+        self.before_rollback()
         self.connection.connection.close()  # back to the pool, whose only one it is; not SQLAlchemy's, with a ROLLBACK
 
     def rollback(self) -> None:
