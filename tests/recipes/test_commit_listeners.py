@@ -53,6 +53,7 @@ UNDONE: Final[dict[str, Fault]] = {
     "rolls back": ("ROLLBACK",),
     "goes on": ("ROLLBACK", "BEGIN"),
 }
+_ENDED_PAST: Final = ("ROLLBACK",), ("ROLLBACK", "BEGIN")
 ERRORS: Final = (TransactionDoomedError, TransactionEndedInsideError, sa.exc.DBAPIError)
 
 
@@ -132,6 +133,11 @@ class Site:
         assert (event_bodies(self.scenario.database), in_topic) == (expected, expected)
         self.scenario.assert_nothing_open()
 
+    def after(self, sends: Fault) -> Outcome | None:
+        """The outcome of a block that a listener has undone: psycopg's COMMIT cannot tell a ROLLBACK from a COMMIT."""
+        is_psycopg = self.driver in ("psycopg", "psycopg_async")
+        return None if is_psycopg and sends in _ENDED_PAST else Outcome.ROLLED_BACK
+
     def close(self) -> None:
         if self._is_awaited:
             self._runner.run(self.engine.dispose())
@@ -183,7 +189,7 @@ def test_it_is_rolled_back_on_both_sides(site: Site, sends: Fault, is_first: boo
         if not is_first:
             site.listen()
         assert site.write(writer, 1) is Outcome.COMMITTED
-        assert site.write(writer, 2, sends) is Outcome.ROLLED_BACK
+        assert site.write(writer, 2, sends) is site.after(sends)
         assert site.write(writer, 3) is Outcome.COMMITTED
     site.assert_written(1, 3)
 
@@ -230,7 +236,7 @@ def test_a_block_of_a_pool(site: Site, sends: Fault, is_first: bool) -> None:
         if not is_first:
             site.listen()
         assert site.write(pool, 1) is Outcome.COMMITTED
-        assert site.write(pool, 2, sends) is Outcome.ROLLED_BACK
+        assert site.write(pool, 2, sends) is site.after(sends)
         assert site.write(pool, 3) is Outcome.COMMITTED
     site.assert_written(1, 3)
 

@@ -28,7 +28,7 @@ from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
 from dualwrite.recipes.sql import pinned_tables
-from dualwrite.recipes.sqlalchemy import tables
+from dualwrite.recipes.sqlalchemy import own_statements
 from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
 from tests.crash.outbox_worker import AtPointOf, is_publisher
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
@@ -286,7 +286,7 @@ CACHES: Final[dict[str, Any]] = {
     "names of tables": pinned_tables._qualified,
     "statements of psycopg": psycopg_driver.pyformat,
     "statements of asyncpg": asyncpg_driver._numbered,
-    "statements of SQLAlchemy": tables.cached_text,
+    "statements of SQLAlchemy": own_statements.cached_text,
 }
 
 

@@ -22,7 +22,8 @@ from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
-from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, exact_text, home, in_schema, schema_for
+from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED
+from dualwrite.recipes.sqlalchemy.tables import exact_text, home, in_schema, schema_for
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine

@@ -47,5 +47,10 @@ def cursor_of(connection: _AnyConnection) -> Any:
     """Return a plain cursor with adapters of its own, whatever the connection has."""
     cursor_class: Any = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
     cursor = cursor_class(connection, row_factory=tuple_row)
-    cursor._adapters = adapt.AdaptersMap(_OWN)  # noqa: SLF001 - it has no public name
+    use_own_adapters(cursor)
     return cursor
+
+
+def use_own_adapters(cursor: Any) -> None:
+    """Let a cursor execute and read with adapters of its own."""
+    cursor._adapters = adapt.AdaptersMap(_OWN)  # noqa: SLF001 - it has no public name

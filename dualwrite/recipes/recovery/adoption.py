@@ -16,6 +16,7 @@ from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, SELECT_IDENT
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, RAISE_SEQUENCE
 from dualwrite.recipes.sql.pinned_tables import STATE_TABLE, PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE
+from dualwrite.recipes.sqlalchemy.own_statements import own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import insert_identity, note_place, place_of
 
@@ -61,7 +62,7 @@ def adopt(engine: sa.Engine, how: Adoption, *, schema: str | None = None, force:
 
 
 def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, force: bool) -> Adopted:
-    found: Any = connection.execute(sa.text(pinned.sql(SELECT_IDENTITY))).first()
+    found: Any = connection.execute(own_text(pinned.sql(SELECT_IDENTITY))).first()
     if found is None and how == "moved":
         raise identity_is_missing()
     suffix, server, database = found or (None, None, None)
@@ -73,15 +74,15 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
         )
     if how == "moved":
         if _has_table(connection, pinned, OUTBOX_TABLE):
-            raised = sa.text(pinned.sql(RAISE_SEQUENCE))
+            raised = own_text(pinned.sql(RAISE_SEQUENCE))
             connection.execute(raised, {"name": pinned.sql(OUTBOX_TABLE)})
         note_place(connection, pinned)
         return Adopted(made_in, found_in, suffix, str(suffix), 0)
     for table in _WITH_RECORDS:
         if _has_table(connection, pinned, table):
-            connection.execute(sa.text(pinned.sql(f"DELETE FROM {table}")))  # the original publishes them
-    emptied = connection.execute(sa.text(pinned.sql(_FORGET))).rowcount
-    connection.execute(sa.text(pinned.sql(_DELETE)))
+            connection.execute(own_text(pinned.sql(f"DELETE FROM {table}")))  # the original publishes them
+    emptied = connection.execute(own_text(pinned.sql(_FORGET))).rowcount
+    connection.execute(own_text(pinned.sql(_DELETE)))
     new = insert_identity(connection, pinned)
     return Adopted(made_in, found_in, suffix, new.suffix, emptied)
 

@@ -78,6 +78,7 @@ from dualwrite.recipes.recovery.stored_rows import (
 )
 from dualwrite.recipes.sql.database_identity import AS_GIVEN, DatabaseIdentity, foreign_suffix_of
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
+from dualwrite.recipes.sqlalchemy.own_statements import for_own_use
 from dualwrite.recipes.sqlalchemy.tables import schema_for
 from dualwrite.recipes.sqlalchemy.transaction import watch
 from dualwrite.settings import RecoverySettings
@@ -154,7 +155,8 @@ class RecoveryService:
             raise ConfigError("which ids? give a prefix (an empty one means all of them) or transactional_ids")
         if min_age_ms < 0:
             raise ConfigError(f"min_age_ms is at least 0, not {min_age_ms}")
-        self._engine = engine
+        self._engine = for_own_use(engine)
+        watch(self._engine)
         self._schema = schema_for(engine, schema)
         self._min_age_ms = min_age_ms
         self._lock_timeout_ms = lock_timeout_ms
@@ -446,7 +448,6 @@ class RecoveryService:
         )
 
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
-        watch(self._engine)  # a repair commits the database, and a settled row too
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
         keeps_copy = is_outbox(seen.transactional_id) and has_redo_table(self._engine, self._pinned)
         return DualWriteCoordinator(

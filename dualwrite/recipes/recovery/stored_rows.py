@@ -15,8 +15,9 @@ from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, SELECT_HELD
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_OUTBOXES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
+from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.tables import AS_NAMED, in_schema
+from dualwrite.recipes.sqlalchemy.tables import in_schema
 
 _IDS_PER_QUERY: Final = 500  # databases limit the parameters of one statement
 
@@ -90,7 +91,7 @@ def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dic
     """Return what is stored, by id; only pools and writers with certain settings have the tables."""
     found: dict[str, StoredRecords] = {}
     if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
-        for transactional_id, newest, since_ms, copy_of in connection.execute(sa.text(pinned.sql(SELECT_HEADS))):
+        for transactional_id, newest, since_ms, copy_of in connection.execute(own_text(pinned.sql(SELECT_HEADS))):
             found[transactional_id] = StoredRecords(since_ms if newest else None, copy_of)
     outboxes = outboxes_with_blocks(connection, pinned)
     held = _held_ids(connection, pinned) if outboxes else ()
@@ -117,7 +118,7 @@ def outboxes_with_blocks(connection: sa.Connection, pinned: PinnedTables) -> dic
     is_possible = connection.dialect.name == "postgresql"
     if not is_possible or not sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema):
         return {}
-    found = connection.execute(sa.text(pinned.sql(SELECT_OUTBOXES)))
+    found = connection.execute(own_text(pinned.sql(SELECT_OUTBOXES)))
     return {transactional_id: OutboxBlocks(blocks, since_ms) for transactional_id, blocks, since_ms in found}
 
 
@@ -125,7 +126,7 @@ def _held_ids(connection: sa.Connection, pinned: PinnedTables) -> set[str]:
     """Return the ids of pools whose leases living processes have."""
     if not sa.inspect(connection).has_table(LEASE_TABLE, schema=pinned.schema):
         return set()
-    return {transactional_id_of(*held) for held in connection.execute(sa.text(pinned.sql(SELECT_HELD)))}
+    return {transactional_id_of(*held) for held in connection.execute(own_text(pinned.sql(SELECT_HELD)))}
 
 
 def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str, str | None]]]:

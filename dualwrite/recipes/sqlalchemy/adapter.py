@@ -27,10 +27,11 @@ from dualwrite.recipes.sqlalchemy.engines import (
     locks_whole_database,
 )
 from dualwrite.recipes.sqlalchemy.outbox_table import SqlAlchemyOutbox
+from dualwrite.recipes.sqlalchemy.own_statements import for_own_use
 from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, for_own_use, watch
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
 from dualwrite.recipes.writer import Use
 
 ResultT = TypeVar("ResultT")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.recipes.sqlalchemy.tables import AS_NAMED
+from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED
 
 LOCK_WAIT_TIMEOUT: Final = 1205
 LOCK_NOWAIT: Final = 3572

@@ -41,7 +41,8 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     ended_past_sqlalchemy,
     value_without_greenlet,
 )
-from dualwrite.recipes.sqlalchemy.tables import TextStatements, cached_text, create_missing, pinned_tables, schema_for
+from dualwrite.recipes.sqlalchemy.own_statements import cached_text
+from dualwrite.recipes.sqlalchemy.tables import TextStatements, create_missing, pinned_tables, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
 kafka_transaction_outbox = sa.Table(

@@ -26,6 +26,7 @@ from dualwrite.recipes.sql.redo_statements import (
 )
 from dualwrite.recipes.sqlalchemy.drivers import Carry
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_wait_limit
+from dualwrite.recipes.sqlalchemy.own_statements import own_text
 from dualwrite.recipes.sqlalchemy.tables import TextStatements, create_missing, exact_text, pinned_tables, schema_for
 
 _INNODB: Final = ("mysql", "mariadb")
@@ -82,9 +83,9 @@ class SqlAlchemyRedo:
         values = {"id": transactional_id}
         try:
             with self._engine.begin() as connection:
-                if connection.execute(sa.text(pinned.sql(SELECT_HEAD)), values).first() is None:
+                if connection.execute(own_text(pinned.sql(SELECT_HEAD)), values).first() is None:
                     with _limited_wait(connection):
-                        connection.execute(sa.text(pinned.sql(INSERT_HEAD)), values)
+                        connection.execute(own_text(pinned.sql(INSERT_HEAD)), values)
         except IntegrityError:
             pass  # another process created it at the same moment
 
@@ -114,7 +115,7 @@ def _has_redo_table(connection: sa.Connection, pinned: PinnedTables) -> bool:
     return connection.scalar(_MYSQL_HAS_TABLE, values) is not None
 
 
-_MYSQL_HAS_TABLE: Final = sa.text(
+_MYSQL_HAS_TABLE: Final = own_text(
     "SELECT 1 FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"
 )
 

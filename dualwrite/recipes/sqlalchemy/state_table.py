@@ -72,9 +72,8 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     lock_wait_limit,
 )
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_row as lock_mysql_row
+from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, cached_text, for_own_use, own_text
 from dualwrite.recipes.sqlalchemy.tables import (
-    AS_NAMED,
-    cached_text,
     create_missing,
     ensure_identity,
     exact_text,
@@ -215,6 +214,9 @@ class _UpdateRowLock:
         )
 
 
+_CURRENT_MARK: Final = own_text(f"SELECT current_setting('{MARK}', true)")
+
+
 class _PostgresRowLock(_UpdateRowLock):
     """PostgreSQL: the statements of `sql/postgres.py`."""
 
@@ -234,7 +236,7 @@ class _PostgresRowLock(_UpdateRowLock):
 
     def is_another(self, connection: sa.Connection) -> bool:
         mark = self.proof(connection)["mark"]
-        return bool(mark) and connection.scalar(sa.select(sa.func.current_setting(MARK, True))) != mark
+        return bool(mark) and connection.scalar(_CURRENT_MARK) != mark
 
     def acquire(
         self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
@@ -358,7 +360,7 @@ class SqlAlchemyStateStore:
     """Reads and writes the state rows in the transaction of a `sqlalchemy.Connection`."""
 
     def __init__(self, engine: sa.Engine, schema: str | None = None) -> None:
-        self._engine = engine
+        self._engine = for_own_use(engine)
         self._schema = schema_for(engine, schema)
         self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdateRowLock)()
         self.raise_durability = self._row_lock.raise_durability

@@ -7,7 +7,7 @@ files `schema.sql`, `schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
@@ -42,6 +42,7 @@ from dualwrite.recipes.sql.pinned_tables import (
 )
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
+from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, OWN, cached_text, for_own_use, own_text
 
 ResultT = TypeVar("ResultT")
 
@@ -50,10 +51,6 @@ def exact_text(length: int) -> sa.types.TypeEngine[str]:
     """Return a case-sensitive type: by MySQL's usual collations `Orders` and `orders` would share a row."""
     exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
     return sa.String(length).with_variant(exact, "mysql", "mariadb")
-
-
-AS_NAMED: Final = {"schema_translate_map": None}
-"""Execution options that disable the schema translation of the engine or connection for a statement."""
 
 
 @cache
@@ -86,13 +83,13 @@ def home(connection: sa.Connection, schema: str | None, table: str) -> PinnedTab
 
 
 def _query(connection: sa.Connection) -> Callable[[str, Mapping[str, Any]], Rows]:
-    return lambda sql, values: connection.execute(sa.text(sql), values).all()
+    return lambda sql, values: connection.execute(own_text(sql), values).all()
 
 
 def _default_schema(connection: sa.Connection) -> str | None:
     dialect = connection.dialect
     if dialect.name in ("mysql", "mariadb"):
-        found: str | None = connection.exec_driver_sql("SELECT DATABASE()").scalar()
+        found: str | None = connection.exec_driver_sql("SELECT DATABASE()", execution_options={OWN: True}).scalar()
         return found
     return "main" if dialect.name == "sqlite" else dialect.default_schema_name
 
@@ -121,7 +118,7 @@ kafka_transaction_database = sa.Table(
 
 def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIdentity | None:
     """Return the identity in the row; None if there is none yet. Raises DatabaseMovedError."""
-    found = connection.execute(sa.text(pinned.sql(SELECT_IDENTITY))).first()
+    found = connection.execute(own_text(pinned.sql(SELECT_IDENTITY))).first()
     if found is None:
         return None
     suffix, server, database = found
@@ -131,7 +128,7 @@ def identity_of(connection: sa.Connection, pinned: PinnedTables) -> DatabaseIden
 
 def make_identity(connection: sa.Connection, pinned: PinnedTables) -> None:
     """Insert the row. Raises StateRowError if there are decisions already, which were made under other ids."""
-    if connection.scalar(sa.text(pinned.sql(DECIDED_BEFORE))):
+    if connection.scalar(own_text(pinned.sql(DECIDED_BEFORE))):
         raise identity_is_missing()
     insert_identity(connection, pinned)
 
@@ -141,7 +138,7 @@ def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> Database
     place = place_of(connection, pinned)
     suffix = new_suffix()
     values = {"suffix": suffix, "server": place.server, "database": place.database}
-    connection.execute(sa.text(pinned.sql(INSERT_IDENTITY)), values)
+    connection.execute(own_text(pinned.sql(INSERT_IDENTITY)), values)
     return DatabaseIdentity(suffix)
 
 
@@ -149,7 +146,7 @@ def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
     """Query which database this is, as far as it can be identified."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
-        return execute_query(present_place(), lambda sql, values: connection.execute(sa.text(sql), values).all())
+        return execute_query(present_place(), lambda sql, values: connection.execute(own_text(sql), values).all())
     if dialect in ("mysql", "mariadb"):  # not server_uuid, which changes in a failover
         return Place(None, None if pinned.schema is None else pinned.schema.lower())
     return Place()
@@ -184,7 +181,7 @@ _UPDATE_PLACE: Final = f"UPDATE {IDENTITY_TABLE} SET made_in_server = :server, m
 def note_place(connection: sa.Connection, pinned: PinnedTables) -> None:
     """Store the current place: this database is the original, wherever it is now."""
     place = place_of(connection, pinned)
-    connection.execute(sa.text(pinned.sql(_UPDATE_PLACE)), {"server": place.server, "database": place.database})
+    connection.execute(own_text(pinned.sql(_UPDATE_PLACE)), {"server": place.server, "database": place.database})
 
 
 # ---- leases of transactional ids -----------------------------------------------------------------------------------
@@ -213,10 +210,6 @@ _NOW_MS: Final = {
 def create_lease_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_transaction_lease` if it is missing. Safe in several processes at once."""
     create_missing(engine, kafka_transaction_lease, schema_for(engine, schema))
-
-
-cached_text: Final = lru_cache(maxsize=256)(sa.text)
-"""`sqlalchemy.text` for statements that are repeated: making one takes as long as executing it."""
 
 
 def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> None:
@@ -254,10 +247,10 @@ class _LeaseTransaction:
         self._pinned = pinned
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return self._connection.execute(sa.text(self._pinned.sql(sql)), values).all()
+        return self._connection.execute(own_text(self._pinned.sql(sql)), values).all()
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return self._connection.execute(sa.text(self._pinned.sql(sql)), values).rowcount
+        return self._connection.execute(own_text(self._pinned.sql(sql)), values).rowcount
 
     async def has_table(self, name: str) -> bool:
         return sa.inspect(self._connection).has_table(name, schema=self._pinned.schema)
@@ -292,7 +285,7 @@ class SqlAlchemyLeases(TableLeases):
                 f"not {engine.dialect.name}; use one DualWriter per transactional id there"
             )
         super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=_NOW_MS[engine.dialect.name])
-        self._engine = engine
+        self._engine = for_own_use(engine)
         self._create_table = create_table
         self._schema = schema_for(engine, schema)
         self._pinned: PinnedTables | None = None

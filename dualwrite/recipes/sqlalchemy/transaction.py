@@ -39,6 +39,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     notify_of_ends,
 )
 from dualwrite.recipes.sqlalchemy.engines import connections_of
+from dualwrite.recipes.sqlalchemy.own_statements import OWN, execute_as_own, is_own
 
 if TYPE_CHECKING:
     from dualwrite.recipes.core.dual_write import DualWrite
@@ -133,10 +134,6 @@ def _binding(bind: Bind, *, owned: bool) -> Binding:
     return _SessionBinding(bind() if isinstance(bind, scoped_session) else bind, owned=owned)
 
 
-# The execution option of connections that a writer opens for its own statements.
-_OWN = "dualwrite_own"
-
-
 # Connections of a parent process, kept from the garbage collector, which would roll them back.
 _abandoned: list[sa.Connection] = []
 
@@ -173,11 +170,6 @@ def _watch_dialect(engine: sa.Engine) -> None:
     mark_transactions(engine.dialect)
 
 
-def for_own_use(engine: sa.Engine) -> sa.Engine:
-    """Return the same engine for a writer's own statements, outside the caller's transactions; `watch` it too."""
-    return engine.execution_options(**{_OWN: True})
-
-
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
     """Send BEGIN: sqlite3 sends it only before the first change, and until then RELEASE of a savepoint is a COMMIT."""
     driver = connection.connection.driver_connection
@@ -187,7 +179,22 @@ def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None
         connection.exec_driver_sql("BEGIN")
 
 
-def _on_statement(cursor: Any, statement: str, parameters: Any, context: Any) -> None:
+def _on_statement(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    _tell_transaction(statement, context)
+    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.execute(statement, parameters))
+
+
+def _on_statements(cursor: Any, statement: str, parameters: Any, context: Any) -> bool:
+    _tell_transaction(statement, context)
+    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.executemany(statement, parameters))
+
+
+def _on_statement_without_parameters(cursor: Any, statement: str, context: Any) -> bool:
+    _tell_transaction(statement, context)
+    return is_own(context) and execute_as_own(cursor, context, lambda: cursor.execute(statement))
+
+
+def _tell_transaction(statement: str, context: Any) -> None:
     transaction = vars(context.root_connection).get(ON_CONNECTION)
     if transaction is not None:
         transaction.before_statement(statement)
@@ -195,13 +202,9 @@ def _on_statement(cursor: Any, statement: str, parameters: Any, context: Any) ->
             after_statement(context, transaction.after_statement)
 
 
-def _on_statement_without_parameters(cursor: Any, statement: str, context: Any) -> None:
-    _on_statement(cursor, statement, None, context)
-
-
-_ON_STATEMENTS: dict[str, Callable[..., None]] = {
+_ON_STATEMENTS: dict[str, Callable[..., bool]] = {
     "do_execute": _on_statement,
-    "do_executemany": _on_statement,
+    "do_executemany": _on_statements,
     "do_execute_no_params": _on_statement_without_parameters,
 }
 
@@ -253,7 +256,7 @@ def _on_error(context: ExceptionContext) -> None:
     )
     if transaction is not None and not is_refused_commit:
         transaction.remember_failure(context.original_exception, context.statement)
-    is_ours = transaction is not None or (connection is not None and _OWN in connection.get_execution_options())
+    is_ours = transaction is not None or (connection is not None and OWN in connection.get_execution_options())
     if is_ours and context.dialect.name == "sqlite":
         _keep_interrupted_connection(context)
 

@@ -1,0 +1,105 @@
+"""Statements of ours under SQLAlchemy use nothing of the adapters that the application has registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg2.extensions  # type: ignore[import-untyped]
+import pytest
+import sqlalchemy as sa
+from psycopg.adapt import Loader
+from psycopg.types.string import StrDumper
+from pymysql.constants import FIELD_TYPE
+from sqlalchemy import event
+
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Direct, Outbox
+from dualwrite.recipes.recovery.service import RecoveryService
+from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from tests.crash.scenario import Scenario
+from tests.support.conditions import until
+from tests.support.databases import Database, unique
+from tests.support.topics import read_topic
+
+
+class _Loader(Loader):
+    def load(self, data: Any) -> str:
+        return f"loaded {bytes(data)!r}"
+
+
+class _Dumper(StrDumper):
+    def dump(self, obj: str) -> bytes:
+        return b"dumped"
+
+
+def _of_psycopg(connection: Any, record: object) -> None:
+    for name in ("text", "varchar", "name", "int4", "int8", "bool", "bytea"):
+        connection.adapters.register_loader(name, _Loader)
+    connection.adapters.register_dumper(str, _Dumper)
+
+
+def _of_psycopg2(connection: Any, record: object) -> None:
+    loaded = psycopg2.extensions.new_type(
+        psycopg2.extensions.UNICODE.values, "LOADED", lambda value, cursor: f"loaded {value}"
+    )
+    psycopg2.extensions.register_type(loaded, connection)
+
+
+def _of_pymysql(connection: Any, record: object) -> None:
+    texts = (FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB)
+    connection.decoders = {**connection.decoders, **dict.fromkeys(texts, lambda value: f"loaded {value}")}
+    connection.encoders = {**connection.encoders, str: lambda value, mapping=None: "'dumped'"}
+
+
+_REGISTERED: dict[str, Callable[[Any, object], None]] = {
+    "psycopg": _of_psycopg,
+    "psycopg2": _of_psycopg2,
+    "pymysql": _of_pymysql,
+}
+
+
+@pytest.fixture(params=["psycopg", "psycopg2", "pymysql"])
+def adapted(request: pytest.FixtureRequest, store: Database) -> Iterator[sa.Engine]:
+    """An engine of an application that has adapters of its own for texts, and for more."""
+    url = store.url
+    if (request.param == "pymysql") is (url.get_dialect().name == "postgresql"):
+        pytest.skip("a driver of the other database")
+    engine = sa.create_engine(url.set(drivername=f"{url.get_backend_name()}+{request.param}"))
+    engine.connect().close()  # SQLAlchemy's own first questions are no statements of ours
+    engine.dispose()
+    event.listen(engine, "connect", _REGISTERED[request.param])
+    yield engine
+    engine.dispose()
+
+
+@pytest.mark.parametrize("kind", ["writer", "storing", "pool", "outbox"])
+def test_our_own_statements_use_nothing_of_the_application(
+    store: Database, emulator: Emulator, adapted: sa.Engine, kind: str
+) -> None:
+    if kind == "outbox" and adapted.dialect.name != "postgresql":
+        pytest.skip("outboxes are made for PostgreSQL")
+    scenario = Scenario(store, emulator)
+    kafka = emulator.bootstrap_servers
+    writer: DualWriter | DualWriterPool
+    if kind in ("writer", "storing"):
+        delivery = Direct(when_kafka_is_away="store") if kind == "storing" else Direct()
+        writer = DualWriter(
+            adapted, transactional_id=scenario.transactional_id, delivery=delivery, bootstrap_servers=kafka
+        )
+    else:
+        delivery_of_pool = Outbox(linger_ms=1) if kind == "outbox" else Direct()
+        writer = DualWriterPool(adapted, prefix=unique("pool"), delivery=delivery_of_pool, bootstrap_servers=kafka)
+    with writer:
+        for number in (1, 2):
+            with writer.transaction() as tx:
+                tx.connection.exec_driver_sql(f"INSERT INTO events VALUES ({number}, 'k', '{number}')")
+                tx.send(scenario.topic, key="k", value=str(number))
+        until(lambda: len(read_topic(kafka, scenario.topic)) == 2)
+        writer.recover()
+        with adapted.connect() as connection:  # other statements have the application's adapters as before
+            assert connection.exec_driver_sql("SELECT CAST('a' AS CHAR)").scalar() in ("loaded a", "loaded b'a'", "a")
+    scenario.expected += ["1", "2"]
+    scenario.assert_both_sides_agree()
+    report = RecoveryService(adapted, prefix="", bootstrap_servers=kafka).recover()
+    assert not report.left
