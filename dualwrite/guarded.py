@@ -1,4 +1,6 @@
-"""Guards around what observes dual writes: a failure of it is logged once, and the work goes on.
+"""Guards around what observes dual writes, and around cleaning up: a failure of either replaces nothing.
+
+What fails to observe is logged once, and the work goes on.
 
 An exception that the handler of a signal raises while telemetry runs, such as Celery's soft time limit, is no failure
 of telemetry. It goes on to the caller.
@@ -8,7 +10,8 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial, wraps
 from traceback import walk_tb
 from types import CodeType
@@ -46,6 +49,16 @@ def tolerate(error: Exception, place: str) -> None:
             place,
             exc_info=error,
         )
+
+
+@contextmanager
+def cleaning_up_after(error: BaseException) -> Iterator[None]:
+    """Clean up because of `error`, which a failure to do so does not replace: that becomes a note of it."""
+    try:
+        yield
+    except Exception as failure:
+        pass_on_signal(failure)
+        error.add_note(f"Cleaning up after it failed too: {failure!r}")
 
 
 def pass_on_signal(error: Exception) -> None:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from dualwrite.guarded import cleaning_up_after
 from spark_sink.attempt.worker import OpenSink, sink_of, task_of
 from spark_sink.driver.batch_calls import BatchCalls, Call, Run
 from spark_sink.driver.batch_log import log, log_batch
@@ -121,9 +122,10 @@ class DualWriteBatch:
                 content_digest=content,
                 sql_fn=self._sql_fn,
             )
-        except BaseException:
+        except BaseException as error:
             results = results or [TaskResult.without_attempt(TaskOutcome.EMPTY, plan, query_id, batch_id)]
-            sink.abort(results, query_id=query_id, batch_id=batch_id)
+            with cleaning_up_after(error):
+                sink.abort(results, query_id=query_id, batch_id=batch_id)
             raise
         log_batch(self._options.sink_id, query_id, batch_id, results, summary)
         if self._options.require_digest is not RequireDigest.FALSE:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self,
 
 from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.guarded import cleaning_up_after
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
@@ -265,14 +266,22 @@ class Block(Generic[BindT, TxT]):
         assert use is not None, "the block has begun"
         assert tx is not None, "the block has begun"
         write = tx.progress
+        first = error
         try:
             try:
                 if error is None:
                     await use.commit(write)
                 else:
                     await use.roll_back(write)
+            except BaseException as failed:
+                first = failed
+                raise
             finally:
-                await self._close(write)
+                if first is None:
+                    await self._close(write)
+                else:
+                    with cleaning_up_after(first):
+                        await self._close(write)
         except BaseException as failed:
             tx.tell(failed)
             raise

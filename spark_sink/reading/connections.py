@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -15,11 +16,14 @@ from contextlib import contextmanager
 from typing import Final, Protocol, TypeVar
 
 from dualwrite.errors import AuthenticationError, ConfigError, KafkaError
+from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.clients import Cluster, Records
 from spark_sink.reading.kafka_settings import api_timeout_ms, connection_settings, needs_kafka_python
 from spark_sink.reading.options import Library, SourceOptions
 from spark_sink.reading.topic_ids import KafkaTopicIds, TopicIdLookup
+
+_log = logging.getLogger(__name__)
 
 _LONGEST_LOGIN_MS: Final = 5_000
 
@@ -117,16 +121,26 @@ def _kept(idle: _Idle[_Connection], settings: object, make: Callable[[], _Connec
     connection = idle.pop(key, None) or make()
     try:
         yield connection
-    except BaseException:
-        connection.close()
+    except BaseException as error:
+        with cleaning_up_after(error):
+            connection.close()
         raise
     if key in idle:
-        connection.close()
+        _close_surplus(connection)
     else:
         idle[key] = connection
     mine = [each for each in idle if each[0] == os.getpid()]
     for surplus in mine[:-_KEPT]:
-        idle.pop(surplus).close()
+        _close_surplus(idle.pop(surplus))
+
+
+def _close_surplus(connection: _Closable) -> None:
+    """Close a connection that is not kept; what was read is read, also if that fails."""
+    try:
+        connection.close()
+    except Exception as error:
+        pass_on_signal(error)
+        _log.warning("an idle connection to Kafka could not be closed", exc_info=error)
 
 
 @atexit.register

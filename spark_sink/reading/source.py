@@ -34,6 +34,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dualwrite.guarded import cleaning_up_after
 from spark_sink.driver.batch_log import configure_worker_logging
 from spark_sink.errors import SinkOptionError, SourceReadError
 from spark_sink.reading.clients import Cluster, OffsetOutOfRangeError
@@ -285,8 +286,11 @@ def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
     cluster = connect(options)
     try:
         beginning, end = cluster.beginnings([partition])[partition], cluster.high_watermarks([partition])[partition]
-    finally:
-        cluster.close()
+    except BaseException as error:
+        with cleaning_up_after(error):
+            cluster.close()
+        raise
+    cluster.close()
     if end < wanted.start:
         report_loss(lost_end(wanted, end), fail=options.fail_on_data_loss)
         return replace(wanted, start=wanted.end)

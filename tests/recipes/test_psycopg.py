@@ -176,6 +176,20 @@ def test_our_own_statements_use_nothing_of_the_caller(
     scenario.assert_both_sides_agree()
 
 
+def test_a_failure_to_close_does_not_replace_the_error_of_a_block(
+    scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot_close() -> None:
+        raise OSError("no more files")
+
+    with writer_on(lambda: psycopg.connect(conninfo_of(scenario.database.url)), scenario) as writer:
+        with pytest.raises(InjectedError) as caught, writer.transaction() as tx:
+            monkeypatch.setattr(tx.connection, "close", cannot_close)
+            raise InjectedError
+    assert any("no more files" in note for note in caught.value.__notes__)
+    assert outcome_of(caught.value) is Outcome.ROLLED_BACK
+
+
 def writer_on(database: Any, scenario: PsycopgScenario, **settings: Any) -> PsycopgDualWriter:
     return PsycopgDualWriter(
         database,

@@ -296,6 +296,18 @@ def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, r
         pass
     assert len(made) == 3
 
+    class Broken:
+        def close(self) -> None:
+            raise OSError("no more files")
+
+    broken: Records = Broken()  # type: ignore[assignment]
+    with pytest.raises(ZeroDivisionError) as caught, connections.consumer(read.options(topic), lambda _: broken):
+        raise ZeroDivisionError  # which the close does not replace
+    assert "no more files" in caught.value.__notes__[0]
+    options = read.options(topic, groupIdPrefix="broken")
+    with connections.consumer(options, lambda _: broken), connections.consumer(options, make):
+        pass  # the first is not kept, and what was read with it is read
+
 
 def test_a_forked_child_makes_its_own(topics: Topics, read: Reads) -> None:
     topic = topics.create()

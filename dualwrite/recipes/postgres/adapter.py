@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from dualwrite.errors import IllegalStateError
+from dualwrite.guarded import cleaning_up_after
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict, sqlstate_of
@@ -302,15 +303,17 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
                     await before(connection)
                 place = None if connections is self._connections else self
                 transaction = self._new_transaction(connection, records, connections, place)
-            except BaseException:
-                await self._uninterrupted(connections.release(connection))
+            except BaseException as error:
+                with cleaning_up_after(error):
+                    await self._uninterrupted(connections.release(connection))
                 raise
             try:
                 await transaction.begin()
                 return transaction
             except BaseException as error:
                 was_lost = isinstance(error, self.errors) and transaction.is_lost
-                await self._uninterrupted(transaction.close())
+                with cleaning_up_after(error):
+                    await self._uninterrupted(transaction.close())
                 if not was_lost or not attempts_left:
                     raise
 

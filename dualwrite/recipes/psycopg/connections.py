@@ -8,6 +8,7 @@ from typing import Any
 from psycopg import IsolationLevel
 
 from dualwrite.errors import ConfigError
+from dualwrite.guarded import cleaning_up_after
 from dualwrite.recipes.postgres.connections import (
     Connections,
     KeptConnections,
@@ -96,8 +97,9 @@ def connections_beside(
         try:
             await settled(connection.set_autocommit(True))
             await settled(connection.set_isolation_level(IsolationLevel.READ_COMMITTED))
-        except BaseException:
-            await settled(connection.close())
+        except BaseException as error:
+            with cleaning_up_after(error):
+                await settled(connection.close())
             raise
         return connection
 

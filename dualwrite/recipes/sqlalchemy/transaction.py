@@ -16,7 +16,7 @@ from sqlalchemy.event.api import _event_key
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
-from dualwrite.guarded import pass_on_signal
+from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
@@ -340,8 +340,9 @@ class SqlAlchemyTransaction:
         self._root = self._binding.root
         try:
             self._assert_can_decide(engine)
-        except BaseException:
-            self._binding.close()
+        except BaseException as error:
+            with cleaning_up_after(error):
+                self._binding.close()
             raise
 
     def _begin_to_watch(self) -> None:
