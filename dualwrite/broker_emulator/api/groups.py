@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.api.topics import allowed_topic, topic_reference
 from dualwrite.broker_emulator.cluster.topics import TopicPartition
 from dualwrite.broker_emulator.groups.records import CommittedOffset
 from dualwrite.broker_emulator.groups.shard import GroupShard
-from dualwrite.broker_emulator.security.acl import AclOperation
+from dualwrite.broker_emulator.security.acl import NOT_ASKED_FOR, AclOperation
 from dualwrite.broker_emulator.slices import Pace
 
 _MILLISECOND = timedelta(milliseconds=1)
@@ -30,6 +30,37 @@ def group_shard(call: NodeCall, group_id: str, *, allow_empty_id: bool = False) 
 def milliseconds(duration: timedelta) -> int:
     """Return a duration in whole milliseconds."""
     return duration // _MILLISECOND
+
+
+# --- groups with heartbeats (KIP-848, KIP-932) ------------------------------------------------------------------------
+
+
+def refused_heartbeat(call: NodeCall, error: ErrorCode, message: str | None = None) -> Any:
+    """Build the response to a heartbeat that is refused."""
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        error_message=message,
+        member_id=None,
+        member_epoch=0,
+        heartbeat_interval=timedelta(0),
+        assignment=None,
+    )
+
+
+def undescribed_group(call: NodeCall, group_id: str, error: ErrorCode, message: str | None = None) -> Any:
+    """Build the part of a response for a group that is not described."""
+    return call.new.DescribedGroup(
+        error_code=error,
+        error_message=message,
+        group_id=group_id,
+        group_state="",
+        group_epoch=0,
+        assignment_epoch=0,
+        assignor_name="",
+        members=(),
+        authorized_operations=NOT_ASKED_FOR,
+    )
 
 
 # --- OffsetCommit and TxnOffsetCommit ---------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.groups import group_shard, milliseconds
+from dualwrite.broker_emulator.api.groups import refused_heartbeat as refuse
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
@@ -59,7 +60,7 @@ async def handle(call: NodeCall) -> Any:
             return await call.refused(shard)
         answer = await shard.consumer.heartbeat(request.group_id, _request(call), lambda name: _is_visible(call, name))
     except RefusedError as refused:
-        return _refusal(call, refused.error, refused.message)
+        return refuse(call, refused.error, refused.message)
     return await call.made(_response, call, answer)
 
 
@@ -153,19 +154,3 @@ def _assignment(call: NodeCall, assignment: Assignment) -> Any:
         call.new.TopicPartitions(topic_id=topic_id, partitions=tuple(indexes)) for topic_id, indexes in by_topic.items()
     )
     return call.new.Assignment(topic_partitions=topics)
-
-
-def _refusal(call: NodeCall, error: ErrorCode, message: str | None) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        error_code=error,
-        error_message=message,
-        member_id=None,
-        member_epoch=0,
-        heartbeat_interval=timedelta(0),
-        assignment=None,
-    )
-
-
-def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _refusal(call, error, None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.groups import group_shard, undescribed_group
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import GROUP_VERSION, finalized_level
@@ -48,19 +48,19 @@ def _described(call: NodeCall) -> Steps[list[Any]]:
 def _description(call: NodeCall, group_id: str) -> Steps[Any]:
     """Describe a group as it is now, a topic of its members' assignments a step."""
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
-        return _error(call, group_id, ErrorCode.group_authorization_failed)
+        return undescribed_group(call, group_id, ErrorCode.group_authorization_failed)
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:
-        return _error(call, group_id, ErrorCode.unsupported_version)
+        return undescribed_group(call, group_id, ErrorCode.unsupported_version)
     shard = group_shard(call, group_id)
     if isinstance(shard, ErrorCode):
-        return _error(call, group_id, shard)
+        return undescribed_group(call, group_id, shard)
     if shard.has_share_group(group_id):
         message = f"Group {group_id} is not a consumer group."
-        return _error(call, group_id, ErrorCode.group_id_not_found, message)
+        return undescribed_group(call, group_id, ErrorCode.group_id_not_found, message)
     try:
         group = consumer_group(shard.groups.get(group_id), group_id)
     except RefusedError as refused:
-        return _error(call, group_id, refused.error, refused.message)
+        return undescribed_group(call, group_id, refused.error, refused.message)
     is_visible = _are_visible(call, group)
     members = []
     for member in group.members.values() if is_visible else ():
@@ -126,19 +126,5 @@ def _assignment(call: NodeCall, assignment: Assignment) -> Steps[Any]:
     return call.new.Assignment(topic_partitions=tuple(rows))
 
 
-def _error(call: NodeCall, group_id: str, error: ErrorCode, message: str | None = None) -> Any:
-    return call.new.DescribedGroup(
-        error_code=error,
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-        authorized_operations=NOT_ASKED_FOR,
-    )
-
-
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, [_error(call, group_id, error) for group_id in call.request.group_ids])
+    return _response(call, [undescribed_group(call, group_id, error) for group_id in call.request.group_ids])

@@ -15,7 +15,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.api.groups import group_shard
+from dualwrite.broker_emulator.api.groups import group_shard, undescribed_group
 from dualwrite.broker_emulator.api.node_call import NodeCall
 from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.api.share_groups import are_share_groups_on
@@ -37,18 +37,18 @@ def _response(call: NodeCall, groups: list[Any]) -> Any:
 
 def _describe(call: NodeCall, group_id: str) -> Any:
     if not are_share_groups_on(call):
-        return _error(call, group_id, ErrorCode.unsupported_version)
+        return undescribed_group(call, group_id, ErrorCode.unsupported_version)
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
-        return _error(call, group_id, ErrorCode.group_authorization_failed)
+        return undescribed_group(call, group_id, ErrorCode.group_authorization_failed)
     shard = group_shard(call, group_id)
     if isinstance(shard, ErrorCode):
-        return _error(call, group_id, shard)
+        return undescribed_group(call, group_id, shard)
     try:
         group = shard.share.known(group_id)
     except RefusedError as refused:
-        return _error(call, group_id, refused.error, refused.message)
+        return undescribed_group(call, group_id, refused.error, refused.message)
     if not _are_visible(call, group):
-        return _error(call, group_id, ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS)
+        return undescribed_group(call, group_id, ErrorCode.topic_authorization_failed, _HIDDEN_TOPICS)
     is_asked = call.request.include_authorized_operations
     return call.new.DescribedGroup(
         error_code=ErrorCode.none,
@@ -99,19 +99,5 @@ def _assignment(call: NodeCall, assignment: Assignment) -> Any:
     )
 
 
-def _error(call: NodeCall, group_id: str, error: ErrorCode, message: str | None = None) -> Any:
-    return call.new.DescribedGroup(
-        error_code=error,
-        error_message=message,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-        authorized_operations=NOT_ASKED_FOR,
-    )
-
-
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return _response(call, [_error(call, group_id, error) for group_id in call.request.group_ids])
+    return _response(call, [undescribed_group(call, group_id, error) for group_id in call.request.group_ids])

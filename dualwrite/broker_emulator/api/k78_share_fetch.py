@@ -38,6 +38,7 @@ from dualwrite.broker_emulator.api.share_groups import (
     node_endpoints,
     requested_acknowledgements,
 )
+from dualwrite.broker_emulator.api.share_groups import refused_records as refuse
 from dualwrite.broker_emulator.configs.effective import broker_value
 from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
@@ -252,15 +253,4 @@ async def _response(call: NodeCall, rows: _Rows) -> Any:
             for topic_id, partitions in by_topic.items()
         ),
         node_endpoints=node_endpoints(call, leaders),
-    )
-
-
-def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        error_code=error,
-        error_message=None,
-        acquisition_lock_timeout=timedelta(0),
-        responses=(),
-        node_endpoints=(),
     )

@@ -30,6 +30,7 @@ from dualwrite.broker_emulator.api.share_groups import (
     node_endpoints,
     requested_acknowledgements,
 )
+from dualwrite.broker_emulator.api.share_groups import refused_records as refuse
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 from dualwrite.broker_emulator.share.sessions import (
     CLOSE_EPOCH,
@@ -97,15 +98,4 @@ async def _response(call: NodeCall, results: dict[SessionPartition, tuple[ErrorC
             for topic_id, rows in by_topic.items()
         ),
         node_endpoints=node_endpoints(call, leaders),
-    )
-
-
-def refuse(call: NodeCall, error: ErrorCode) -> Any:
-    return call.new.response(
-        throttle_time=NO_THROTTLE,
-        error_code=error,
-        error_message=None,
-        acquisition_lock_timeout=timedelta(0),
-        responses=(),
-        node_endpoints=(),
     )

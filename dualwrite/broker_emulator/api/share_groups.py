@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator.api.node_call import NodeCall
+from dualwrite.broker_emulator.api.registry import NO_THROTTLE
 from dualwrite.broker_emulator.cluster.features import SHARE_VERSION, finalized_level
 from dualwrite.broker_emulator.cluster.topics import Partition, Topic
 from dualwrite.broker_emulator.error_codes import NO_ERROR
@@ -125,4 +127,16 @@ def node_endpoints(call: NodeCall, node_ids: Iterable[int]) -> tuple[Any, ...]:
     nodes = (call.cluster.nodes[node_id] for node_id in sorted(set(node_ids)) if node_id in call.cluster.nodes)
     return tuple(
         call.new.NodeEndpoint(node_id=node.node_id, rack=None, **call.endpoint(node)._asdict()) for node in nodes
+    )
+
+
+def refused_records(call: NodeCall, error: ErrorCode) -> Any:
+    """Build the response to a ShareFetch or ShareAcknowledge that is refused."""
+    return call.new.response(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        error_message=None,
+        acquisition_lock_timeout=timedelta(0),
+        responses=(),
+        node_endpoints=(),
     )

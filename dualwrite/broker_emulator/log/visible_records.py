@@ -6,10 +6,19 @@ module decompresses snappy, lz4 and zstd, with cramjam if that is installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
+from dualwrite.broker_emulator.log.compression import (
+    GZIP,
+    MOST_BYTES,
+    NAMES,
+    NONE,
+    CodecMissingError,
+    DecompressionError,
+    ExpansionError,
+    decompressed,
+)
 from dualwrite.broker_emulator.log.record_batch import (
     HEADER_BYTES,
     CorruptRecordError,
@@ -21,11 +30,6 @@ from dualwrite.broker_emulator.log.record_batch import (
     parse_header,
     with_records,
 )
-
-_NAMES: Final = {2: "snappy", 3: "lz4", 4: "zstd"}
-_XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
-_XERIAL_HEADER_BYTES: Final = 16
-"""The magic and two version numbers. Java's snappy library frames its blocks so, each preceded by its length."""
 
 
 class LoggedRecord(NamedTuple):
@@ -98,36 +102,16 @@ def uncompressed(batch: bytes) -> bytes:
     not decompress.
     """
     header = parse_header(batch)
-    name = _NAMES.get(header.compression)
-    if name is None:
+    if header.compression in (NONE, GZIP):
         return batch
+    name = NAMES.get(header.compression, str(header.compression))
     try:
-        codec = import_module("cramjam")
-    except ImportError:
+        body = decompressed(header.compression, batch[HEADER_BYTES : header.size_bytes], MOST_BYTES)
+    except CodecMissingError:
         raise UnsupportedCompressionError(
             f"the records at offset {header.base_offset} are compressed with {name}; reading them needs the package "
             "cramjam. The records are intact: install cramjam, or let the producer use none or gzip"
         ) from None
-    body = batch[HEADER_BYTES : header.size_bytes]
-    try:
-        return with_records(header, _DECOMPRESS[name](codec, body))
-    except codec.DecompressionError as error:
+    except (DecompressionError, ExpansionError) as error:
         raise CorruptRecordError(f"the records of a {name} batch do not decompress") from error
-
-
-def _snappy(codec: Any, body: bytes) -> bytes:
-    if not body.startswith(_XERIAL_MAGIC):
-        return bytes(codec.snappy.decompress_raw(body))
-    blocks, position = [], _XERIAL_HEADER_BYTES
-    while position < len(body):
-        begins = position + 4
-        position = begins + int.from_bytes(body[position:begins], "big")
-        blocks.append(bytes(codec.snappy.decompress_raw(body[begins:position])))
-    return b"".join(blocks)
-
-
-_DECOMPRESS: Final[Mapping[str, Callable[[Any, bytes], bytes]]] = {
-    "snappy": _snappy,
-    "lz4": lambda codec, body: bytes(codec.lz4.decompress(body)),
-    "zstd": lambda codec, body: bytes(codec.zstd.decompress(body)),
-}
+    return with_records(header, body)
