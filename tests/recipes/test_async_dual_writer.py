@@ -530,7 +530,8 @@ def test_a_rollback_past_sqlalchemy_in_a_hook_behind_which_only_such_statements_
                 begins = awaited.driver == "asyncpg"  # which would commit each statement by itself
                 hook = partial(raw_rollback, connection, begins=begins)
                 event.listen(tx.session.sync_session, "before_commit", lambda _: hook())
-        assert tx.outcome is Outcome.ROLLED_BACK
+        # psycopg's COMMIT proves that it is another transaction; where the row is read again, it proves the rollback
+        assert tx.outcome is (None if awaited.driver == "psycopg" else Outcome.ROLLED_BACK)
 
     with_writer(awaited, use)
 

@@ -301,10 +301,10 @@ def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, r
             raise OSError("no more files")
 
     broken: Records = Broken()  # type: ignore[assignment]
-    with pytest.raises(ZeroDivisionError) as caught, connections.consumer(read.options(topic), lambda _: broken):
+    options = read.options(topic, groupIdPrefix="broken")
+    with pytest.raises(ZeroDivisionError) as caught, connections.consumer(options, lambda _: broken):
         raise ZeroDivisionError  # which the close does not replace
     assert "no more files" in caught.value.__notes__[0]
-    options = read.options(topic, groupIdPrefix="broken")
     with connections.consumer(options, lambda _: broken), connections.consumer(options, make):
         pass  # the first is not kept, and what was read with it is read
 

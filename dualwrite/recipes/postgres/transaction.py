@@ -408,9 +408,10 @@ class PostgresTransaction(ABC):
         self.commit_was_sent = True
         try:
             await self._send_message(message)
-        except BaseException:
+        except BaseException as error:
             if message.was_refused:
                 self.commit_was_sent = False  # the server did not reach the COMMIT
+                self._is_over |= isinstance(error, TransactionDoomedError)  # or it answered with ROLLBACK
             raise
         if message.was_given_up:
             raise wait_given_up(self._transactional_id)
