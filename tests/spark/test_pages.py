@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md and README.md, examples/spark_stream.py and the demo's queries, in one JVM."""
+"""The examples of docs/spark.md, examples/spark_stream.py and the demo's queries, in one JVM."""
 
 from __future__ import annotations
 
@@ -94,19 +94,6 @@ def run(code: str, directory: Path, broker: Broker, store: PostgresDatabase, **n
     script = directory / "example.py"
     script.write_text(code)
     return runpy.run_path(str(script), init_globals=names, run_name="example")
-
-
-def test_the_readmes_sample_goes_on_with_its_first_one(
-    emulator: Emulator, store: PostgresDatabase, tmp_path: Path
-) -> None:
-    first, *others = examples(ROOT / "README.md")
-    (shown,) = (code for code in others if "pyspark" in code)
-    run(first, tmp_path, emulator, store)
-    start_session()
-    run(shown, tmp_path, emulator, store)["spark"].stop()
-    assert select(store, "SELECT id, item FROM orders ORDER BY id") == [(1, "lamp"), (2, "chair")]
-    written = [("1", '{"item": "lamp"}'), ("2", '{"id":2,"item":"chair"}')]
-    assert sorted(read_topic(emulator.bootstrap_servers, "orders")) == written
 
 
 def test_the_quick_start_writes_topic_and_table(broker: Broker, store: PostgresDatabase, tmp_path: Path) -> None:

@@ -558,10 +558,11 @@ def test_without_a_manifest_and_without_a_trace_it_is_taken_for_committed_as_bef
 def test_records_that_are_gone_are_lost_with_the_facts(tmp_path: Path, tier: Tier) -> None:
     with repair_site(tier, tmp_path) as site:
         site.decided("a")
+        assert len(site.world.open_ids()) == 1
         let_end(site, Way.OPERATOR)
         site.delete_records(0, 1)
         with pytest.raises(BatchLostError, match="aborted"):
-            site.finish()
+            raise AssertionError(f"finished as {site.finish()}, with {site.emulator.transactions()}")
         assert [batch.status for batch in site.store.batches("s")] == [BatchStatus.LOST]
         assert site.world.open_ids() == []
 
