@@ -1,9 +1,9 @@
 """`BatchCalls`: the calls that write parts of one batch to one sink, as a function of foreachBatch may make them.
 
 Spark gives a function of foreachBatch a batch, and the function may write it in several calls. Each call is decided by
-itself, under the number that it has in its batch. When Spark repeats a batch, the calls that were decided are skipped
-by their number. That is right only if the function makes the same calls in the same order. Where that is in doubt, a
-call is refused: if calls come from two threads, after one that failed, or with another content than the decided one.
+itself, under its number in the batch. When Spark repeats a batch, decided calls are skipped by their number. That is
+right only if the function makes the same calls in the same order. A call is refused where that is in doubt: if calls
+come from two threads, follow a failed one, or have another content than the decided one.
 
 No Spark here: the caller names the run of the query, and describes the content of a call by a digest.
 """
@@ -32,7 +32,7 @@ class Run(NamedTuple):
     sink_id: str
     query_id: str
     id: str | None
-    """None: not known, so that a batch that comes again may be of another run."""
+    """None if unknown, so that a repeated batch may be of another run."""
 
 
 class _State(Enum):
@@ -52,7 +52,7 @@ class Call:
     thread: int
     state: _State = _State.RUNNING
     is_as_before: bool = True
-    """False after it was skipped, although another content was decided under its number."""
+    """False if it was skipped although another content was decided under its number."""
 
     @property
     def query_id(self) -> str:
@@ -62,8 +62,8 @@ class Call:
     def check_content(self, summary: CommitSummary, mine: str | None, next_is_decided: Callable[[], bool]) -> None:
         """Raise SinkError if this call was skipped although another one may have been decided under its number.
 
-        Another content of the only call of a batch is no reason: it changes with a literal for the time of day, for
-        example. It is one where another call follows, or has followed before.
+        Another content alone is no reason if the batch has only this call: a literal for the time of day changes it,
+        for example. It is a reason if another call follows, or has followed before.
         """
         if summary.decided_anew or (mine is not None and summary.content_digest == mine):
             return
@@ -81,7 +81,7 @@ class BatchCalls:
 
     @contextmanager
     def call(self, run: Run, batch_id: int) -> Iterator[Call]:
-        """Give a call its number. Raises SinkError, before anything of it is written, if the number is in doubt."""
+        """Give a call its number. Raises SinkError, before the call writes anything, if the number is in doubt."""
         mine: Call | None = None
         try:  # around all of it: a call that a signal ends here must not count as running for ever
             with self._lock:

@@ -19,9 +19,9 @@ class Outcome(StrEnum):
 
     COMMITTED = "committed"
     REPLAYED = "replayed"
-    """Spark gave it again after its decision, so that nothing was written."""
+    """Spark repeated the batch after its decision, so nothing was written."""
     COMPLETED_LATER = "completed-later"
-    """Its driver died after the decision; a later plan has completed it, and the other phases have no times."""
+    """Its driver died after the decision and a later plan completed it; the other phases have no times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class BatchLine:
 
     @property
     def total_ms(self) -> int:
-        """The duration of the whole batch, as far as the sink took part in it."""
+        """Duration of the whole batch while the sink took part in it."""
         return sum(self.times_ms)
 
 
@@ -50,7 +50,7 @@ _COUNT: Final = re.compile(r"(\w+)=(\d+)")
 
 
 def batch_lines(log: Iterable[str]) -> Iterator[BatchLine]:
-    """Yield the batches of a log, in its order. Whatever stands before or after a line on it is ignored."""
+    """Yield the batches of a log, in its order; ignore text before and after a batch line."""
     for text in log:
         found = _LINE.search(text)
         if found is not None:
@@ -58,15 +58,15 @@ def batch_lines(log: Iterable[str]) -> Iterator[BatchLine]:
 
 
 def medians_ms(batches: Sequence[BatchLine]) -> tuple[float, ...]:
-    """Return the median of each phase: of the batches that have all phases, if there are any."""
+    """Return the median of each phase, over the batches with all phases if there are any, else over all batches."""
     whole = [batch.times_ms for batch in batches if batch.outcome is Outcome.COMMITTED]
     return tuple(median(column) for column in zip(*(whole or [batch.times_ms for batch in batches]), strict=True))
 
 
 def labels(batches: Sequence[BatchLine]) -> list[str]:
-    """Return short names of the batches of one sink: numbers, after the query if there are several; ids of jobs.
+    """Return short names of the batches of one sink: numbers, prefixed with the query if there are several; job ids.
 
-    A later call of foreachBatch for a batch has the number of the call, too: `7#2`.
+    A later call of foreachBatch for the same batch adds the number of the call: `7#2`.
     """
     several = len({owner_of(batch.query_id) for batch in batches}) > 1
     return [_label(batch, several=several) for batch in batches]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("spark_sink")
 
 MANY_TRANSACTIONS: Final = 50
-"""The number of transactions of one batch above which the time to complete them becomes noticeable."""
+"""Above this number of transactions in one batch, the time to complete them becomes noticeable."""
 
 _warned_of: set[str] = set()
 
@@ -24,8 +24,8 @@ _warned_of: set[str] = set()
 def configure_worker_logging() -> None:
     """Make the log of this Spark worker process visible: logging is not configured there, so INFO would be lost.
 
-    What the process writes to stderr appears in the log of the driver or executor. If
-    `spark.sql.pyspark.worker.logging` captures the log of workers, Spark has added a handler, which is then used.
+    Its stderr appears in the log of the driver or executor. If `spark.sql.pyspark.worker.logging` captures the log of
+    workers, Spark has added a handler, which is then used.
     """
     if log.level == logging.NOTSET:
         log.setLevel(logging.INFO)
@@ -38,7 +38,7 @@ def configure_worker_logging() -> None:
 def log_batch(
     sink_id: str, query_id: str | None, batch_id: int, results: Sequence[TaskResult], summary: CommitSummary
 ) -> None:
-    """Log the line of a batch that was committed."""
+    """Log the line of a committed batch."""
     skipped = bool(results) and all(result.outcome is TaskOutcome.SKIPPED for result in results)
     times = summary.times
     prepared = [result for result in results if result.outcome is TaskOutcome.PREPARED]
@@ -65,9 +65,9 @@ def log_batch(
 
 
 def log_completed(batches: Sequence[BatchInDoubt], tally: Tally, complete_s: float, *, has_table: bool) -> None:
-    """Log a line for each batch that an earlier driver had decided, and a plan has completed.
+    """Log a line for each batch that an earlier driver decided and a plan completed.
 
-    `has_table`: whether the sink has a table, to which each row goes that is a record.
+    `has_table`: whether the sink has a table that gets a row for every record.
     """
     for row, age_ms in batches:
         batch = BatchName(row.query_id, row.batch_id)

@@ -1,4 +1,4 @@
-"""Make calls to Kafka for many claims at once, from a thread, within a time limit; and what their errors mean."""
+"""Make the Kafka calls of many claims at once, from a thread and within a time limit; classify their errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spark_sink.errors import SinkError
 
 
 class OfClaim(Protocol):
-    """Something about one claim."""
+    """An item that belongs to one claim."""
 
     @property
     def claim(self) -> Claim: ...
@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 
 
 class AskAgainError(SinkError):
-    """What is known of a transaction does not fit its row any more, so that both have to be read again."""
+    """The known state of a transaction no longer fits its row: read both again."""
 
 
 class Calls:
@@ -51,7 +51,7 @@ class Calls:
     async def each(
         self, given: Sequence[_Given], call: Callable[[_Given], Awaitable[_Result | Ended]]
     ) -> list[_Result | Ended]:
-        """Call `call` for each, in order; begin none once the time is over."""
+        """Call `call` for each, in order; begin no call after the time limit."""
         room = asyncio.Semaphore(self._parallelism)
         deadline_s = self.deadline_s()
 
@@ -62,11 +62,11 @@ class Calls:
         return await asyncio.gather(*map(one, given))
 
     def deadline_s(self) -> float:
-        """Return when the time of a step that begins now is over."""
+        """Return the time limit of a step that begins now."""
         return time.monotonic() + self.step_timeout_ms / 1000
 
     def not_tried(self) -> Ended:
-        """Return the ending of a claim for which there was no time."""
+        """Return the ending of a claim that was not tried for lack of time."""
         return ended_by(
             KafkaTimeoutError(
                 f"not tried: the transactions before it took longer than kafka.max.block.ms={self.step_timeout_ms}; "
@@ -89,7 +89,7 @@ def ended_by(error: DualWriteError) -> Ended:
 
 
 def as_described(error: PreparedTransactionLost) -> PreparedTransactionLost:
-    """Return what Kafka says, without the error's advice, which is for producers and the writers of dual writes."""
+    """Return the error with Kafka's description only, without its advice, which is for producers and dual writes."""
     pair = f"{error.described_producer_id}:{error.described_producer_epoch}"
     return error.reworded(
         f"Kafka describes the transactional id {error.transactional_id!r} as {error.described_state} at {pair}, so "
@@ -98,7 +98,7 @@ def as_described(error: PreparedTransactionLost) -> PreparedTransactionLost:
 
 
 def may_retry(ended: Ended) -> bool:
-    """Return whether another process has intervened, or the outcome is unknown, which the next owner finds out."""
+    """Return whether another process has intervened, or the outcome is unknown; the next owner finds it out."""
     return isinstance(ended.error, FencedError | OutcomeUnknown | AskAgainError)
 
 

@@ -1,9 +1,9 @@
 """Read a query's checkpoint: the id of the query, and a digest of the input of a batch.
 
 Spark gives neither to the planner and the committer of a sink, but they run beside the driver, which writes the
-checkpoint. `find_checkpoint` knows the places. A sink that cannot read the checkpoint works without it: it then takes
-the id of the query from the tasks, and refuses to skip a batch that was decided before, because an older checkpoint may
-have been restored.
+checkpoint. `find_checkpoint` knows the places. Without a readable checkpoint the sink still works: it takes the id of
+the query from the tasks, and refuses to skip a batch that was decided before, because an older checkpoint may have been
+restored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from spark_sink.errors import SinkOptionError
 _log = logging.getLogger("spark_sink")
 
 _TEMPORARY: Final = "temporary-"
-"""How the directory begins that Spark makes for a query without any checkpoint, in the directory of the JVM."""
+"""Prefix of the temporary directory that Spark makes for a query without a checkpoint location."""
 
 
 class Checkpoint:
@@ -35,7 +35,7 @@ class Checkpoint:
 
     @property
     def location(self) -> str | None:
-        """Where the checkpoint is; None if that is not known."""
+        """Location of the checkpoint; None if unknown."""
         return self._location
 
     def query_id(self) -> str | None:
@@ -53,7 +53,7 @@ class Checkpoint:
             return None
 
     def offsets_digest(self, batch_id: int) -> str | None:
-        """Return a digest of what Spark recorded about the input of a batch before it began.
+        """Return a digest of the offsets that Spark recorded for a batch before it began.
 
         None if the checkpoint cannot be read. The digest covers the whole entry with its timestamp, because sources
         such as files record only a counter, which is the same for other input. Spark writes the entry once, and a
@@ -63,7 +63,7 @@ class Checkpoint:
         return None if content is None else hashlib.sha256(content).hexdigest()
 
     def is_inside_batch(self) -> bool | None:
-        """Return whether a batch is recorded and not finished, as it is from before its plan until after its commit.
+        """Return whether a batch is recorded and unfinished, as it is from before its plan until after its commit.
 
         None if the checkpoint cannot be read.
         """
@@ -95,10 +95,10 @@ class Checkpoint:
 
 
 def find_checkpoint(option: str | None, root: str | None, query_name: str | None, query_id: str) -> Checkpoint:
-    """Return the checkpoint of a query, wherever Spark keeps it; one without a location if it is not found.
+    """Return the checkpoint of a query, or one without a location if it is not found.
 
-    As Spark chooses: `option` of the writer; else below `root`, the session's setting, a directory named after the
-    query or, without a name, with a random name; else a temporary one. The last three are recognised by the query's id.
+    Follows Spark's own choice: `option` of the writer; else, below `root` (a session setting), a directory named after
+    the query or, without a name, randomly; else a temporary one. The last three are recognised by the query's id.
     """
     if option is not None:
         return Checkpoint(option)
@@ -173,7 +173,7 @@ def _file_system(location: str) -> tuple[Any, str]:
 
 
 class _ArrowFileSystem:
-    """A file system of pyarrow with the methods of fsspec's that are used here."""
+    """A pyarrow file system with the fsspec methods that are used here."""
 
     def __init__(self, file_system: Any) -> None:
         self._file_system = file_system
@@ -199,6 +199,6 @@ def _arrow_file_system(location: str) -> tuple[_ArrowFileSystem, str]:
 
 @lru_cache
 def _arrow_root(root: str) -> tuple[Any, str]:
-    """Return pyarrow's file system of a bucket or a name node, and its path there. Connecting takes time: once."""
+    """Return pyarrow's file system of a bucket or a name node, and its path there. Cached: connecting takes time."""
     found: tuple[Any, str] = import_module("pyarrow.fs").FileSystem.from_uri(root)
     return found

@@ -1,12 +1,12 @@
 """Phase two: commit or abort the transactions of a batch in parallel, with `dualwrite.AsyncProducer`.
 
-First what is decided is committed by its pair, with one request each: most batches need no more. For the rest, first
-every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing it in
-several processes at once, gives the same result: Kafka lets only the last process that took an id over complete the
-transaction, and reports a transaction that is already completed.
+First the decided transactions are committed by their pairs, with one request each: most batches need no more. For the
+rest, first every id is taken over, then the rows are read once, then everything is completed. Repeating this, or doing
+it in several processes at once, gives the same result: Kafka lets only the last process that took an id over complete
+the transaction, and reports a transaction that is already completed.
 
-Where the coordinator does not describe a transaction that is to be committed as open or committed, the log is read
-(`dualwrite/recipes/core/republish.py`), and what Kafka has aborted is published again (`repair.py`).
+If the coordinator does not describe a transaction that is to be committed as open or committed, the log is read
+(`dualwrite/recipes/core/republish.py`), and a transaction that Kafka has aborted is published again (`repair.py`).
 
 Compared with threads that each have a blocking `Producer`, over open connections: 2 ms instead of 4 ms for 2 claims,
 30 ms instead of 45 ms for 50.
@@ -36,10 +36,10 @@ _NOTHING: Final = PreparedTxnState()
 _ONGOING: Final = "Ongoing"
 
 _TRIES: Final = 3
-"""A process that was suspended may take an id over between the two steps, find that it is not its own, and leave it."""
+"""A suspended process may take an id over between the two steps, find that it is not its own, and leave it."""
 
 _FORESEE_MS: Final = 5_000
-"""How long the log is read for a report that changes nothing."""
+"""Time limit for reading the log in a report that changes nothing."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class _Wanted(NamedTuple):
 
 
 class _Judged(NamedTuple):
-    """A claim with the fate of its transaction; None if it is to be aborted, whatever became of it."""
+    """A claim with the fate of its transaction; None if it is to be aborted in any case."""
 
     claim: Claim
     producer: AsyncParticipantProducer
@@ -88,10 +88,11 @@ class Completion:
         self._repairs = Repairs(self._calls, pause)
 
     def end(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
-        """See `SinkKafka.end`. An exception of `rows.still_wanted` is passed on, and nothing is completed after it.
+        """See `SinkKafka.end`. An exception of `rows.still_wanted` is passed on, and completes nothing after it.
 
-        If another process has taken over some of the ids, or has changed their rows, these are read again, before and
-        after the ids are taken over once more: they may belong to another attempt by now, which must not be disturbed.
+        If another process has taken over some of the ids, or has changed their rows, the rows are read again, before
+        and after the ids are taken over once more: an id may belong to another attempt by now, which must not be
+        disturbed.
         """
         endings = self._by_pair(claims, rows)
         endings |= self._try([claim for claim in claims if claim.attempt_id not in endings], rows)
@@ -112,10 +113,10 @@ class Completion:
             return await admin.describe_transactions(ids, timeout_ms=self._calls.step_timeout_ms)
 
     def foresee(self, claim: Claim, row: Prepared) -> Judgement:
-        """Return what the log says about a transaction that is to be committed. Changes nothing.
+        """Return the fate, by the log, of a transaction that is to be committed. Changes nothing.
 
-        Neither is the id taken over nor its coordinator asked: call it for a transaction that is not open. Raises the
-        errors of a producer, and ValueError for an unreadable manifest.
+        Call it for a transaction that is not open: the id is not taken over, and its coordinator is not asked. Raises
+        the errors of a producer, and ValueError for an unreadable manifest.
         """
         return wait_for(self._foresee(claim, row))
 
@@ -127,10 +128,11 @@ class Completion:
             await release([producer])
 
     def _by_pair(self, claims: Sequence[Claim], rows: ClaimRows) -> dict[str, Ended]:
-        """Commit what can be committed by its pair alone; return the endings of what was.
+        """Commit the transactions that their pairs alone can commit; return the endings of these claims.
 
-        That is one request for each transaction, whoever has the id by now. It is refused if the transaction is not
-        open any more, or if a process has taken the id over since (with KeepPreparedTxn, for example).
+        It takes one request for each transaction, and works if another process has the id by now. Kafka refuses it if
+        the transaction is not open any more, or if a process has taken the id over since (with KeepPreparedTxn, for
+        example).
         """
         decided = [claim for claim in claims if claim.verdict is Verdict.COMMIT]
         current = rows.still_wanted([claim.attempt_id for claim in decided]) if decided else {}
@@ -216,7 +218,7 @@ class Completion:
     # ---- judging --------------------------------------------------------------------------------------------
 
     async def _judge(self, wanted: _Wanted) -> _Judged | Ended:
-        """Find out what became of a transaction. Nothing is changed."""
+        """Find the fate of a transaction. Changes nothing."""
         claim, producer, row = wanted
         if claim.verdict is Verdict.ABORT:
             if _is_used_later(producer, row):
@@ -225,7 +227,7 @@ class Completion:
                 return ended_by(_went_back(claim, row))
             return _Judged(claim, producer, None)
         if row.state != claim.prepared_state and not producer.coordinator_knows(row.state):
-            # The coordinator may have been asked before that transaction existed: it would look as if it were lost.
+            # The coordinator may have been asked before that transaction existed, and would make it look lost.
             return ended_by(AskAgainError(f"the row of attempt {claim.attempt_id} has changed to {row.state}"))
         try:
             judgement = await judge(producer, row.state, row.manifest, self._calls.step_timeout_ms)
@@ -239,9 +241,10 @@ class Completion:
         return _Judged(claim, producer, judgement)
 
     async def _is_committed(self, producer: AsyncParticipantProducer, row: Prepared) -> bool:
-        """Return whether Kafka is known to have committed the transaction; what nobody knows does not hinder an abort.
+        """Return whether Kafka is known to have committed the transaction; an unknown fate does not hinder an abort.
 
-        Only COMMITTING rows are committed, and none of them becomes another. So the store has lost that row.
+        Only transactions of COMMITTING rows are committed, and that status never becomes ABORTING: so the store has
+        lost that row.
         """
         if row.state.is_empty or row.state == producer.prepared_txn_state or producer.coordinator_aborted(row.state):
             return False
@@ -314,7 +317,7 @@ def _went_back(claim: Claim, row: Prepared) -> StoreWentBackError:
 def _is_used_later(producer: AsyncParticipantProducer, row: Prepared) -> bool:
     """Return whether another transaction than the row's is open under the id.
 
-    No id is leased again before its row is recorded as ABORTED, so the store has forgotten that it was.
+    An id is leased again only after its row is recorded as ABORTED, so the store has forgotten that it was.
     """
     found = producer.prepared_txn_state
     return not row.state.is_empty and not found.is_empty and found != row.state
@@ -330,7 +333,7 @@ def _forgot(claim: Claim, row: Prepared, found: PreparedTxnState) -> StoreWentBa
 
 
 def _lost(claim: Claim, judgement: Judgement, error: DualWriteError) -> Ended:
-    """Return the ending of a transaction that was aborted by what the coordinator says."""
+    """Return the ending of a transaction that the coordinator reports as aborted."""
     if judgement.fate is Fate.KNOWN:  # it was aborted since the coordinator was asked first
         return ended_by(AskAgainError(str(error)))
     if judgement.fate is Fate.UNREADABLE:
@@ -345,7 +348,7 @@ def _lost(claim: Claim, judgement: Judgement, error: DualWriteError) -> Ended:
 
 
 def _log_commit(claim: Claim, judgement: Judgement) -> None:
-    """Log a commit, and if nothing proves it, that there is no proof."""
+    """Log a commit, and log it as an error if there is no proof for it."""
     if judgement.fate is Fate.UNREADABLE:
         _log.error(_NOT_READABLE, claim.transactional_id, judgement.row, judgement.error)
     elif judgement.gone:

@@ -1,7 +1,7 @@
-"""FINISH: complete in Kafka what the store has decided, with retries.
+"""FINISH: complete the decided and condemned transactions in Kafka, with retries.
 
-The order matters: first Kafka, then the store. After a crash in between, the same transactions are completed again.
-Kafka then responds as it did before, because their transactional ids stay leased until the store has the result.
+The order matters: first Kafka, then the store. After a crash in between, the same transactions are completed again,
+and Kafka responds as it did before, because their transactional ids stay leased until the store has the result.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Tally:
     unfinished: int
     """Claims without a required verdict that could not be completed; the next plan completes them."""
     committed_of: Mapping[BatchName, int]
-    """The same by batch; 0 for one that has none."""
+    """`committed` by batch; 0 for a batch without committed transactions."""
     repaired_of: Mapping[BatchName, int]
 
 
@@ -58,7 +58,7 @@ class CommitSummary:
     committed: int
     """Kafka transactions that this call committed."""
     repaired: int
-    """How many of them Kafka had aborted, so that their records were published again."""
+    """How many of them were published again, because Kafka had aborted them."""
     aborted: int
     """Kafka transactions that this call aborted."""
     unfinished: int
@@ -78,7 +78,7 @@ class StoredClaims:
         self._sink_id = sink_id
         self._wanted = {claim.attempt_id: claim.verdict for claim in claims}
         self._durable = {claim.attempt_id: {claim.prepared_state} for claim in claims}
-        """The prepared states that these rows are known to have had durably: Kafka may be told of them."""
+        """The prepared states that these rows had durably, so that Kafka may be told of them."""
         self._pause = pause
 
     def still_wanted(self, attempt_ids: Collection[str]) -> Mapping[str, Prepared]:
@@ -126,10 +126,10 @@ class Finisher:
     def finish(
         self, claims: Sequence[Claim] | None, verdicts: Collection[Verdict], *, required: Collection[Verdict]
     ) -> Tally:
-        """Complete `claims` (None: those in the store), then retry what is left in the store with these verdicts.
+        """Complete `claims` (None: those in the store), then retry the claims left in the store with these verdicts.
 
         Raises BatchLostError, StoreWentBackError, and SinkError if a claim with a required verdict is left after the
-        last retry. What was completed stays completed.
+        last retry. Completed transactions stay completed.
         """
         waits = waits_s(self._retries)
         committed: Counter[BatchName] = Counter()
@@ -166,7 +166,7 @@ class Finisher:
     def _left(
         self, claims: Sequence[Claim], ended: Mapping[str, Ended], verdicts: Collection[Verdict]
     ) -> Sequence[Claim]:
-        """Return what still has to be completed; reads the store only if something was left."""
+        """Return the claims still to be completed; reads the store only if there are any."""
         if len(ended) == len(claims) and all(end.ending in _OVER for end in ended.values()):
             return ()
         try:
@@ -175,7 +175,7 @@ class Finisher:
             return claims  # the next try drops those that no longer have the same verdict
 
     def _raise_what_stops(self, claims: Sequence[Claim], ended: Mapping[str, Ended]) -> None:
-        """Raise BatchLostError or StoreWentBackError, with what an operator has to do, for what no retry changes."""
+        """Raise BatchLostError or StoreWentBackError, with advice to operators, for an ending that no retry changes."""
         stopped = [(claim, ended[claim.attempt_id]) for claim in claims if claim.attempt_id in ended]
         for claim, end in stopped:
             if end.ending is Ending.LOST:
@@ -212,7 +212,7 @@ def _batch_of(claim: Claim) -> BatchName:
 
 
 def advice_if_lost(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
-    """Return what an operator has to do about a lost batch."""
+    """Return an operator's next steps after a lost batch."""
     return (
         "write the lost records again by other means, then run "
         f"{commands.acknowledge_lost(sink_id, *batch, schema=store.schema)}"
@@ -220,7 +220,7 @@ def advice_if_lost(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
 
 
 def advice_if_it_went_back(store: ClaimStore, sink_id: str, batch: BatchName) -> str:
-    """Return what an operator has to do about a batch whose decision the store has lost."""
+    """Return an operator's next steps after the store has lost the decision of a batch."""
     return (
         f"bring the newer {store.medium} back; or accept the second copy in Kafka, and run "
         f"{commands.acknowledge_lost(sink_id, *batch, schema=store.schema)}"

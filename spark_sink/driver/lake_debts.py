@@ -1,6 +1,6 @@
-"""What a sink owes to a Delta or Iceberg table, paid by its driver: at a plan, and after a decision.
+"""Add the decided batches of a sink to its Delta or Iceberg table: at a plan, and after a decision.
 
-Also where the options name no such table any more: what was decided for one is owed to it.
+This also works where the options name no such table any more: the batches that were decided for one stay owed to it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("spark_sink")
 
 
 class LakeDebts:
-    """The debts of one sink. The modules for such tables are loaded only if there is one."""
+    """The owed batches of one sink. The modules for Delta and Iceberg are loaded only if there are any."""
 
     def __init__(self, sink_id: str, store: SinkStore, pause: Pause, sleep: Callable[[float], None]) -> None:
         self._sink_id = sink_id
@@ -31,24 +31,24 @@ class LakeDebts:
 
     @cached_property
     def publisher(self) -> Publisher:
-        """Publishes what is owed."""
+        """Publishes the owed batches."""
         from spark_sink.lake.publishing import Publisher
 
         schema = self._store.schema
         return Publisher(self._sink_id, self._store.lake, schema=schema, pause=self._pause, sleep=self._sleep)
 
     def settle(self) -> None:
-        """Pay, and delete the files of what is condemned. Raises what `pay` does."""
+        """Publish the owed batches, and delete the files of condemned attempts. Raises as `pay` does."""
         if self._store.lake.row(self._sink_id) is not None:
             self.pay()
             self._clean()
 
     def pay(self) -> None:
-        """Publish what is owed. Raises what `Publisher.publish` does; then it stays owed."""
+        """Publish the owed batches. Raises as `Publisher.publish` does; then they stay owed."""
         self.publisher.publish()
 
     def try_to_pay(self) -> None:
-        """Do the same; log what went wrong, so that an error before it is raised."""
+        """Do the same, but log a failure, so that the error that came before it is raised."""
         try:
             self.pay()
         except Exception:

@@ -1,4 +1,4 @@
-"""The open transactions of a sink, as the brokers describe them; and their end, by their own pairs."""
+"""List the open transactions of a sink at the brokers, and end them by their own pairs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OpenTransaction:
 
     @property
     def is_undecided(self) -> bool:
-        """Whether the coordinator still waits to be told how it ends."""
+        """Whether the coordinator has not been told yet how the transaction ends."""
         return self.state == _ONGOING
 
 
@@ -39,13 +39,13 @@ class OpenTransactions:
     """Reads open transactions, and ends them. `unseen` collects sentences about brokers that could not be queried."""
 
     def __init__(self, admin: TransactionAdmin, *, now_ms: Callable[[], int], timeout_ms: int | None = None) -> None:
-        """`timeout_ms` limits each call; None: what the admin client was made with."""
+        """`timeout_ms` limits each call; None: the timeout of the admin client."""
         self._admin = admin
         self._now_ms = now_ms
         self._timeout_ms = timeout_ms
 
     def of_sink(self, sink_id: str, unseen: list[str]) -> dict[str, OpenTransaction]:
-        """Return the open transactions with ids of this sink, and not of another whose id begins with this sink's."""
+        """Return the open transactions of this sink, without those of a sink whose id begins with this sink's."""
         prefix = f"{sink_id}-"
         listed = _partial_response(
             lambda: self._admin.transactions_of_prefix(prefix, timeout_ms=self._timeout_ms), unseen
@@ -63,7 +63,7 @@ class OpenTransactions:
         return {each: self._opened(found) for each, found in described.items() if found and found.state in _OPEN_STATES}
 
     def end(self, pairs: Mapping[str, str], *, commit: bool) -> set[str]:
-        """Commit or abort transactions, by transactional id, each only if it has this pair; return which were ended."""
+        """Commit or abort each transaction, by id, if it still has this pair; return the ids that were ended."""
         if not pairs:
             return set()
         prepared = {each: PreparedTxnState(pair) for each, pair in pairs.items()}
@@ -73,7 +73,7 @@ class OpenTransactions:
         return aborted | {each for each in pairs.keys() - aborted if self._terminated(each, pairs[each])}
 
     def _terminated(self, transactional_id: str, pair: str) -> bool:
-        """Abort a transaction that a process has taken over and kept, so that its pair ends nothing (KIP-939)."""
+        """Abort a transaction that a process has taken over and kept, so that its pair cannot end it (KIP-939)."""
         still = self.described([transactional_id], []).get(transactional_id)
         if still is None or not still.is_undecided or still.pair != pair:
             return False
@@ -95,12 +95,12 @@ class OpenTransactions:
 
 
 def is_of_sink(sink_id: str, transactional_id: str) -> bool:
-    """Return whether a task of this sink may have leased the id: no sink has a `-` in its name."""
+    """Return whether a task of this sink may have leased the id. A sink's name never has a `-`."""
     return re.fullmatch(rf"{re.escape(sink_id)}-[0-9]{{1,9}}-[0-9]{{1,9}}", transactional_id) is not None
 
 
 def _partial_response(ask: Callable[[], ResponseT], unseen: list[str]) -> ResponseT:
-    """Return the response as far as it is complete; add a sentence to `unseen` for each broker without one."""
+    """Return the response as far as it is complete; add a sentence to `unseen` for each broker that did not respond."""
     try:
         return ask()
     except IncompleteAnswerError as error:

@@ -1,12 +1,12 @@
-"""Orphans: open transactions with an id of the sink, of which the commit store has no live attempt.
+"""Orphans: open transactions with an id of the sink that belongs to no live attempt in the commit store.
 
-They come from a store that was lost, replaced or restored to an older state; or from another program that uses such an
-id. Nobody ends them, and they hold read_committed readers back: with two-phase commit, for ever.
+They come from a store that was lost, replaced or restored to an older state, or from another program that uses such an
+id. Nothing ends them, and they hold read_committed readers back: with two-phase commit, for ever.
 
-What the store knows by its pair is ended as it was decided. Of the rest only the lost rows knew whether it is decided,
-so an operator has to order its abort. Whoever lists orphans first retires their ids, under the lock of the sink's row.
-So no task leases one of them afterwards, and would end what it finds there; and a task that has leased one before has a
-live attempt, so that it is no orphan. A transaction is ended by its own pair, which ends no other one.
+An orphan whose pair the store knows is ended as it was decided. For the others only the lost rows knew the decision, so
+an operator has to order their abort. `end` first retires the ids of the orphans, under the lock of the sink's row. So
+no task leases one of them afterwards and ends the transaction it finds there; and a task that leased one before has a
+live attempt, so its transaction is no orphan. A transaction is ended by its own pair, which ends no other one.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ORPHAN_MIN_AGE_MS: Final = 60_000
-"""What is younger may belong to a producer that is running."""
+"""A younger transaction may belong to a running producer."""
 
 _SHOWN: Final = 20
 
 
 class OrphanEnd(StrEnum):
-    """What is done about an orphan."""
+    """How an orphan is treated."""
 
     COMMIT = "commit"
     ABORT = "abort"
@@ -49,10 +49,10 @@ class OrphanEnd(StrEnum):
 def decide(
     known: AttemptStatus | None, *, is_undecided: bool, age_ms: int, may_abort: bool, min_age_ms: int
 ) -> OrphanEnd:
-    """Return what to do about an orphan.
+    """Choose how to treat an orphan.
 
-    `known` is the status of the attempt that has its id and its pair; None: there is none. `is_undecided`: the
-    coordinator waits to be told the end. `may_abort`: an operator has ordered to abort what is not known.
+    `known`: status of the attempt with its id and its pair; None if there is none. `is_undecided`: the coordinator has
+    not been told the end. `may_abort`: an operator has ordered the abort of unknown orphans.
     """
     if not is_undecided:
         return OrphanEnd.YOUNG  # the coordinator is ending it
@@ -76,7 +76,7 @@ _AS_KNOWN: Final[Mapping[AttemptStatus, OrphanEnd]] = {
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """An orphan, and what was done about it, or is to be done."""
+    """An orphan, and its planned or finished treatment."""
 
     found: OpenTransaction
     end: OrphanEnd
@@ -106,7 +106,7 @@ class Orphans:
         self._min_age_ms = min_age_ms
 
     def judge(self, sink_id: str, found: Sequence[OpenTransaction], *, may_abort: bool) -> list[Orphan]:
-        """Return what `end` would do with those of these transactions that are orphans. Changes nothing."""
+        """Return the planned treatment of the orphans among these transactions. Changes nothing."""
         known = self._store.orphans(sink_id, {each.transactional_id: each.pair for each in found})
         return [
             self._judged(each, known[each.transactional_id], may_abort=may_abort)
@@ -117,14 +117,14 @@ class Orphans:
     def end(
         self, sink_id: str, found: Sequence[OpenTransaction], unseen: list[str], *, may_abort: bool
     ) -> list[Orphan]:
-        """Retire the ids of the orphans among these open transactions, and end those of which it is known how.
+        """Retire the ids of the orphans among these open transactions, and end the orphans whose decision is known.
 
-        The others only if `may_abort`, and if they are old enough. Raises SinkError for a sink that the store does not
-        have, and the errors of Kafka and of the database.
+        Ends the others only if `may_abort`, and if they are old enough. Raises SinkError for a sink that the store does
+        not have, and the errors of Kafka and of the database.
         """
         known = self._store.retire_orphans(sink_id, {each.transactional_id: each.pair for each in found})
-        # A row exists until its transaction is completed. So what was open before the store was asked, and is open with
-        # the same pair now, had no live attempt in between.
+        # A row exists until its transaction is completed. So a transaction that was open before the store was read, and
+        # is open with the same pair now, had no live attempt in between.
         still = self._kafka.described(list(known), unseen)
         orphans = [
             self._judged(still[each.transactional_id], known[each.transactional_id], may_abort=may_abort)
@@ -187,11 +187,11 @@ class OrphanWatch:
         self._warned: set[str] = set()
 
     def look(self, generation: int | None) -> None:
-        """Warn of orphans, and end those that may be ended; before the first task of this generation leases an id.
+        """Warn of orphans, and end those that may be ended, before the first task of this generation leases an id.
 
-        Once for a driver that plans one generation after the other: a gap shows that a batch was given up, that another
-        driver has planned, or that the store went back. Raises the errors of the database. What Kafka refuses is only
-        warned of, once: it does not hinder the batch.
+        Looks once for a driver that plans one generation after the other. A gap shows that a batch was given up, that
+        another driver has planned, or that the store went back. Raises the errors of the database. An error of Kafka
+        does not hinder the batch: it is only logged, once.
         """
         if generation is None:
             return

@@ -21,7 +21,7 @@ class PhaseTimes:
 
 
 class PhaseClock:
-    """Measures the phases from the beginning of COMMIT on; the results of the tasks tell those before."""
+    """Measures the phases from the beginning of COMMIT on; the results of the tasks give the earlier ones."""
 
     def __init__(self, results: Sequence[TaskResult]) -> None:
         self._since_s = time.perf_counter()

@@ -1,8 +1,8 @@
 """PLAN, WRITE, COMMIT, ABORT and FINISH of a batch, without Spark.
 
 The three processes of a query run them: the planner PLAN, a task worker WRITE, the committer COMMIT or ABORT. PLAN,
-COMMIT and ABORT each end with FINISH. A process may die between any two statements, and may be suspended between them
-for any time. The next PLAN cleans up what it leaves.
+COMMIT and ABORT each end with FINISH. A process may die between any two statements, or be suspended there for any time.
+The next PLAN cleans up after it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 SqlFn = Callable[["sa.Connection", int], object]
-"""A function of the caller's that runs in the transaction of the decision; its second argument is the batch id."""
+"""A user's function that runs in the transaction of the decision; its second argument is the batch id."""
 
 _PRUNE_EVERY: Final = 16
 """Generations between two prunings, so that retention costs little. Up to as many more batches are kept."""
@@ -80,7 +80,7 @@ class Sink:
 
     @classmethod
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
-        """Open the sink with what this process keeps of the commit store. Connections to Kafka are made when needed.
+        """Open the sink with the commit store of this process. Connects to Kafka when needed.
 
         Raises SinkOptionError.
         """
@@ -105,8 +105,8 @@ class Sink:
     def plan(self, schema: pa.Schema, *, query_id: str | None, batch_id: int | None = None) -> Plan:
         """Fence older drivers, complete the transactions they left, and return the fencing token for one batch.
 
-        What can be refused is refused before anybody is fenced. So a query whose id is not known here fences nobody
-        until its first task has told it, and neither does a batch job, given with its `batch_id`, that is decided.
+        Refusals come before older drivers are fenced. So a query whose id is not known here fences no driver until its
+        first task has reported the id, and a decided batch job, given with its `batch_id`, fences none at all.
 
         Raises SinkOptionError, UnsafeDatabaseError, CheckpointMismatchError, BatchLostError, StoreUnavailableError, and
         SinkError if a transaction could not be completed in Kafka. Then the batch has not begun.
@@ -129,7 +129,7 @@ class Sink:
     def _begin_generation(
         self, schema: pa.Schema, query_id: str | None, batch_id: int | None, suited: list[FilePlan]
     ) -> Planned:
-        """Begin a generation; `suited` gets what tasks are to write, if there is a table of files."""
+        """Begin a generation; append the plan of the tasks' files to `suited` if there is a table of files."""
         table, lake = self._table, self._lake
 
         def beforehand(engine: sa.Engine) -> None:
@@ -195,9 +195,9 @@ class Sink:
         `sql_fn(connection, batch_id)` runs in the transaction of the decision, and again if a deadlock undid that.
 
         Raises SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, StoreUnavailableError, SinkError and
-        what `sql_fn` raises; then nothing is decided. Raises BatchLostError, and SinkError if Kafka did not complete a
-        transaction; then the batch is decided and the next plan continues. Raises DecisionUnknownError if only the next
-        plan can find out whether the batch is decided.
+        the errors of `sql_fn`; then nothing is decided. Raises BatchLostError, and SinkError if Kafka did not complete
+        a transaction; then the batch is decided and the next plan continues. Raises DecisionUnknownError if only the
+        next plan can find out whether the batch is decided.
         """
         if sql_fn is not None:
             self.check_runs_sql()
@@ -243,14 +243,14 @@ class Sink:
         return tally
 
     def check_runs_sql(self) -> None:
-        """Raise SinkOptionError if the commit store has no transactions in which a function of the caller could run."""
+        """Raise SinkOptionError if the commit store has no transactions that could run a function of the user."""
         if not self._store.runs_sql:
             raise SinkOptionError(NO_SQL)
 
     def _check_still_prepared(self, decision: Decision, results: Sequence[TaskResult]) -> None:
-        """Raise SinkError if Kafka has aborted a winner already, where it does that after a time.
+        """Raise SinkError if Kafka has aborted a winner already, as brokers without two-phase commit do after a time.
 
-        Between this and phase two it may still abort one, which is then published again if the log has it.
+        Between this check and phase two it may still abort one, which is then published again from the log.
         """
         bounded = [each.attempt_id for each in results if each.is_bounded and each.attempt_id is not None]
         prepared = self._store.prepared_states(bounded) if bounded else {}
@@ -353,8 +353,8 @@ class Sink:
     ) -> None:
         """Give up an undecided batch; leave a decided one alone. Never raises, which would hide the first error.
 
-        Without results, query id and `generation` are needed to find what this driver has planned. Without them the
-        next plan cleans up: what is there may belong to another driver, which has taken over since.
+        Without results, the query id and `generation` identify the attempts of this driver. Without them too, the next
+        plan cleans up, because the attempts may belong to another driver that has taken over since.
         """
         given = query_id or next((result.query_id for result in results), None)
         planned = {result.generation for result in results} or {generation}
@@ -379,7 +379,7 @@ class Sink:
         self._finish(None, (Verdict.ABORT,), required=())
 
     def finish(self) -> CommitSummary:
-        """Complete in Kafka what is decided or condemned. May run at any time, twice, or in two processes at once.
+        """Complete decided and condemned transactions in Kafka. May run any time, twice, or in two processes at once.
 
         Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """

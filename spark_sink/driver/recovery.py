@@ -10,8 +10,8 @@ The store's row decides, as it does for the sink itself: recovery commits COMMIT
 which any number of processes may do at once, and repeatedly. Ages do not matter for that; they only keep recovery from
 doing the work of a process that is about to do it. An undecided attempt (OPEN, PREPARED) belongs to its application:
 recovery aborts it only if an operator has named the sink as one whose application is gone, and no fact contradicts.
-A decided transaction that Kafka has aborted is published again, as the sink does itself, and what is decided for a
-Delta or Iceberg table is added to it. A transaction without a row is aborted only if an operator has named its sink for
+A decided transaction that Kafka has aborted is published again, and decided batches are added to their Delta or Iceberg
+table, both as the sink does itself. A transaction without a row is aborted only if an operator has named its sink for
 that (`orphans.py`).
 """
 
@@ -49,15 +49,15 @@ _log = logging.getLogger("spark_sink")
 DEFAULT_MIN_AGE_MS: Final = 60_000
 
 
-# ---- what to do: pure ---------------------------------------------------------------------------------------------
+# ---- choosing actions: pure ---------------------------------------------------------------------------------------
 
 
 class Action(StrEnum):
-    """What recovery does about an attempt, or why it does nothing."""
+    """The action of recovery for an attempt, or the reason for none."""
 
     COMMIT = "commit"
     REPAIR = "repair"
-    """It is to be committed, and Kafka has aborted it: its records, which the log has, are published again."""
+    """It is to be committed, but Kafka has aborted it: its records are published again from the log."""
     ABORT = "abort"
     PUBLISH = "publish"
     """Its files are to be added to the Delta or Iceberg table."""
@@ -71,7 +71,7 @@ class Action(StrEnum):
 
 
 CHANGES: Final = frozenset({Action.COMMIT, Action.REPAIR, Action.ABORT, Action.PUBLISH, Action.CONDEMN})
-"""The actions that change something."""
+"""The actions that make changes."""
 
 NEEDS_OPERATOR: Final = frozenset({Action.UNDECIDED, Action.NO_ROW, Action.LOST, Action.FAILED})
 """The actions that change nothing and need an operator."""
@@ -91,7 +91,7 @@ class Facts:
 
 
 def decide(facts: Facts, *, min_age_ms: int) -> Action:
-    """Return what to do about a live attempt."""
+    """Choose the action for a live attempt."""
     decided = _BY_ROW.get(facts.status)
     if decided is not None:
         return Action.YOUNG if facts.age_ms < min_age_ms else decided
@@ -127,7 +127,7 @@ class Found:
     age_ms: int
     error: str | None = None
     advice: str | None = None
-    """What an operator has to do, where no retry helps."""
+    """An operator's next steps, where no retry helps."""
 
     @property
     def is_left(self) -> bool:
@@ -145,7 +145,7 @@ class FoundOwed:
     age_ms: int
     error: str | None = None
     advice: str | None = None
-    """What an operator has to do, where no retry helps."""
+    """An operator's next steps, where no retry helps."""
 
     @property
     def is_left(self) -> bool:
@@ -155,7 +155,7 @@ class FoundOwed:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """The result of one round over `sinks` sinks. `unseen` says what could not be queried."""
+    """The result of one round over `sinks` sinks. `unseen` has sentences about sinks and brokers it could not query."""
 
     found: tuple[Found, ...]
     sinks: int
@@ -165,7 +165,7 @@ class RecoveryReport:
 
     @property
     def all(self) -> tuple[Found | FoundOwed, ...]:
-        """Transactions, and what tables of files are owed."""
+        """Transactions, and batches owed to tables of files."""
         return self.found + self.owed
 
     @property
@@ -192,7 +192,7 @@ class SinkRecovery:
     """Finds the open transactions of some sinks, or of all in the store, and completes them as the store has decided.
 
     `abort_orphans` names sinks whose open transactions without a row are aborted if they are older than `min_age_ms`,
-    although they may be decided in a part of the store's history that is lost.
+    although the lost part of the store's history may have decided to commit them.
 
     `condemn` names sinks whose application is certainly gone; their undecided attempts are aborted, unless a row of the
     sink has changed within `min_age_ms`. If the application is running after all, its batch fails and its next start
@@ -280,7 +280,7 @@ class SinkRecovery:
         return [*found, *(_orphan(view, each) for each in self._ended_orphans(view, unseen, apply=apply))]
 
     def _owed(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[FoundOwed]:
-        """Judge what a table of files is owed, and publish it if `apply`; then also delete what is condemned."""
+        """Judge the batches owed to a table of files. If `apply`, publish them and delete the condemned files."""
         judged = [(batch, self._action_for(view, batch)) for batch in view.owed]
         error: Exception | None = None
         if apply and any(action is not Action.YOUNG for _, action in judged):
@@ -331,7 +331,7 @@ class SinkRecovery:
         return FoundOwed(batch, Action.FAILED, False, age_ms, " ".join(str(error).split()))
 
     def _ended_orphans(self, view: SinkView, unseen: list[str], *, apply: bool) -> list[Orphan]:
-        """Judge the orphans, and end them if `apply`; a store that does not have the sink may be the wrong one."""
+        """Judge the orphans. End them if `apply`, unless the store lacks the sink: it may be the wrong store."""
         is_known = view.row is not None
         may_abort = is_known and view.sink_id in self._abort_orphans
         if apply and is_known:
@@ -383,7 +383,7 @@ class SinkRecovery:
         return None
 
     def _foreseen(self, view: SinkView, actions: Mapping[str, Action]) -> dict[str, Action]:
-        """Return which of the transactions that are to be committed would be published again, by the log."""
+        """Return the repairs among the commits: by the log, these transactions would be published again."""
         chosen = {
             attempt.attempt_id
             for attempt in view.attempts

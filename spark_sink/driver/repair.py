@@ -1,10 +1,10 @@
-"""Publish again what Kafka has aborted although it is to be committed, exactly once.
+"""Publish again, exactly once, the records of transactions that Kafka aborted although they are to be committed.
 
 The records are sent again under the same transactional id, which stays leased to the attempt, and prepared under a new
 pair. Then the row is changed from the old pair to the new one, and the new transaction is committed. Only that change
-decides it: as long as a row has the old pair, nothing of the new transaction is visible, and of two processes that
-repair at once only one can change the row. A crash at any point leaves a row whose transaction is open, committed or
-aborted, which is what each completion begins with.
+decides it: as long as the row has the old pair, the new transaction stays invisible, and of two processes that repair
+at once only one can change the row. A crash at any point leaves a row whose transaction is open, committed or aborted,
+and every completion can begin with each of these.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spark_sink.errors import SinkError
 from spark_sink.pause_points import Pause, PausePoint
 
 _AT_ONCE: Final = 4
-"""How many transactions are published again at once: of each, the records of one partition are in memory."""
+"""Transactions that are published again at once; of each, the records of one partition are in memory."""
 
 _log = logging.getLogger(__name__)
 
 
 class Owed(NamedTuple):
-    """A claim whose transaction Kafka has aborted, although it is to be committed; its id was taken over."""
+    """A claim to be committed whose transaction Kafka has aborted; its id was taken over."""
 
     claim: Claim
     producer: AsyncParticipantProducer
@@ -37,7 +37,7 @@ class Owed(NamedTuple):
 
 
 class _Published(NamedTuple):
-    """What was owed, published again: prepared, and not decided."""
+    """A transaction with the owed records: prepared, and not decided."""
 
     claim: Claim
     owed: Owed
@@ -52,7 +52,7 @@ class Repairs:
         self._pause = pause
 
     def repair(self, owed: Sequence[Owed], rows: ClaimRows) -> dict[str, Ended]:
-        """Publish again what is owed, a few transactions at a time; begin none once the time is over."""
+        """Publish the owed transactions again, a few at a time; begin none after the time limit."""
         deadline_s = self._calls.deadline_s()
         size = _AT_ONCE if self._pause is None else 1
         endings: dict[str, Ended] = {}
@@ -66,7 +66,7 @@ class Repairs:
         """Repair as a dual write does: take over, read the row again, fence, publish, decide by the row, commit.
 
         Between the two phases of a take-over another process may have got the same responses. The row shows whether it
-        has come first. If it has not, one of the two finds the id fenced, its transaction aborted, or the row changed.
+        came first. If not, one of the two finds the id fenced, its transaction aborted, or the row changed.
         """
         self._reach(PausePoint.BEFORE_REPAIR)
         endings, taken = apart(owed, self._calls.all(owed, _end_what_else_is_open))
@@ -94,11 +94,11 @@ class Repairs:
         return _Published(owed.claim, owed, anew)
 
     def _decide(self, published: _Published, rows: ClaimRows) -> Ended:
-        """Change the row, and then commit; abort if the row has changed, because then it never will name this one."""
+        """Change the row, then commit. Abort if the row had changed, because then it never names this transaction."""
         claim, owed, anew = published
         try:
             decided = rows.replace(claim.attempt_id, owed.judgement.row, Prepared(anew.state, anew.manifest))
-        except Exception as error:  # whatever it is, only the row can tell: neither commit nor abort
+        except Exception as error:  # only the row can tell the outcome of any error: neither commit nor abort
             return Ended(Ending.FAILED, error)
         if not decided:
             wait_for(_abort(owed.producer))
@@ -123,7 +123,7 @@ class Repairs:
 
 
 async def _end_what_else_is_open(owed: Owed) -> Owed | Ended:
-    """Carry out the first phase of a take-over, which aborts another transaction of the id."""
+    """Abort any other transaction of the id: the first phase of a take-over."""
     try:
         await owed.producer.complete_before_fencing(owed.judgement.row, is_over=True)
     except DualWriteError as error:
@@ -134,7 +134,7 @@ async def _end_what_else_is_open(owed: Owed) -> Owed | Ended:
 async def _commit(published: _Published) -> Ended:
     try:
         await published.owed.producer.commit_transaction()
-    except PreparedTransactionLost as error:  # what was published again is now what is owed
+    except PreparedTransactionLost as error:  # the new transaction is now the owed one
         return ended_by(AskAgainError(str(as_described(error))))
     except DualWriteError as error:
         return ended_by(error)
@@ -142,7 +142,7 @@ async def _commit(published: _Published) -> Ended:
 
 
 async def _abort(producer: AsyncParticipantProducer) -> None:
-    """Abort as far as possible; what stays open is aborted by the next process that takes the id over."""
+    """Abort if possible; the next process that takes the id over aborts a transaction that stays open."""
     try:
         await producer.abort_transaction()
     except DualWriteError as error:

@@ -23,15 +23,15 @@ class SinkView:
     sink_id: str
     row: SinkRow | None
     attempts: tuple[AttemptRow, ...]
-    """The live attempts, and those that are lost and not acknowledged."""
+    """The live attempts, and the lost ones that are not acknowledged."""
     batches: tuple[BatchRow, ...]
     """All decided batches that the store still has, the newest first."""
     open: Mapping[str, OpenTransaction]
     """Open transactions by transactional id; each has a live attempt, or had one a moment ago."""
     orphans: tuple[OpenTransaction, ...]
-    """Open transactions with an id that no attempt has: nothing in this store decides them."""
+    """Open transactions whose id belongs to no attempt: nothing in this store decides them."""
     owed: tuple[OwedBatch, ...]
-    """What is decided and not yet in its Delta or Iceberg table, in the order of the decisions."""
+    """Decided batches that are not yet in their Delta or Iceberg table, in the order of the decisions."""
     now: dt.datetime
     """The time of the store's clock."""
 
@@ -71,7 +71,7 @@ class SinkViews:
         """Return a view of each sink. Raises the errors of the database and of Kafka, for example KafkaTimeoutError.
 
         The brokers are queried before the store and again after it. A row exists from before its transaction opens
-        until it is completed. So a transaction that was open both times, and had no row in between, has no row at all.
+        until it is completed. So a transaction that was open both times without a row in between has no row at all.
         """
         wanted = list(dict.fromkeys(sink_ids))
         rows = {row.sink_id: row for row in self._store.sinks()}

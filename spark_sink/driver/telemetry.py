@@ -1,7 +1,7 @@
 """Metrics of batches through OpenTelemetry, from the driver's side; a no-op if its API is not installed.
 
 They are reported where a batch is planned and committed: with `format()` in Python processes that Spark starts beside
-the driver, with foreachBatch where its function runs. What they mean: docs/observability.md.
+the driver, with foreachBatch where its function runs. docs/observability.md explains each metric.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _log = logging.getLogger(__name__)
 
 
 class BatchOutcome(StrEnum):
-    """What became of a batch; one batch may have several."""
+    """What happened to a batch; one batch may have several outcomes."""
 
     DECIDED = "decided"
     REPLAYED = "replayed"
-    """Spark gave a batch again that was decided before."""
+    """Spark repeated a batch that was decided before."""
     COMPLETED = "completed"
     REPAIRED = "repaired"
-    """Transactions of it were published again; counted at each completion that did so."""
+    """Some of its transactions were published again; counted at each completion that does so."""
     LOST = "lost"
-    """Counted at each try to complete it."""
+    """Kafka has lost records of it; counted at each attempt to complete it."""
 
 
 class Phase(StrEnum):
@@ -94,16 +94,16 @@ def _instruments() -> Instruments | None:
 
 
 class BatchTelemetry:
-    """Reports what becomes of the batches of one sink. Never raises."""
+    """Reports the outcomes of the batches of one sink. Never raises."""
 
     def __init__(self, sink_id: str, setup: str | None) -> None:
-        """Take the option `telemetry.setup`, whose function is called when this process first reports something."""
+        """Take the option `telemetry.setup`, whose function is called before the first report of this process."""
         self._attributes: Final = {"sink": sink_id}
         self._setup = setup
 
     @guarded
     def decided(self, decided: Decided, transactions: int) -> None:
-        """Count a batch whose decision is durable, and what is in it, unless it was decided before."""
+        """Count a batch whose decision is durable, with its records and transactions; or count it as replayed."""
         if (found := self._ready()) is None:
             return
         if not decided.anew:
@@ -114,7 +114,7 @@ class BatchTelemetry:
         found.batch_transactions.record(transactions, self._attributes)
 
     def completed(self, decided: Decided, tally: Tally, times: PhaseTimes) -> None:
-        """Count a batch that is committed in Kafka, and flush: it is over."""
+        """Count a batch that is committed in Kafka, and flush: the batch is over."""
         self._completed(decided, tally, times)
         self.flush()
 
@@ -134,7 +134,7 @@ class BatchTelemetry:
                 found.phases.record(seconds, {**self._attributes, "phase": phase})
 
     def completed_late(self, batches: int) -> None:
-        """Count batches that earlier drivers had decided and a plan has completed, and flush."""
+        """Count batches that earlier drivers decided and a plan has completed, and flush."""
         if batches and (found := self._ready()) is not None:
             self._batch(found, BatchOutcome.COMPLETED, batches)
         self.flush()
@@ -161,7 +161,7 @@ class BatchTelemetry:
                 found.transactions.add(count, {**self._attributes, "outcome": outcome})
 
     def flush(self) -> None:
-        """Call what the setup returned, because Spark may end this process before the next export."""
+        """Call the flush function that the setup returned: Spark may end this process before the next export."""
         flush = None if self._setup is None else set_up(self._setup, os.getpid())
         if flush is not None:
             _guarded(flush, "what telemetry.setup returned")
@@ -178,13 +178,13 @@ class BatchTelemetry:
 
 @cache
 def set_up(setup: str, process: int) -> Callable[[], Any] | None:
-    """Call the function that `telemetry.setup` names, once in each process, and return the flush that it returns."""
+    """Call the function that `telemetry.setup` names, once per process; return the flush function it returned."""
     flush = _guarded(lambda: pkgutil.resolve_name(setup)(), "telemetry.setup")
     return flush if callable(flush) else None
 
 
 def _guarded(function: Callable[[], Any], what: str) -> Any:
-    """Call a function of the user's. A batch never fails because it cannot be observed."""
+    """Call a function of the user and log its error. A batch never fails because it cannot be observed."""
     try:
         return function()
     except Exception:
