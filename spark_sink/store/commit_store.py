@@ -85,14 +85,14 @@ class CommitStore:
     ) -> None:
         """`create_tables`: whether the first plan of this object creates missing tables.
 
-        `accept` names what the database cannot promise and is accepted (`core/database_safety.py`).
+        `accept` names the accepted weaknesses of the database (`core/database_safety.py`).
         """
         self._engine = engine
         self._tables = StoreTables(schema)
         self._sink, self._batch, self._attempt = self._tables.sink, self._tables.batch, self._tables.attempt
         self._retired = RetiredSlots(self._tables)
         self._row = [column for column in self._attempt.c if column.name != "manifest"]
-        """What an AttemptRow has. A manifest may be long, and is read only where it is used."""
+        """The columns of an AttemptRow. A manifest may be long, and is read only where it is used."""
         self._transactions = StoreTransactions(engine, lambda: self._tables.check(engine), self._leave_no_trace)
         self.lake: Final = LakeLedger(self._transactions, self._tables)
         self._may_create = create_tables
@@ -126,11 +126,11 @@ class CommitStore:
         return self._tables.schema
 
     def rest(self) -> None:
-        """Close the connections that are not in use, because this process needs none for a while."""
+        """Close the idle connections, because this process needs none for a while."""
         rest(self._engine)
 
     def create_tables(self) -> None:
-        """Create the tables that are missing, and the column that an older version did not have.
+        """Create missing tables, and the column that an older version did not have.
 
         Safe if several processes do it at once. Raises SinkError if the column may not be added.
         """
@@ -139,10 +139,10 @@ class CommitStore:
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
     def examine(self) -> None:
-        """Check once, by the same rule as the writers of dual writes, whether the database keeps what is decided.
+        """Check once, by the same rule as the writers of dual writes, whether the database keeps its commits.
 
-        Warns of what breaks that with the loss of a machine only. Raises UnsafeDatabaseError for what breaks it in
-        normal operation, or if the database's process crashes, unless it was accepted. Changes nothing.
+        Warns of a weakness that only the loss of a machine exposes. Raises UnsafeDatabaseError for one that normal
+        operation or a crash of the database's process exposes, unless it was accepted. Changes nothing.
         """
         examine(self._engine, self._accept, lambda name: f"the option commitStore.accept={name}")
 
@@ -156,7 +156,7 @@ class CommitStore:
         beforehand: Callable[[sa.Engine], object] | None = None,
         inside: Steps | None = None,
     ) -> Planned:
-        """See `SinkStore.plan`. Raises what `check_plan` does."""
+        """See `SinkStore.plan`. Raises as `check_plan` does."""
         if beforehand is not None:
             self.check_plan(sink_id, query_id=query_id, batch_id=batch_id, on_new_checkpoint=on_new_checkpoint)
             beforehand(self._engine)
@@ -184,10 +184,10 @@ class CommitStore:
     def check_plan(
         self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, batch_id: int | None = None
     ) -> None:
-        """Raise what `plan` would raise; change nothing.
+        """Raise the errors of `plan`; change nothing.
 
-        Raises CheckpointMismatchError for another query than the one that the sink belongs to, BatchLostError while a
-        lost batch of the sink is not acknowledged, and SinkError for tables that are missing or too old.
+        Raises CheckpointMismatchError if the sink belongs to another query, BatchLostError while a lost batch of the
+        sink is not acknowledged, and SinkError for tables that are missing or too old.
         """
         self._make_ready()
 
@@ -337,7 +337,7 @@ class CommitStore:
     def _lease(
         self, connection: sa.Connection, sink_id: str, generation: int | None, task: TaskIdentity
     ) -> Lease | None:
-        # The lock makes plans and decisions wait; the next statements see what they did before it was granted.
+        # The lock makes plans and decisions wait; the next statements see their changes from before it was granted.
         query = sa.select(self._sink.c.generation).where(self._sink.c.sink_id == sink_id)
         rules.check_generation(sink_id, connection.scalar(locking(query, connection, shared=True)), generation)
         nearest, leasable, leased = self._leasable(connection, sink_id, task)
@@ -421,7 +421,7 @@ class CommitStore:
         self._transactions.write(steps)
 
     def prepared_states(self, attempt_ids: Collection[str]) -> dict[str, PreparedTxnState]:
-        """Return the prepared states, by transactional id, of those of these attempts that are PREPARED."""
+        """Return the prepared states, by transactional id, of the PREPARED ones among these attempts."""
         t = self._attempt.c
         query = sa.select(t.txn_id, t.prepared_state).where(
             t.attempt_id.in_(list(attempt_ids)), t.status == after(AttemptEvent.PREPARE)
@@ -437,8 +437,8 @@ class CommitStore:
         """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
 
         `inside` runs in the transaction, unless the decision exists already; again if a deadlock undid it. Raises
-        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the
-        database's errors; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
+        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError, and the errors of `inside` and of
+        the database; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
         """
         return self._transactions.decide(
             lambda connection, intact: self._decide(connection, decision, policy, _followed_by(intact, inside, last)),
@@ -478,7 +478,7 @@ class CommitStore:
         return Decided(True, decision.records, rules.claims_of(rules.as_decided(decision, live)))
 
     def _insert_decision(self, connection: sa.Connection, decision: Decision, *, nothing_left: bool) -> None:
-        """Insert the decision, as the last statement, in the transaction that has chosen the winners and in no other.
+        """Insert the decision, as the last statement, only in the transaction that chose the winners.
 
         `inside` may have lost that transaction silently: the driver begins another one, or Postgres turns COMMIT into
         ROLLBACK. Then this statement finds no chosen winner, or fails.
@@ -535,10 +535,10 @@ class CommitStore:
     def condemn(
         self, sink_id: str, *, query_id: str | None = None, batch_id: int | None = None, generation: int | None = None
     ) -> int:
-        """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return how many there were.
+        """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return their number.
 
-        The attempts of a decision are in neither status, so they stay. A running driver is not fenced, which only
-        `plan` does: it continues, and finds its attempts condemned.
+        The attempts of a decision have neither status, so they stay. A running driver is not fenced (only `plan` does
+        that): it continues, and finds its attempts condemned.
         """
         wanted = {"query_id": query_id, "batch_id": batch_id, "generation": generation}
         part = [self._attempt.c[name] == value for name, value in wanted.items() if value is not None]
@@ -575,8 +575,8 @@ class CommitStore:
     ) -> tuple[Claim, ...]:
         """Return the transactions that have to be completed in Kafka.
 
-        Kafka may be told of them: they are durable, unless the caller only reports them and does not want to wait.
-        Raises NotDurableError if they might still be lost.
+        They are durable, so Kafka may be told of them; `durably=False` does not wait, for a caller that only reports
+        them. Raises NotDurableError if they might still be lost.
         """
 
         def steps(connection: sa.Connection) -> tuple[Claim, ...]:
@@ -592,8 +592,8 @@ class CommitStore:
     ) -> dict[str, Prepared]:
         """Return those of these attempts that still have the verdict in `wanted`, as their rows are now.
 
-        The prepared state may be another one than before: a finisher has published the transaction again. Kafka may be
-        told of that one only if it was read `durably`, which raises NotDurableError if it might still be lost.
+        A prepared state may have changed: a finisher has published the transaction again. Kafka may be told of the new
+        one only if it was read `durably`, which raises NotDurableError if it might still be lost.
         """
         t = self._attempt.c
         query = sa.select(t.attempt_id, t.status, t.prepared_state, t.manifest).where(
@@ -643,9 +643,9 @@ class CommitStore:
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> dict[str, Ended]:
         """Record the endings, given by attempt id; FAILED and LEFT change no status. Return them, as recorded.
 
-        COMMITTED and LOST are recorded only if the row has the prepared state that was judged. Else they are returned
-        as LEFT: a finisher has published the transaction again. A batch with nothing left to do becomes DONE, and one
-        that lost a transaction becomes LOST. The ids of what was aborted or lost are retired.
+        COMMITTED and LOST are recorded only if the row still has the prepared state that was judged. Else they are
+        returned as LEFT: a finisher has published the transaction again. A batch with no transaction left becomes DONE,
+        one that lost a transaction becomes LOST. The ids of aborted and lost attempts are retired.
         """
         judged = {attempt_id: end for attempt_id, end in ended.items() if end.ending in _NAMES_ITS_PAIR}
         aborted = [attempt_id for attempt_id, end in ended.items() if end.ending is Ending.ABORTED]
@@ -672,7 +672,7 @@ class CommitStore:
         return {each: Ended(Ending.LEFT, end.error) if each in outdated else end for each, end in ended.items()}
 
     def _committing(self, connection: sa.Connection, attempt_ids: Collection[str]) -> dict[str, str]:
-        """Return the prepared states of those that are still to be committed. The sink's row must be locked."""
+        """Return the prepared states of the attempts that are still to be committed. The sink's row must be locked."""
         if not attempt_ids:
             return {}
         t = self._attempt.c
@@ -681,7 +681,7 @@ class CommitStore:
         return {row.attempt_id: row.prepared_state for row in rows}
 
     def _note_went_back(self, connection: sa.Connection, attempt_id: str, detail: str) -> None:
-        """Note why an attempt that is to be aborted must not be: only such a one can be acknowledged."""
+        """Note why an attempt with an abort verdict must not be aborted; only such an attempt can be acknowledged."""
         a = self._attempt.c
         update = sa.update(self._attempt).where(a.attempt_id == attempt_id, a.status == after(AttemptEvent.CONDEMN))
         connection.execute(update.values(detail=detail[:DETAIL_LENGTH], updated_at=sa.func.now()))
@@ -759,9 +759,9 @@ class CommitStore:
     def prune(self, sink_id: str, keep: int) -> int:
         """Delete all but the newest `keep` decided batches of each query, and of all batch jobs together.
 
-        At least one batch stays, and so does each that is not done, or is lost and not acknowledged. The attempts of
-        the deleted batches are deleted too, and those that were aborted `keep` generations ago. Returns the number of
-        deleted batches.
+        At least one batch stays, and so does each batch that is not done, or is lost and not acknowledged. Also deletes
+        the attempts of the deleted batches, and attempts that were aborted `keep` generations ago. Returns the number
+        of deleted batches.
         """
         batches = self.batches(sink_id)
         old_batches = rules.expired(batches, keep)
@@ -783,16 +783,16 @@ class CommitStore:
         return len(old_batches)
 
     def staging_tables(self, sink_id: str) -> list[TableName]:
-        """Return the staging tables of a sink in the store's schema, as far as they say that they are its."""
+        """Return the staging tables in the store's schema that are marked as this sink's."""
         owners = self._transactions.read(lambda connection: owned_tables(connection, self._tables.schema))
         return sorted((table for table, owner in owners.items() if owner == sink_id), key=str)
 
     def drop_staging(self, sink_id: str, *, min_age_ms: int) -> list[TableName]:
         """Drop the staging tables of a sink whose application has ended; return them.
 
-        Raises SinkError, and drops nothing, if the sink has attempts that are not completed, or if anything of it has
+        Raises SinkError, and drops nothing, if the sink has attempts that are not completed, or if one of its rows has
         changed within `min_age_ms` by the database's clock. If the application runs after all, its next plan creates
-        the tables that it needs; a batch that is running fails, and is written again.
+        the tables that it needs; a running batch fails, and is written again.
         """
 
         def steps(connection: sa.Connection) -> list[TableName]:
@@ -826,9 +826,9 @@ class CommitStore:
         return _age_ms(connection, latest)
 
     def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
-        """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were.
+        """Record that Kafka has dropped these transactions of COMMITTING attempts; return their number.
 
-        FINISH does this by itself where the log or the coordinator shows it. Call it by hand if neither remembers.
+        FINISH does this by itself if the log or the coordinator shows it. Call it by hand if neither remembers.
         `prepared` has the prepared state that you have judged, by attempt id: a row that has another one by now was
         published again, and is left alone.
         """
@@ -847,10 +847,11 @@ class CommitStore:
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int, *, owed: bool = False) -> bool:
         """Let the query continue after a LOST batch, whose records stay lost; or after one whose decision is lost.
 
-        The former may also be one whose files a table cannot get any more; with `owed`, one that it has not got. The
-        latter has attempts that are to be aborted although Kafka was found to have committed them, or to have a newer
-        transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is written again. Others
-        that are to be aborted may be open in Kafka, and are left to be. Return whether there was such a batch.
+        A LOST batch may also be one whose files a table cannot get any more; with `owed`, also one whose files it has
+        not got yet. A batch whose decision is lost has attempts that are to be aborted although Kafka has committed
+        them, or has a newer transaction of their ids (StoreWentBackError). Its records stay in Kafka, and the batch is
+        written again. Its other attempts with an abort verdict may be open in Kafka, and are left alone. Return whether
+        there was such a batch.
         """
         t, a = self._batch.c, self._attempt.c
         named = (t.sink_id == sink_id, t.query_id == query_id, t.batch_id == batch_id)
@@ -889,7 +890,7 @@ class CommitStore:
     def _found(self, connection: sa.Connection, sink_id: str, query_id: str, batch_id: int) -> BatchRow | None:
         """Return the decision of the batch, or of a higher version of its batch job.
 
-        Raises CheckpointMismatchError if it is gone and a newer one of its query exists.
+        Raises CheckpointMismatchError if it was deleted and a newer one of its query exists.
         """
         decisions = self._decided_from(sink_id, query_id, batch_id)
         query = sa.select(self._batch).where(*decisions).order_by(self._batch.c.batch_id).limit(1)
@@ -920,7 +921,7 @@ class CommitStore:
     def _change(
         self, connection: sa.Connection, event: AttemptEvent, *where: sa.ColumnElement[bool], **values: Any
     ) -> int:
-        """Apply `event` to those attempts whose status permits it; return how many there were."""
+        """Apply `event` to those of the attempts whose status permits it; return their number."""
         status = after(event)
         changed: dict[str, Any] = {"status": status, "updated_at": sa.func.now(), **values}
         if status in TERMINAL:

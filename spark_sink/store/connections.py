@@ -1,8 +1,8 @@
-"""The database connections of a process: one engine per database, which holds none when it is idle.
+"""The database connections of a process: one engine per database, which keeps no idle connection.
 
 Spark keeps a Python worker for each core of each executor. If each of them kept a connection, a cluster of ordinary
-size would use all that a database has. So a connection is closed soon after its transaction; a task pays for one or two
-new ones. If the database has none to give, that is waited for.
+size would use all connections of a database. So a connection is closed soon after its transaction; a task pays for one
+or two new ones. If the database has no free connection, the process waits for one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FULL_SENTENCES: Final = (
     "remaining connection slots are reserved",
     "no more connections allowed",  # PgBouncer's max_client_conn
 )
-"""The driver does not pass on the SQLSTATE of a refused connection (53300)."""
+"""Messages of refused connections, because the driver does not pass on their SQLSTATE (53300)."""
 
 _LIBPQ: Final = {
     "keepalives_idle": 30,
@@ -60,7 +60,7 @@ _engines: dict[tuple[int, str, int, int], sa.Engine] = {}
 def engine_for(options: StoreOptions) -> sa.Engine:
     """Return this process's engine for the store's database; made once, and never shared with a forked child.
 
-    Raises SinkOptionError if there is no URL, or the store does not support the database, or its driver is missing.
+    Raises SinkOptionError without a URL, for an unsupported database, or if its driver is missing.
     """
     url = _url(options)
     key = (os.getpid(), url.render_as_string(hide_password=False), options.timeout_ms, options.connect_timeout_ms)
@@ -114,7 +114,7 @@ def _limits(url: sa.URL, options: StoreOptions) -> dict[str, Any]:
 
 
 class Connecting:
-    """Makes connections of drivers: waits while the database has none to give, and limits the server's silence."""
+    """Makes driver connections: waits while the database has no free one, and limits the server's silence."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Connecting:
         self._clock = clock
 
     def __call__(self, dialect: sa.Dialect, record: object, arguments: list[Any], keywords: dict[str, Any]) -> Any:
-        """Do SQLAlchemy's event `do_connect`. Raises the driver's errors."""
+        """Handle SQLAlchemy's event `do_connect`. Raises the driver's errors."""
         began_s = self._clock()
         retry_s, next_line_s = _FIRST_RETRY_S, 0.0
         while True:
@@ -160,7 +160,7 @@ class Connecting:
 
 
 def rest(engine: sa.Engine) -> None:
-    """Close the idle connections now, because nothing else follows soon; of an engine of `engine_for` only."""
+    """Close the idle connections of an engine of `engine_for` now, because its next use is not soon."""
     if isinstance(engine.pool, IdleFreePool):
         engine.pool.dispose()
 
@@ -209,7 +209,7 @@ class IdleFreePool(Pool):
 
     @property
     def idle(self) -> int:
-        """How many connections are open and not in use."""
+        """The number of open connections that are not in use."""
         with self._lock:
             return len(self._idle)
 
@@ -230,7 +230,7 @@ class IdleFreePool(Pool):
                 closer = threading.Thread(target=self._close_in_time, name="dualwrite-idle", daemon=True)
                 try:
                     closer.start()
-                except RuntimeError:  # there are too many, or the process ends: what was done with it is done
+                except RuntimeError:  # too many threads, or the process ends: the work on it is done
                     record.close()
                     return
                 self._closer = closer
@@ -254,7 +254,7 @@ class IdleFreePool(Pool):
 
 
 def _has_news(entry: ConnectionPoolEntry) -> bool:
-    """Return whether the server has sent something that nobody asked for: that it closes the connection, or its end."""
+    """Return whether the server has sent an unexpected message (it closes the connection), or has closed it."""
     try:
         fileno = fileno_of(entry.dbapi_connection)
     except Exception:

@@ -1,7 +1,7 @@
 """Map the columns of a DataFrame to those of a table, and check that values do not change on the way. Pure.
 
-A database refuses some values with an error, which is left to it. What it would round, cut off or read as something
-else is refused here, before any transaction exists.
+A database refuses some values with an error, and that is left to it. A value that it would round, cut off or misread is
+refused here, before any transaction exists.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def source_columns(options: DualTable, schema: pa.Schema) -> tuple[int, ...]:
 
 
 def _index(names: Sequence[str], wanted: str, where: str, option: str) -> int:
-    """Find a name exactly, or else the only one that differs in case, as Spark resolves columns."""
+    """Find a name exactly, or else the only one that differs just in case, as Spark resolves columns."""
     found = [index for index, name in enumerate(names) if name == wanted]
     found = found or [index for index, name in enumerate(names) if name.lower() == wanted.lower()]
     if len(found) == 1:

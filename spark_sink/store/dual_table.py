@@ -62,7 +62,7 @@ class DualTableWriter:
     def __init__(
         self, options: DualTable, *, sink_id: str, store_schema: str | None, create_tables: bool = True
     ) -> None:
-        """`store_schema` has the staging table; without `create_tables` it must exist, with matching columns.
+        """Take the schema of the staging table; without `create_tables` it must exist, with matching columns.
 
         Raises SinkOptionError if `dual.table` is not a table name.
         """
@@ -139,13 +139,13 @@ class DualTableWriter:
         return seq - first_seq
 
     def move(self, conn: sa.Connection, winners: Collection[str], *, rows: int) -> None:
-        """Move the winners' rows to the table, in the transaction of the decision, and discard those of all others.
+        """Move the winners' rows to the table, in the transaction of the decision, and discard all other rows.
 
         `rows` is the sum of the winners' `staged_rows`. If several rows of an upsert have the same key, the last one
         counts, in the order of partitions and rows.
 
-        Raises DualTableError if the table refuses the rows, if it was altered after they were staged, and if there are
-        more or fewer than were staged. The transaction must then be rolled back.
+        Raises DualTableError if the table refuses the rows, if it was altered after they were staged, or if their
+        number is not `rows`. The transaction must then be rolled back.
         """
         staged = self._staged_columns(conn)
         with self._refusals_explained("move the rows into it"):
@@ -162,10 +162,10 @@ class DualTableWriter:
         self.discard_all(conn)
 
     def discard_all(self, conn: sa.Connection) -> None:
-        """Delete all staged rows: in the transaction in which no other live attempt may stage or win any more.
+        """Delete all staged rows, in the transaction after which no live attempt may stage or win any more.
 
-        Where that leaves dead rows for VACUUM, a table that has grown is truncated instead, unless a condemned task is
-        staging rows just now. Else rows are deleted by attempt id: on MySQL, a DELETE of everything would wait for rows
+        A table that has grown is truncated instead, if DELETE would leave dead rows for VACUUM, unless a condemned task
+        is just staging rows. Else rows are deleted by attempt id: on MySQL, a DELETE of everything would wait for rows
         that such a task is staging.
         """
         if truncated(conn, self._staging):
@@ -176,10 +176,10 @@ class DualTableWriter:
             self._delete(conn, attempts)
 
     def _lock_and_count(self, conn: sa.Connection, winners: Collection[str]) -> int:
-        """Return how many rows of the winners are staged, and keep them as they are until the transaction ends."""
+        """Return the number of staged rows of the winners, and keep the rows until the transaction ends."""
         staging = self._staging.clause(_ATTEMPT)
         if conn.dialect.name == "postgresql":
-            # Nobody can truncate or replace it now, and a crash that empties it ends this transaction, too.
+            # No process can truncate or replace it now, and a crash that empties it ends this transaction, too.
             conn.execute(sa.text(as_sql(f"LOCK TABLE {self._staging.quoted(conn.dialect)} IN ROW EXCLUSIVE MODE")))
         query = sa.select(sa.func.count()).where(staging.c[_ATTEMPT].in_(list(winners)))
         return int(conn.scalar(query) or 0)
@@ -249,7 +249,7 @@ class DualTableWriter:
         return {name: column for name, column in columns.items() if name not in OWN_COLUMNS}
 
     def _key_that_may_be_null(self, conn: sa.Connection, staged: Columns) -> tuple[str, ...]:
-        """Return the key columns that need a check for NULL: a primary key may be NULL in SQLite only."""
+        """Return the key columns that need a check for NULL: only in SQLite may a primary key be NULL."""
         if self._options.mode is DualMode.INSERT or not staged:
             return ()
         if self._options.key is None and conn.dialect.name != "sqlite":
@@ -295,7 +295,7 @@ class DualTableWriter:
         return moving.upsert(winners, self._key(conn, staged))
 
     def _assert_unaltered(self, conn: sa.Connection, staged: Columns) -> None:
-        """Raise DualTableError if the table was altered. The insert has locked it, so it stays as it is now."""
+        """Raise DualTableError if the table was altered. The insert has locked it, so it cannot change any more."""
         table = read_columns(conn, self._target)
         for name, column in staged.items():
             if name not in table or table[name].type_sql != column.type_sql:
@@ -327,7 +327,7 @@ def _own_columns(
 
 
 def _first_line(error: DatabaseError) -> str:
-    """Return what the database says, with the column, which PostgreSQL names only in the context of a COPY."""
+    """Return the database's message, with the column, which PostgreSQL names only in the context of a COPY."""
     sentence = str(error.orig).strip().splitlines()[0]
     context = getattr(getattr(error.orig, "diag", None), "context", None) or ""
     column = re.search(r"^COPY .*?, line \d+, column (.+?)(?::|$)", context)

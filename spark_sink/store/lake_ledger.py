@@ -1,7 +1,7 @@
-"""`LakeLedger`: which files a Delta or Iceberg table is owed, in the commit store's database.
+"""`LakeLedger`: the files that a Delta or Iceberg table is owed, in the commit store's database.
 
-A file is owed from the decision on, which marks its row in the same transaction, until the table has it. `dw_lake_file`
-outlives batches and attempts, so nothing that is owed is ever pruned.
+The decision marks the row of a file in its transaction; from then on the file is owed, until the table has it.
+`dw_lake_file` outlives batches and attempts, so no owed file is ever pruned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_sink.store.transactions import StoreTransactions
 
 _MARK_BITS: Final = 63
 _OWNER: Final = 0
-"""The generation of the sink's own mark; that of a plan is higher."""
+"""The generation of the sink's own mark; a plan's generation is higher."""
 _CONDEMNED: Final = (after(AttemptEvent.CONDEMN), after(AttemptEvent.ABORT))
 
 
@@ -158,16 +158,16 @@ class LakeLedger:
         self._transactions.write(lambda connection: connection.execute(update))
 
     def acknowledge(self, connection: sa.Connection, sink_id: str, query_id: str, batch_id: int, *, owed: bool) -> int:
-        """Forget the files of a batch that were found to be lost, or all that are `owed`; return how many there were.
+        """Forget the files of a batch that were found lost, or all files that are `owed`; return their number.
 
-        Their mark stays: a process that sleeps may add them yet.
+        Their mark stays: a suspended process may still add them.
         """
         f = self._file.c
         named = (f.sink_id == sink_id, f.query_id == query_id, f.batch_id == batch_id)
         lost = (f.decided_at.is_not(None), sa.true() if owed else f.detail.is_not(None))
         return connection.execute(sa.delete(self._file).where(*named, *lost)).rowcount
 
-    # ---- what is condemned ----------------------------------------------------------------------------------
+    # ---- condemned files ------------------------------------------------------------------------------------
 
     def condemned(self, sink_id: str) -> dict[str, str]:
         """See `LakeStore.condemned`."""

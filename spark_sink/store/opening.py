@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from spark_sink.store.topic.replica import Replica
 
 _replicas: Final[dict[tuple[Any, ...], tuple[KafkaLog, Replica]]] = {}
-"""What this process has read of logs: all its sinks share it. A forked child reads anew."""
+"""The logs as read by this process, shared by all its sinks. A forked child reads anew."""
 
 
 def open_store(options: SinkOptions) -> SinkStore:
-    """Open the store of the sink, on what this process keeps for it. Raises SinkOptionError."""
+    """Open the store of the sink, on the engine or the log copy of this process. Raises SinkOptionError."""
     url = store_url(options.store)
     if is_topic(url):
         return _topic_store(options, url)

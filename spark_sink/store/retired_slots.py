@@ -1,9 +1,10 @@
 """Transactional ids that are never leased again, because a request for them may still be under way.
 
-Only what ends by its own pair of producer id and epoch leaves an id that can be leased to the next attempt. To abort an
-attempt, or to publish it again, processes send InitProducerId, which below tier 1 aborts whatever is open; and the task
-of an attempt that was given up may send one, too. A process that is suspended just before that, or a network that
-delays the request, would abort what the next holder of the id has prepared, decided or not. So it gets no next holder.
+Only a transaction that ends by its own pair of producer id and epoch leaves an id that can be leased to the next
+attempt. To abort an attempt, or to publish it again, processes send InitProducerId, which below tier 1 aborts any open
+transaction; and the task of an attempt that was given up may send one, too. If a process is suspended just before that,
+or the network delays the request, it would abort the prepared transaction of the next holder of the id, decided or not.
+So the id gets no next holder.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_sink.store.tables import StoreTables
 class RetiredSlots:
     """The tables `dw_retired` and `dw_spare`: for each partition of a sink, the slots that may be leased.
 
-    Call all of it in a transaction; what retires needs the lock of the sink's row.
+    Call every method in a transaction; retiring needs the lock of the sink's row.
     """
 
     def __init__(self, tables: StoreTables) -> None:

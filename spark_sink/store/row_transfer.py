@@ -1,7 +1,7 @@
 """Transfer rows unchanged: Arrow columns into the staging table, and staged rows into the target table.
 
 Arrow columns are copied in the fastest way that the database has for many rows: CSV for COPY, or tuples for an INSERT.
-A timestamp with a zone is an instant. A column without a zone stores it in UTC, whatever the zone of the session: in
+A timestamp with a zone is an instant. A column without a zone stores it in UTC, even in a session with another zone: in
 any other zone, one hour of each autumn would stand for two instants.
 """
 
@@ -148,7 +148,7 @@ def _sqlite(column: pa.Array) -> list[Any]:
 
 
 def _in_microseconds(column: pa.Array) -> pa.Array:
-    """Return timestamps as the time of a clock in UTC, and those without a zone unchanged."""
+    """Return timestamps with a zone as clock time in UTC, and those without a zone unchanged."""
     if pt.is_timestamp(column.type):
         return column.view(pa.timestamp(column.type.unit)).cast(pa.timestamp("us"))
     return column.cast(pa.time64("us")) if pt.is_time(column.type) else column

@@ -28,7 +28,7 @@ JOB_PREFIX: Final = "job:"
 
 
 VERSIONED_PREFIX: Final = "versioned job:"
-"""The prefix of the query ids of batch jobs with versions; a run is the batch with the number of its version."""
+"""The prefix of the query ids of batch jobs with versions; a run is the batch whose number is its version."""
 
 _LONGEST_QUERY_ID: Final = QUERY_ID_LENGTH - len("#1000000")
 
@@ -44,11 +44,11 @@ def is_job(query_id: str) -> bool:
 
 
 _CALL: Final = re.compile(r"#[0-9]+$")
-"""How the query id ends under which a later call of foreachBatch for a batch is kept."""
+"""The end of the query id under which a later call of foreachBatch for a batch is kept."""
 
 
 def query_of_call(query_id: str, number: int) -> str:
-    """Return the query id of a call of foreachBatch for a batch; the first one has that of the query itself."""
+    """Return the query id of a call of foreachBatch for a batch; the first call has the id of the query itself."""
     return query_id if number == 1 else f"{query_id}#{number}"
 
 
@@ -58,7 +58,7 @@ def owner_of(query_id: str) -> str:
 
 
 def check_query_id(query_id: str) -> None:
-    """Raise SinkOptionError for an id of the caller's that could be taken for that of a batch job or of a call."""
+    """Raise SinkOptionError for a user's id that could be taken for that of a batch job or of a call."""
     if is_job(query_id) or owner_of(query_id) != query_id or not 0 < len(query_id) <= _LONGEST_QUERY_ID:
         raise SinkOptionError(
             f"query_id: {query_id!r} is not allowed; nothing was written. Give 1 to {_LONGEST_QUERY_ID} characters "
@@ -67,7 +67,7 @@ def check_query_id(query_id: str) -> None:
 
 
 def check_generation(sink_id: str, current: int | None, mine: int | None) -> None:
-    """Raise SinkFencedError if there was another plan since `mine`; None, for no plan, is not checked."""
+    """Raise SinkFencedError if there was another plan since `mine`. None (no plan) is not checked."""
     if current is None:
         raise SinkError(
             f"the commit store does not have the sink {sink_id!r}, although it was planned: its row was deleted, or "
@@ -112,7 +112,7 @@ def check_job(sink_id: str, known: str | None, query_id: str, on_new_checkpoint:
 
 
 def check_may_begin(sink_id: str, current: int | None, mine: int | None) -> bool:
-    """Return whether the generation `mine` has still to begin; False if another task of it was faster.
+    """Return whether the generation `mine` has still to begin; False if another of its tasks was faster.
 
     Raises SinkFencedError if there was another plan since.
     """
@@ -125,8 +125,8 @@ def check_may_begin(sink_id: str, current: int | None, mine: int | None) -> bool
 def is_decided(query_id: str, batch_id: int, nearest: int | None) -> bool:
     """Return whether the batch is decided. `nearest` is the oldest decided batch of its query that is not older.
 
-    If that one is newer, the version of a batch job is done with. Otherwise raises CheckpointMismatchError: decided
-    batches are deleted in order.
+    A newer `nearest` means that the version of a batch job is superseded. Otherwise raises CheckpointMismatchError:
+    decided batches are deleted in order.
     """
     if query_id.startswith(VERSIONED_PREFIX):
         return nearest is not None
@@ -314,7 +314,7 @@ def decision_of(
 def check_ended(
     sink_id: str, live: Sequence[AttemptRow], quiet_ms: int, *, min_age_ms: int, schema: str | None
 ) -> None:
-    """Raise SinkError unless nothing shows that the application of the sink is running; `schema` is the store's."""
+    """Raise SinkError if a row shows that the application of the sink is running; `schema` is the store's."""
     if live:
         raise SinkError(
             f"the sink {sink_id!r} has {len(live)} attempts that are not completed; nothing was dropped: complete them "
@@ -328,12 +328,12 @@ def check_ended(
 
 
 class Leasable(NamedTuple):
-    """The slots of a partition that may be leased, if they are free: each of them was never retired."""
+    """The slots of a partition that were never retired, and may be leased if they are free."""
 
     first: int = 0
-    """The first of those that may all be leased."""
+    """From this slot on, all may be leased."""
     spare: int | None = None
-    """One before them, so that of the two copies of a task only the one that loses uses up its id."""
+    """A slot before them, so that of the two copies of a task only the one that loses uses up its id."""
 
     def free(self, prefix: str, leased: Collection[str]) -> str:
         """Return the smallest transactional id that is not leased; `prefix` is its text before the slot."""
@@ -341,13 +341,13 @@ class Leasable(NamedTuple):
         return next(each for slot in slots if (each := f"{prefix}{slot}") not in leased)
 
     def without(self, retired: Collection[int]) -> Leasable:
-        """Return what is left when these slots are retired; of the others before the last of them, one is kept."""
+        """Return the rest after these slots are retired; keeps one of the other slots before the last of them."""
         first = max(self.first, *(slot + 1 for slot in retired))
         left = chain(() if self.spare is None else (self.spare,), range(self.first, first))
         return Leasable(first, next((slot for slot in left if slot not in retired), None))
 
     def beyond(self, last: int) -> Leasable:
-        """Return what is left when all slots up to `last` are retired."""
+        """Return the rest after all slots up to `last` are retired."""
         spare = self.spare if self.spare is not None and self.spare > last else None
         return Leasable(max(self.first, last + 1), spare)
 
@@ -373,7 +373,7 @@ def partition_of(transactional_id: str) -> int:
 def expired(rows: Sequence[BatchRow], keep: int) -> list[BatchRow]:
     """Return the batches that may be deleted: all but the newest `keep` of each query, and of all batch jobs together.
 
-    A batch job with versions is like a query: its newest version stays, and so it is known for ever.
+    A batch job with versions counts as a query: its newest version stays, and is known for ever.
 
     A batch that is not done, or is lost and not acknowledged, is never deleted.
     """

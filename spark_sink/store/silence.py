@@ -1,8 +1,8 @@
-"""What a database that does not respond leads to: a log line after seconds, and the loss of the connection in the end.
+"""Limit the silence of a database that does not respond: log it after seconds, and in the end drop the connection.
 
-A frozen server, or a network that swallows packets, ends no connection: its kernel, or a proxy, still acknowledges what
-is sent, so no keep-alive helps. One thread of the process looks after all waits. It sends no cancel request, which
-could end the wait of a COMMIT for a standby: it shuts the socket down, and the driver finds the connection lost.
+A frozen server, or a network that swallows packets, ends no connection: its kernel, or a proxy, still acknowledges sent
+data, so no keep-alive helps. One thread of the process looks after all waits. It sends no cancel request, which could
+end the wait of a COMMIT for a standby: it shuts the socket down, and the driver finds the connection lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Wait:
         self._next_line_s = FIRST_LINE_S
 
     def look(self, now_s: float, shut_down: Callable[[int], None]) -> None:
-        """Log if it is due, and end the wait if its time is over."""
+        """Log the wait if that is due, and end it after its time limit."""
         waited_s = now_s - self._began_s
         if waited_s >= self.limit_s:
             is_first, self.was_ended = not self.was_ended, True
@@ -61,7 +61,7 @@ class Watch:
         self._thread: threading.Thread | None = None
 
     def begin(self, wait: Wait) -> None:
-        """Look after a wait until `end`, which is called also if this raises."""
+        """Look after a wait until `end`; call `end` also if this raises."""
         with self._lock:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="dualwrite-silence", daemon=True)
@@ -83,7 +83,7 @@ class Watch:
                 if not self._waits:
                     self._some.clear()
                 for wait in self._waits:
-                    with suppress(Exception):  # of a handler of logs: other waits, and later ones, are looked after
+                    with suppress(Exception):  # of a log handler: other waits, and later ones, are looked after
                         wait.look(time.monotonic(), _shut_down)
 
 

@@ -1,7 +1,7 @@
 """The commit store as PLAN, WRITE, COMMIT, ABORT and FINISH use it: the port `SinkStore`.
 
-`CommitStore` implements it in a SQL database, `topic.topic_store.TopicStore` in a topic of Kafka. What depends on
-either stays behind the port: its errors, its clock, and how a commit that got no response is found out.
+`CommitStore` implements it in a SQL database, `topic.topic_store.TopicStore` in a topic of Kafka. The port hides the
+differences: their errors, their clocks, and how the outcome of a commit without a response is found out.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ Steps = Callable[["sa.Connection"], object]
 """Statements of the caller, to run in a transaction of the store."""
 
 Last = Callable[[], object]
-"""A function of the caller to call when all is done but the commit, or the sending of the only record."""
+"""A function of the caller, called just before the commit, or before the only record is sent."""
 
 _EVERY_VERDICT: Final = tuple(Verdict)
 
 
 class ReachableStore(Protocol):
-    """A store that can be away."""
+    """A store that may be unreachable."""
 
     @property
     def medium(self) -> str:
-        """What the store is, for sentences: a `database` or a `topic`."""
+        """The kind of store, for messages: a `database` or a `topic`."""
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
-        """The errors of the store itself, which say nothing about a batch: the same call may succeed later."""
+        """The store's own errors, which do not concern a batch: the same call may succeed later."""
 
     def unreachable(self, error: Exception) -> str | None:
-        """Return what one of `errors` says about the store, if it could not be reached; else None."""
+        """Return the message of one of `errors` if the store could not be reached; else None."""
 
 
 class LakeStore(Protocol):
-    """The part that knows which files a Delta or Iceberg table is owed; `LakeLedger` implements it."""
+    """The part that knows the files owed to a Delta or Iceberg table; `LakeLedger` implements it."""
 
     def record(self, connection: sa.Connection, attempt_id: str, location: str, file: LakeFile) -> None:
         """Record the file of an attempt, in the transaction that marks it PREPARED."""
@@ -72,58 +72,58 @@ class LakeStore(Protocol):
         """
 
     def owner(self, sink_id: str) -> int:
-        """Return the number by which tables know this sink of this store; it is made up at the first call.
+        """Return the number by which tables know this sink of this store; the first call makes it up.
 
-        Copies of the store have the same one. Files of the sink are named by it, too.
+        Copies of the store have the same one. File names of the sink contain it, too.
         """
 
     def files(self, attempt_ids: Collection[str]) -> tuple[LakeFile, ...]:
         """Return the recorded files of these attempts."""
 
     def row(self, sink_id: str) -> LakeRow | None:
-        """Return what the sink has decided for such tables; None if nothing."""
+        """Return the sink's row about its Delta or Iceberg table; None if no batch was decided for one."""
 
     def owed(self, sink_id: str, *, durably: bool = True) -> tuple[OwedBatch, ...]:
-        """Return what is owed, in the order of the decisions. A table may be told of it only if it is durable."""
+        """Return the owed batches, in the order of the decisions. A table may get them only if they are durable."""
 
     def marks(self, sink_id: str) -> Mapping[int, int]:
-        """Return the marks, by generation, of the batches that are owed, and of those given up since the last one."""
+        """Return the marks, by generation, of the owed batches, and of those given up since the last published one."""
 
     def published(self, batch: OwedBatch) -> None:
-        """Forget a batch that the table has, on its disk."""
+        """Forget a batch that the table has on its disk."""
 
     def note_lost(self, batch: OwedBatch, attempt_ids: Collection[str], detail: str) -> None:
         """Record that files of a batch cannot be added, and why; an operator has to acknowledge it."""
 
     def condemned(self, sink_id: str) -> Mapping[str, str]:
-        """Return the locations of the recorded files that will never be decided, by attempt id; durably."""
+        """Return the locations of recorded files that will never be decided, by attempt id; durably."""
 
     def unrecorded(self, sink_id: str) -> Mapping[str, str]:
-        """Return the same for attempts that were aborted before they recorded a file, which they may have begun."""
+        """Return the same for attempts that were aborted before they recorded a file, but may have begun to write."""
 
     def forget(self, attempt_ids: Collection[str]) -> None:
-        """Forget files that were not decided, and are deleted."""
+        """Forget undecided files that have been deleted."""
 
     def attempts(self, sink_id: str) -> frozenset[str]:
-        """Return the attempts that the store knows, or whose files it does; durably.
+        """Return the attempts that the store knows, or whose files it knows; durably.
 
-        One that is not among them can never be prepared, decided or owed again.
+        Any other attempt can never be prepared, decided or owed again.
         """
 
 
 class HasLake(Protocol):
-    """A store that keeps what Delta and Iceberg tables are owed."""
+    """A store that records the files owed to Delta and Iceberg tables."""
 
     @property
     def lake(self) -> LakeStore:
-        """What such tables are owed."""
+        """The files owed to such tables."""
 
 
 class TaskStore(ReachableStore, HasLake, Protocol):
     """The part that tasks use."""
 
     def rest(self) -> None:
-        """Release what this process does not need for a while. Never raises."""
+        """Release the connections that this process does not need for a while. Never raises."""
 
     def begin(
         self,
@@ -136,8 +136,8 @@ class TaskStore(ReachableStore, HasLake, Protocol):
         """Begin the generation of a plan that `begins_late`, unless another of its tasks has.
 
         Two plans of one query that saw the same generation before share this one. That is safe, because a batch has one
-        decision, which names the attempts of one driver and condemns all others. Raises SinkFencedError, and what
-        `SinkStore.plan` does.
+        decision, which names the attempts of one driver and condemns all others. Raises SinkFencedError, and the errors
+        of `SinkStore.plan`.
         """
 
     def is_decided_for(self, sink_id: str, generation: int | None, task: TaskIdentity, policy: OnNewCheckpoint) -> bool:
@@ -175,14 +175,15 @@ class ClaimStore(ReachableStore, Protocol):
 
     @property
     def schema(self) -> str | None:
-        """The schema of the store's tables, for commands that a person is told; None for the default, or if none."""
+        """The schema of the store's tables, for commands in messages; None for the default, or without schemas."""
 
     def claims(
         self, sink_id: str, verdicts: Collection[Verdict] = _EVERY_VERDICT, *, durably: bool = True
     ) -> tuple[Claim, ...]:
         """Return the transactions that have to be completed in Kafka.
 
-        Kafka may be told of them: they are durable, unless the caller only reports them and does not want to wait.
+        They are durable, so Kafka may be told of them; `durably=False` does not wait, for a caller that only reports
+        them.
         """
 
     def still_wanted(
@@ -190,8 +191,8 @@ class ClaimStore(ReachableStore, Protocol):
     ) -> Mapping[str, Prepared]:
         """Return those of these attempts that still have the verdict in `wanted`, as their rows are now.
 
-        The prepared state may be another one than before: a finisher has published the transaction again. Kafka may be
-        told of that one only if it was read `durably`.
+        A prepared state may have changed: a finisher has published the transaction again. Kafka may be told of the new
+        one only if it was read `durably`.
         """
 
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
@@ -205,22 +206,22 @@ class ClaimStore(ReachableStore, Protocol):
     def record(self, sink_id: str, ended: Mapping[str, Ended]) -> Mapping[str, Ended]:
         """Record the endings, given by attempt id; FAILED and LEFT change no status. Return them, as recorded.
 
-        COMMITTED and LOST are recorded only if the row has the prepared state that was judged. Else they are returned
-        as LEFT: a finisher has published the transaction again.
+        COMMITTED and LOST are recorded only if the row still has the prepared state that was judged. Else they are
+        returned as LEFT: a finisher has published the transaction again.
         """
 
 
 class OrphanStore(ReachableStore, Protocol):
-    """The part that tells which open transactions are orphans."""
+    """The part that recognises orphans among open transactions."""
 
     def orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
-        """Return those of these open transactions, given as pairs by id, whose ids no live attempt has.
+        """Return those of these open transactions, given as pairs by id, whose ids belong to no live attempt.
 
-        With the status of the attempt that had the id and the pair; None: the store has no such attempt.
+        The value is the status of the attempt that had the id and the pair; None if the store has no such attempt.
         """
 
     def retire_orphans(self, sink_id: str, pairs: Mapping[str, str]) -> dict[str, AttemptStatus | None]:
-        """Return what `orphans` does, durably, and retire the ids: no task leases one of them afterwards.
+        """Return the result of `orphans`, durably, and retire the ids: no task leases one of them afterwards.
 
         Raises SinkError for a sink that the store does not have, and NotDurableError.
         """
@@ -230,7 +231,7 @@ class OperatedStore(ClaimStore, OrphanStore, HasLake, Protocol):
     """The part that recovery and operators use."""
 
     def now(self) -> dt.datetime:
-        """Return the time of the store's clock, which the times in its rows come from."""
+        """Return the time of the store's clock, the source of the times in its rows."""
 
     def sinks(self) -> list[SinkRow]:
         """Return every sink of the store, ordered by id."""
@@ -242,18 +243,18 @@ class OperatedStore(ClaimStore, OrphanStore, HasLake, Protocol):
         """Return the attempts of a sink, ordered by generation and partition."""
 
     def condemn(self, sink_id: str) -> int:
-        """Condemn the OPEN and PREPARED attempts of the sink; return how many there were."""
+        """Condemn the OPEN and PREPARED attempts of the sink; return their number."""
 
 
 class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
-    """All that a sink uses."""
+    """The whole store as a sink uses it."""
 
     @property
     def runs_sql(self) -> bool:
-        """Whether there are transactions of a database, in which steps of the caller can run."""
+        """Whether the store has database transactions, in which steps of the caller can run."""
 
     def examine(self) -> None:
-        """Check whether the store keeps what is decided. Raises UnsafeDatabaseError. Changes nothing."""
+        """Check whether the store keeps decisions. Raises UnsafeDatabaseError. Changes nothing."""
 
     def plan(
         self,
@@ -265,18 +266,18 @@ class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
         beforehand: Callable[[sa.Engine], object] | None = None,
         inside: Steps | None = None,
     ) -> Planned:
-        """Begin a new generation, which fences every older driver and condemns every attempt that is not decided.
+        """Begin a new generation, which fences every older driver and condemns every undecided attempt.
 
-        Not without need, because the driver that is fenced may be the right one. If `query_id` is None, because it is
-        not known, the first task begins the generation (`begin`). A batch job that is decided needs none; only a job
-        knows its `batch_id` here. `beforehand` creates what `inside` needs, which runs in the transaction that begins;
-        what it changes may be in use by a query that this one must not disturb, so a refusal comes first. Raises
-        CheckpointMismatchError for another query than the one that the sink belongs to, BatchLostError while a lost
-        batch of the sink is not acknowledged, and SinkError for a store that cannot be used; then nothing has changed.
+        Only if needed, because the fenced driver may be the right one. If `query_id` is None (not known yet), the first
+        task begins the generation (`begin`). A decided batch job needs none; only a job knows its `batch_id` here.
+        `inside` runs in the transaction that begins, after `beforehand` has created its tables. A running query may use
+        these tables, and must not be disturbed, so a refusal comes before `beforehand`. Raises CheckpointMismatchError
+        if the sink belongs to another query, BatchLostError while a lost batch of the sink is not acknowledged, and
+        SinkError for a store that cannot be used; then nothing has changed.
         """
 
     def prepared_states(self, attempt_ids: Collection[str]) -> Mapping[str, PreparedTxnState]:
-        """Return the prepared states, by transactional id, of those of these attempts that are PREPARED."""
+        """Return the prepared states, by transactional id, of the PREPARED ones among these attempts."""
 
     def decide(
         self, decision: Decision, policy: OnNewCheckpoint, inside: Steps | None = None, last: Last | None = None
@@ -284,8 +285,8 @@ class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
         """Take the decision, unless it exists already. Then the batch is committed, even if this process dies.
 
         `inside` runs in the transaction, and `last` after it, unless the decision exists already. Raises
-        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError and what `inside` raises, and the
-        store's errors; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
+        SinkFencedError, CheckpointMismatchError, AttemptCondemnedError, SinkError, and the errors of `inside` and of
+        the store; then nothing is decided. Raises DecisionUnknownError if only `resolve` can find out.
         """
 
     def resolve(self, decision: Decision) -> Decided | None:

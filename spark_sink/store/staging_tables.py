@@ -1,8 +1,8 @@
-"""What is special about a staging table: it is cheap to write and to empty, and says which sink it belongs to.
+"""Staging tables: cheap to write and to empty, and marked with the sink that they belong to.
 
-On PostgreSQL it is UNLOGGED, so that the rows of a batch are in the write-ahead log once: when they are moved. A crash
-or a failover empties it. The decision counts the rows that it moves, so it notices, and the batch is written again.
-After use the table is truncated, which leaves nothing for VACUUM.
+On PostgreSQL they are UNLOGGED, so that the rows of a batch are in the write-ahead log once: when they are moved. A
+crash or a failover empties them. The decision counts the rows that it moves, so it notices, and the batch is written
+again. After use the table is truncated, which leaves no dead rows for VACUUM.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NAMES: Final = "dw_stage_"
 
 _OWNER: Final = "dualwrite: staging rows of the sink "
 _WORTH_TRUNCATING_BYTES: Final = 1_048_576
-"""Truncating makes new files, which takes longer than to delete a few rows."""
+"""Below this size rows are deleted: truncating makes new files, which takes longer."""
 
 _SIZE: Final = sa.text(
     "SELECT pg_relation_size(c.oid) > :bytes AND has_table_privilege(c.oid, 'TRUNCATE')"
@@ -36,7 +36,7 @@ def create_staging(dialect: sa.Dialect, table: TableName, columns: Sequence[str]
     """Return the DDL of a staging table."""
     name, parts = table.quoted(dialect), ", ".join(columns)
     if dialect.name == "postgresql":
-        # It is truncated after use; a worker of autovacuum would be in the way of that.
+        # It is truncated after use, and an autovacuum worker would block that.
         return f"CREATE UNLOGGED TABLE {name} ({parts}) WITH (autovacuum_enabled = off)"
     if dialect.name == "sqlite":
         return f"CREATE TABLE {name} (/* {_OWNER}{sink_id} */ {parts})"
@@ -44,7 +44,7 @@ def create_staging(dialect: sa.Dialect, table: TableName, columns: Sequence[str]
 
 
 def mark_owner(conn: sa.Connection, table: TableName, sink_id: str) -> None:
-    """Note to which sink the table belongs, where the DDL does not say it; an id has no character to be escaped."""
+    """Mark the table with its sink, if the DDL does not do it; an id has no character to be escaped."""
     if conn.dialect.name == "postgresql":
         conn.execute(sa.text(as_sql(f"COMMENT ON TABLE {table.quoted(conn.dialect)} IS '{_OWNER}{sink_id}'")))
 
@@ -77,7 +77,7 @@ def truncated(conn: sa.Connection, table: TableName) -> bool:
 def owned_tables(conn: sa.Connection, schema: str | None) -> dict[TableName, str]:
     """Return the staging tables of a schema, or of the default one, with the sink of each.
 
-    Tables that do not say whose they are, as those of older versions, are left out.
+    Leaves out tables without such a mark, as older versions made them.
     """
     found = {}
     for name in sa.inspect(conn).get_table_names(schema=schema):

@@ -110,7 +110,7 @@ class TableColumn:
     type: ColumnType
     nullable: bool
     filled: bool
-    """Whether the database supplies a value for a row that has none."""
+    """Whether the database supplies a value if the row has none."""
     read_only: bool
     """Whether only the database supplies values."""
     numbered: bool = False
@@ -234,7 +234,7 @@ def _mysql(conn: sa.Connection, table: TableName) -> list[TableColumn]:
 
 
 def _mysql_names(conn: sa.Connection, table: TableName) -> dict[str, str | None]:
-    """Return the names as plain values: the server would compare any other expression with all tables it has."""
+    """Return the names as plain values: the server would compare any other expression with all its tables."""
     return {"schema": table.schema or conn.dialect.default_schema_name, "table": table.name}
 
 
@@ -268,7 +268,7 @@ _SQLITE_KINDS: Final = (
     ("DOUB", ColumnKind.FLOAT64),
     ("TIME", ColumnKind.TIME),
 )
-"""The first name that the declared type contains decides: common names, then the rules of SQLite's affinities."""
+"""The first of these names in the declared type decides: common names, then SQLite's affinity rules."""
 
 
 def _sqlite(conn: sa.Connection, table: TableName) -> list[TableColumn]:

@@ -101,8 +101,8 @@ class StoreTables:
             sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
             sa.Column("location", sa.Text, nullable=False),
             sa.Column("table_id", sa.String(_TABLE_ID_LENGTH), nullable=False),
-            # Generations: the last that was decided with rows for a table of files, and the last that the table is
-            # known to have.
+            # Generations: the last one decided with rows for a table of files, and the last one known to be in the
+            # table.
             sa.Column("decided", sa.BigInteger, nullable=False),
             sa.Column("published", sa.BigInteger, nullable=True),
         )
@@ -123,7 +123,7 @@ class StoreTables:
             sa.Column("decided_at", sa.DateTime(timezone=True), nullable=True),
         )
 
-        # Numbers that a table of files repeats: of the sink itself, as generation 0, and of each batch that is owed.
+        # Numbers that a table of files repeats: of the sink itself, as generation 0, and of each owed batch.
         self.lake_mark: Final = self._table(
             "dw_lake_mark",
             sa.Column("sink_id", exact_text(SINK_ID_LENGTH), primary_key=True),
@@ -132,13 +132,13 @@ class StoreTables:
         )
 
     def _table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
-        # InnoDB, whatever the server's default is: other engines do not have transactions.
+        # InnoDB, because the server's default may be an engine without transactions.
         return sa.Table(name, self.metadata, *parts, mysql_engine="InnoDB", mariadb_engine="InnoDB")
 
     def create(self, engine: sa.Engine) -> None:
-        """Create the tables that are missing, and the column that a table of an older version lacks.
+        """Create missing tables, and the column that a table of an older version lacks.
 
-        Safe if several processes do it at once, while an older version writes, or after one that died half-way.
+        Safe in several processes at once, while an older version writes, or after one that died half-way.
         """
         self._create(engine)
         add_manifest(engine, self.attempt, lambda: missing_manifest(self.schema))
@@ -148,8 +148,8 @@ class StoreTables:
             try:
                 self.metadata.create_all(engine)
             except (IntegrityError, ProgrammingError, OperationalError):
-                # Two processes created a table at the same time. The loser tries again, and creates what the winner has
-                # not reached yet: MySQL commits each table separately.
+                # Two processes created a table at the same time. The loser tries again, and creates the tables that the
+                # winner has not reached yet: MySQL commits each table separately.
                 if self.exist(engine):
                     return
             else:
@@ -212,7 +212,7 @@ class SinkRow:
     sink_id: str
     generation: int
     query_id: str | None
-    """The query whose checkpoint the sink belongs to; None before the first one, and if it had only batch jobs."""
+    """The query whose checkpoint the sink belongs to; None before the first one, and after batch jobs only."""
     updated_at: dt.datetime
 
 
@@ -233,11 +233,11 @@ class BatchRow:
     acknowledged_at: dt.datetime | None
     """When an operator allowed the query to go on after a LOST batch."""
     content_digest: str | None = None
-    """Of the plan of the rows, and where they go, if foreachBatch wrote them."""
+    """Digest of the plan of the rows and of their destination, if foreachBatch wrote them."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is left to do for the batch."""
+        """Whether no work is left for the batch."""
         return self.status is BatchStatus.DONE or self.acknowledged_at is not None
 
 
@@ -273,7 +273,7 @@ class AttemptRow:
 
 @dataclass(frozen=True)
 class Lease:
-    """What a task leased: a row of its own, and a transactional id that no other live attempt has."""
+    """The lease of a task: a row of its own, and a transactional id that no other live attempt has."""
 
     attempt_id: str
     transactional_id: str
@@ -289,7 +289,7 @@ class Planned:
     in_doubt: tuple[BatchInDoubt, ...]
     """The decided batches of these claims."""
     begins_late: bool = False
-    """Whether it has not begun: its first task begins it, once it is known to be of the right query."""
+    """Whether its first task begins it, once that task is known to be of the right query."""
     undecided: BatchName | None = None
     """See `Plan.undecided`."""
 
@@ -311,7 +311,7 @@ class Decision:
     """Whether a task found that the batch was already decided."""
     offsets_digest: str | None
     needs_digest: bool = True
-    """Whether a batch that is decided already is taken for this one only if both have the same digest."""
+    """Whether an already decided batch is taken for this one only if both have the same digest."""
     content_digest: str | None = None
     """See `BatchRow`; it decides nothing here."""
 
@@ -326,7 +326,7 @@ class Decided:
     claims: tuple[Claim, ...] = field(default=())
     """The transactions to complete now: those of the winners, of the losers, and of older attempts."""
     content_digest: str | None = None
-    """What the row has."""
+    """The digest in the row."""
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ class OwedBatch:
     location: str
     table_id: str
     mark: int | None
-    """What the table notes with the batch: no other store has the same generation with the same mark."""
+    """The table notes it with the batch: no other store has the same generation with the same mark."""
     files: tuple[LakeFile, ...]
     decided_at: dt.datetime
     detail: str | None
@@ -363,14 +363,14 @@ class OwedBatch:
 
 @dataclass(frozen=True)
 class LakeRow:
-    """What a sink has decided for Delta and Iceberg tables."""
+    """The decisions of a sink for Delta and Iceberg tables."""
 
     location: str
     table_id: str
     decided: int
     """The newest generation with rows for one."""
     published: int | None
-    """The newest one that the table at `location` is known to have."""
+    """The newest generation that the table at `location` is known to have."""
 
 
 def sink_row(row: sa.Row[Any]) -> SinkRow:

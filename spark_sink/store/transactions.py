@@ -22,9 +22,9 @@ _CONFLICT_TRIES: Final = 5
 
 
 def _raise_durability(connection: sa.Connection) -> None:
-    """Make this COMMIT durable, whatever the role, the database or the URL sets: what Kafka is told must not be lost.
+    """Make this COMMIT durable, overriding the role, the database and the URL: what Kafka is told must not be lost.
 
-    In each transaction, because behind PgBouncer a setting of the session belongs to another client's session.
+    Set in each transaction, because behind PgBouncer a session setting belongs to another client's session.
     """
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT {RAISE}")
@@ -52,9 +52,9 @@ class StoreTransactions:
         check_tables: Callable[[], None],
         leave_no_trace: Callable[[sa.Connection], object],
     ) -> None:
-        """`check_tables` raises SinkError if a table or a column is missing, which explains a failed statement.
+        """Take `check_tables`, which raises SinkError for a missing table or column: it explains a failed statement.
 
-        `leave_no_trace` changes a row and takes the change back, which a database without a message of its own logs.
+        `leave_no_trace` changes a row and takes the change back, which a database without log messages logs.
         """
         self._engine = _read_committed(engine)
         self._reading = _without_transactions(self._engine)
@@ -66,7 +66,7 @@ class StoreTransactions:
             self._deciding_engine()  # its listeners also make SQLite's commits durable, which every transaction needs
 
     def read(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
-        """Run `steps`, which only read. Each of its statements sees everything committed before it."""
+        """Run `steps`, which only read. Each statement sees everything committed before it."""
 
         def once() -> ResultT:
             with self._reading.connect() as connection:
@@ -88,10 +88,10 @@ class StoreTransactions:
         return self._explained(lambda: self._repeated(once))
 
     def read_durably(self, steps: Callable[[sa.Connection], ResultT]) -> ResultT:
-        """Run `steps`, which only read; return once what they have read can no longer be lost.
+        """Run `steps`, which only read; return once the rows that they read can no longer be lost.
 
-        A decision that shows may not be durable: the server has not flushed it yet, or the wait of its COMMIT for a
-        standby was cancelled. A commit behind it, in the transaction that has read it, is durable only if it is too.
+        A visible decision may not be durable: the server has not flushed it yet, or the wait of its COMMIT for a
+        standby was cancelled. A later commit, in the transaction that has read it, is durable only if it is too.
         """
 
         def witnessed(connection: sa.Connection) -> ResultT:
@@ -136,7 +136,7 @@ class StoreTransactions:
         return self._explained(lambda: self._repeated(once))
 
     def _witness(self, connection: sa.Connection) -> None:
-        """Write to the log of the database, so that COMMIT has something to wait for."""
+        """Write to the log of the database, so that COMMIT waits for the standby."""
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SELECT {WITNESS_MESSAGE}")
         elif not locks_whole_database(connection.dialect):
@@ -188,7 +188,7 @@ class StoreTransactions:
 
 
 def is_unreachable(error: DBAPIError) -> bool:
-    """Return whether no connection could be made, for which SQLAlchemy has no statement, or it broke."""
+    """Return whether the connection broke, or could not be made (then SQLAlchemy has no statement)."""
     return error.connection_invalidated or (isinstance(error, OperationalError) and error.statement is None)
 
 
@@ -208,20 +208,20 @@ def _resolved(resolve: Callable[[], ResultT | None], lost: Exception) -> ResultT
 def _read_committed(engine: sa.Engine) -> sa.Engine:
     """Return the engine with statements that see everything committed before them, not an older snapshot.
 
-    What is read after a lock was granted must be as recent as the lock. MySQL's default level does that in transactions
-    that begin with a locking read, as all transactions of the store do.
+    Statements after a lock must see data as recent as the lock. MySQL's default level does that in transactions that
+    begin with a locking read, as all transactions of the store do.
     """
     return engine.execution_options(isolation_level="READ COMMITTED") if engine.dialect.name == "postgresql" else engine
 
 
 def _without_transactions(engine: sa.Engine) -> sa.Engine:
-    """Return the engine for reading, with no BEGIN and no ROLLBACK where that saves two round trips for a statement."""
+    """Return the engine for reading, without BEGIN and ROLLBACK if that saves two round trips for a statement."""
     is_free = engine.dialect.name == "postgresql" and engine.dialect.driver == "psycopg"
     return engine.execution_options(isolation_level="AUTOCOMMIT") if is_free else engine
 
 
 def _exclude_other_writers(connection: sa.Connection) -> None:
-    """Take SQLite's write lock now. By itself it does so with the first change, too late for what was read before."""
+    """Take SQLite's write lock now. SQLite takes it with the first change, too late for earlier reads."""
     if locks_whole_database(connection.dialect):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 

@@ -22,7 +22,7 @@ REQUIRED: Final[Mapping[str, str]] = {
     "message.timestamp.type": "LogAppendTime",
     "unclean.leader.election.enable": "false",
 }
-"""Settings without which the topic would forget, or tell times of other clocks."""
+"""Settings without which the topic would lose records, or have timestamps of other clocks."""
 
 _LEAST_IN_SYNC: Final = 2
 _IN_SYNC: Final = "min.insync.replicas"
@@ -35,7 +35,7 @@ class KafkaLog:
     def __init__(
         self, settings: Mapping[str, Any], topic: str, *, timeout_ms: int, unreachable_timeout_ms: int
     ) -> None:
-        """Connect when needed, with the `settings` of an admin client."""
+        """Take the `settings` of an admin client; connect when needed."""
         self._topic = topic
         self._log = PartitionLog(
             settings,
@@ -115,7 +115,7 @@ class KafkaLog:
 
 
 def _wrong(found: LogDescription) -> list[str]:
-    """Return what is wrong with a topic."""
+    """Return the faults of a topic."""
     wrong = [] if found.partitions == 1 else [f"it has {found.partitions} partitions, not 1"]
     for name, value in REQUIRED.items():
         actual = found.settings.get(name)

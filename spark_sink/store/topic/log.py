@@ -6,37 +6,37 @@ from typing import NamedTuple, Protocol
 
 
 class StoredRecord(NamedTuple):
-    """A record of the log. Where two logs have the same leader epoch at an offset, all before it is the same, too."""
+    """A record of the log. If two logs have the same leader epoch at an offset, they are the same up to it."""
 
     offset: int
     epoch: int
     time_ms: int
-    """When the leader has appended it, by its clock."""
+    """When the leader appended it, by the leader's clock."""
     value: bytes | None
 
 
 class OutOfLogError(Exception):
-    """The log has no such offset: it begins later, or ends before."""
+    """The log has no such offset: it begins later, or ends earlier."""
 
 
 class CommitLog(Protocol):
-    """One partition. Every call raises CommitLogError, and SinkError for what no repetition changes."""
+    """One partition. Every call raises CommitLogError, and SinkError for an error that no retry changes."""
 
     @property
     def name(self) -> str:
-        """The topic, for sentences."""
+        """The topic, for messages."""
 
     def append(self, value: bytes) -> int:
         """Append a record, with the acknowledgement of all in-sync replicas; return its offset.
 
-        It may be appended several times. Raises SinkError if it is too long; then it is not there.
+        The record may be appended several times. Raises SinkError if it is too long; then it is not appended.
         """
 
     def start(self) -> int:
         """Return the first offset."""
 
     def read(self, first: int, last: int) -> list[StoredRecord]:
-        """Return the records from the offset `first` to `last` at least, once the leader shows that one.
+        """Return the records from the offset `first` to at least `last`, once the leader shows that offset.
 
         Raises OutOfLogError.
         """
@@ -45,7 +45,7 @@ class CommitLog(Protocol):
         """Delete the records before this offset."""
 
     def check(self) -> None:
-        """Raise SinkError unless the topic is there, and keeps what it is told."""
+        """Raise SinkError unless the topic exists, and keeps its records."""
 
     def create(self) -> None:
         """Create the topic with the right settings, unless it exists."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NoLake:
-    """A `LakeStore` that is empty, and stays so."""
+    """A `LakeStore` that always stays empty."""
 
     def record(self, connection: sa.Connection, attempt_id: str, location: str, file: LakeFile) -> None:
         """Raise SinkOptionError."""

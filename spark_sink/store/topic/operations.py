@@ -1,8 +1,8 @@
-"""What each operation of the store reads and changes, given the rows of a sink. Pure.
+"""The operations of the store: given the rows of a sink, each computes its answer and its change. Pure.
 
 Each returns a `Step`: the answer, and the change that has to count before the answer is true, or none. The names that a
 change expects and touches are those of the table in `docs/decisions/a-store-in-a-topic.md`: `gate` belongs to plans and
-decisions, `tasks` shows them what tasks have done, and each partition has a `slot`, so that the attempts of different
+decisions, `tasks` shows them the changes of tasks, and each partition has a `slot`, so that the attempts of different
 partitions do not disturb each other. The errors are those of the SQL store, by the same rules.
 """
 
@@ -67,7 +67,7 @@ def slot_name(partition_id: int) -> str:
 
 @dataclass(frozen=True)
 class Change:
-    """The change that an update makes, with the names that it expects as they were read."""
+    """The change of an update, with the names that it expects at the versions that were read."""
 
     expects: tuple[str, ...]
     touches: tuple[str, ...]
@@ -77,10 +77,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Step(Generic[AnswerT]):
-    """What an operation does in one state."""
+    """The answer and the change of an operation in one state."""
 
     answer: Callable[[int], AnswerT]
-    """Makes the answer, given the time of the leader in milliseconds at which the operation took effect."""
+    """Makes the answer, given the leader's time in milliseconds at which the operation took effect."""
     change: Change | None = None
 
 
@@ -90,13 +90,13 @@ def known(answer: AnswerT) -> Step[AnswerT]:
 
 
 def _changed(answer: AnswerT, puts: Iterable[Put], drops: Iterable[Drop] = ()) -> Step[AnswerT]:
-    """Return the step of an operation that changes rows that are decided or condemned; if any."""
+    """Return the step of an operation that changes decided or condemned rows, if there are any."""
     change = _at_the_gate(puts, drops)
     return Step(lambda _: answer, change if change.puts or change.drops else None)
 
 
 def _excluding_all(puts: Iterable[Put]) -> Change:
-    """Return a change of what any attempt might have changed."""
+    """Return a change that excludes every concurrent change of an attempt."""
     return Change((GATE, TASKS), (GATE,), tuple(puts))
 
 
@@ -110,7 +110,7 @@ def _of_partition(partition_id: int, puts: Iterable[Put]) -> Change:
 
 
 def barrier() -> Step[None]:
-    """Change nothing but the version of the gate: what has not counted before, and expects it, never will."""
+    """Change only the version of the gate: an earlier record that expects it, and has not counted yet, never will."""
     return Step(lambda _: None, _at_the_gate(()))
 
 
@@ -125,7 +125,7 @@ def plan(rows: SinkRows, query_id: str | None, policy: OnNewCheckpoint, batch_id
         return Step(lambda now_ms: _planned(None, live, in_doubt, now_ms))
     generation = (rows.generation or 0) + 1
     if query_id is None:
-        # Its first task begins it; who decides before that must find the sink.
+        # Its first task begins it; a driver that decides before that must find the sink.
         added = None if rows.exists else _excluding_all([_sink_put(generation=0, query_id=None)])
         return Step(lambda now_ms: _planned(generation, live, in_doubt, now_ms, begins_late=True), added)
     change, left = _begin(rows, query_id, policy)
@@ -285,7 +285,7 @@ def _decision_put(decision: Decision, generation: int | None, *, nothing_left: b
 
 
 def decided(rows: SinkRows, decision: Decision) -> Step[Decided | None]:
-    """Return what stands of a decision, for `SinkStore.resolve`."""
+    """Return the stored decision, for `SinkStore.resolve`."""
     stands = rows.found(decision.query_id, decision.batch_id)
     return known(None if stands is None else Decided(True, stands.records, rows.claims()))
 
@@ -296,7 +296,7 @@ def is_decided(rows: SinkRows, query_id: str, batch_id: int) -> Step[bool]:
 
 
 def condemn(rows: SinkRows, query_id: str | None, batch_id: int | None, generation: int | None) -> Step[int]:
-    """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; answer how many there were."""
+    """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; answer their number."""
     puts = _condemned(_part(rows, query_id, batch_id, generation))
     return Step(lambda _: len(puts), _excluding_all(puts) if puts else None)
 
@@ -384,7 +384,7 @@ def _detail_of(end: Ended) -> dict[str, Any]:
 
 
 def mark_lost(rows: SinkRows, prepared: Mapping[str, PreparedTxnState], detail: str) -> Step[int]:
-    """Record that Kafka has dropped these transactions of COMMITTING attempts; answer how many there were."""
+    """Record that Kafka has dropped these transactions of COMMITTING attempts; answer their number."""
     lost = [
         row
         for each, state in prepared.items()
@@ -398,7 +398,7 @@ def mark_lost(rows: SinkRows, prepared: Mapping[str, PreparedTxnState], detail: 
 
 
 def _closed(rows: SinkRows, changes: Mapping[str, Put]) -> list[Put]:
-    """Return the changes of batches that follow from those of their attempts: lost ones, and those with none left."""
+    """Return the resulting changes of batches: those with a lost attempt, and those without attempts left."""
     puts: list[Put] = []
     for batch in rows.batches([BatchStatus.COMMIT]):
         statuses = rows.statuses(batch.query_id, batch.batch_id)
@@ -457,7 +457,7 @@ def orphans(rows: SinkRows, pairs: Mapping[str, str]) -> Step[dict[str, AttemptS
 
 
 def retire_orphans(rows: SinkRows, pairs: Mapping[str, str]) -> Step[dict[str, AttemptStatus | None]]:
-    """See `OrphanStore.retire_orphans`. Expects what leases touch: one might have taken an id since it was read."""
+    """See `OrphanStore.retire_orphans`. Expects the names that leases touch: one may have taken an id since then."""
     if not rows.exists:
         raise SinkError(
             f"the commit store has no sink {rows.sink_id!r}, so it cannot tell what is an orphan of it; nothing was "
@@ -496,7 +496,7 @@ def _retired(rows: SinkRows, transactional_ids: Iterable[str]) -> list[Put]:
 
 
 def _leasable_puts(rows: SinkRows, left: Mapping[int, rules.Leasable]) -> list[Put]:
-    """Return the changes after which these slots of partitions may be leased."""
+    """Return the changes after which exactly these slots of partitions may be leased."""
     return [
         Put(RETIRED, str(partition_id), {"first_slot": leasable.first, "spare_slot": leasable.spare})
         for partition_id, leasable in left.items()

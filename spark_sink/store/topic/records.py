@@ -1,7 +1,7 @@
 """The records of the log, and their bytes: JSON, one record in a batch. Pure.
 
-Four kinds: the first one names the store; an update changes rows, if it counts; a mark changes nothing, and shows who
-reads up to it what was acknowledged before; a snapshot is the state up to an offset.
+Four kinds: the first one names the store; an update changes rows, if it counts; a mark changes nothing: reading up to
+it shows all that was acknowledged before; a snapshot is the state up to an offset.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from spark_sink.errors import SinkError
 
 _FORMAT: Final = 1
-"""The version of the rule and of the bytes. Rows may get columns without another version."""
+"""The version of the rule and of the bytes. New columns of rows need no new version."""
 
 Row = Mapping[str, Any]
 """The columns of a row, by their names in the SQL store; times are milliseconds since 1970."""
@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Put:
-    """Columns to write into one row; those that are not named stay as they are."""
+    """Columns to write into one row; its other columns stay as they are."""
 
     table: str
     key: str
@@ -47,7 +47,7 @@ class Update:
     store_id: str
     sink_id: str
     expects: Mapping[str, str | None]
-    """The version of each name: the id of the last record that counted and touched it. None: none has."""
+    """The version of each name: the id of the last counted record that touched it; None if there is none."""
     touches: tuple[str, ...]
     puts: tuple[Put, ...] = ()
     drops: tuple[Drop, ...] = ()
@@ -73,7 +73,7 @@ class NewStore:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state after the record at `upto`, whose leader epoch and id say of which history."""
+    """The state after the record at `upto`, whose leader epoch and id identify the history."""
 
     id: str
     upto: int
@@ -91,7 +91,7 @@ def encoded(content: Content) -> bytes:
 
 
 def decoded(value: bytes | None) -> Content:
-    """Return the record with these bytes. Raises SinkError if it is of another format: none may be skipped."""
+    """Return the record with these bytes. Raises SinkError for another format: no record may be skipped."""
     try:
         document = json.loads(value or b"")
         if document["v"] == _FORMAT:

@@ -1,7 +1,7 @@
 """A process's copy of the state: it reads the log, and sends records to it.
 
-The leader of the partition may be a deposed one, and what it shows may be old. So whatever is acted upon was read up to
-a record that this process has sent after it was asked: a leader that can acknowledge one is the leader.
+The leader of the partition may be a deposed one, and show an old log. So a call acts only on a state that was read up
+to a record that this process sent after the call: a leader that can acknowledge one is the leader.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ _log = logging.getLogger("spark_sink")
 ResultT = TypeVar("ResultT")
 
 SNAPSHOT_EVERY: Final = 64
-"""Records between two snapshots, at least."""
+"""Least number of records between two snapshots."""
 
 _REFRESH_TRIES: Final = 10
 _FIRST_LOOK: Final = 4 * SNAPSHOT_EVERY
-"""How many records at the end of the log are searched for a snapshot first."""
+"""Number of records at the end of the log that are searched for a snapshot first."""
 
 
 class OutcomeUnknownError(CommitLogError):
-    """An update was sent, and it is not known whether it counts, or will."""
+    """An update was sent, and it is unknown whether it counts, or will."""
 
 
 class _Place(NamedTuple):
-    """What stands at an offset: two logs that agree on it agree on all before it."""
+    """The record at an offset: two logs that agree on it agree on all before it."""
 
     epoch: int
     id: str
@@ -49,9 +49,9 @@ class _Sent:
     def __init__(self) -> None:
         self.offsets: set[int] = set()
         self.was_read = False
-        """Whether it is where it was acknowledged, and the log was read up to there."""
+        """Whether it is at its acknowledged offset, and the log was read up to there."""
         self.counted_at_ms: int | None = None
-        """The leader's time; None: it does not count."""
+        """The leader's time; None if it does not count."""
 
 
 class Replica:
@@ -63,25 +63,25 @@ class Replica:
         self._lock = threading.Lock()
         self._state = StoreState()
         self._next: int | None = None
-        """The offset to read next. None: nothing was read, or all has to be read anew."""
+        """The offset to read next; None if nothing was read, or everything has to be read anew."""
         self._now_ms = 0
         self._store_id: str | None = None
         """The name of the store, as first read."""
         self._places: dict[int, _Place] = {}
-        """What was read, from before the last but one snapshot on."""
+        """The records that were read, from before the last but one snapshot on."""
         self._covered: list[int] = []
-        """The offsets up to which snapshots that are in the log have the state."""
+        """The offsets up to which the snapshots in the log hold the state."""
         self._watched: dict[str, _Sent] = {}
-        """Under the lock: another thread may be about to forget what was read of them."""
+        """Guarded by the lock: another thread may be about to forget the progress of these records."""
         self._warned: set[str] = set()
 
     # ---- reading --------------------------------------------------------------------------------------------
 
     @contextmanager
     def state(self) -> Iterator[StoreState | None]:
-        """Return the state as it was last read, or None if it has to be read; it does not change in this context.
+        """Return the state as last read, or None if it has to be read. It does not change in this context.
 
-        Call nothing else of this object in it.
+        Call no other method of this object in it.
         """
         with self._lock:
             yield None if self._next is None else self._state
@@ -92,7 +92,7 @@ class Replica:
         return self._now_ms
 
     def refresh(self) -> int:
-        """Read all that was acknowledged before this call; return the leader's time. Raises CommitLogError."""
+        """Read every record that was acknowledged before this call; return the leader's time. Raises CommitLogError."""
         for _ in range(_REFRESH_TRIES):
             if self._appended(Mark(self._new_id())).was_read:
                 return self._now_ms
@@ -101,7 +101,7 @@ class Replica:
         )
 
     def begin_store(self) -> None:
-        """Name the store, unless it has a name. It must have been read."""
+        """Name the store, unless it has a name. The log must have been read."""
         with self._lock:
             has_name = self._state.store_id is not None
         if not has_name:
@@ -137,11 +137,11 @@ class Replica:
                 except CommitLogError:
                     raise
                 except BaseException:
-                    self._forget()  # what is refused is refused again
+                    self._forget()  # a refused record is refused again
                     raise
 
     def _read_on(self, last: int) -> None:
-        """Read from the last record that is known, which must still be there."""
+        """Read from the last known record, which must still be there."""
         if self._next is None:
             self._load(last)
             return
@@ -186,7 +186,7 @@ class Replica:
             raise self._another_store()
 
     def _ending(self, start: int, last: int) -> tuple[Snapshot | None, list[StoredRecord], list[Content]]:
-        """Read the log from its end backwards, until a snapshot covers what was not read, or all was read."""
+        """Read the log from its end backwards, until a snapshot covers the unread part, or all was read."""
         first = max(start, last - _FIRST_LOOK)
         records = self._log.read(first, max(last, first))
         contents = [decoded(record.value) for record in records]
@@ -225,7 +225,7 @@ class Replica:
 
     def _cover(self, snapshot: Snapshot) -> None:
         if self._places.get(snapshot.upto) != _Place(snapshot.epoch, snapshot.of):
-            return  # of a history that the log has lost, or older than what is known here
+            return  # of a history that the log has lost, or older than the known state
         if self._covered and snapshot.upto <= self._covered[-1]:
             return
         self._covered = [*self._covered[-1:], snapshot.upto]
@@ -249,7 +249,7 @@ class Replica:
     def send(self, update: Update) -> int | None:
         """Send an update, and read up to it; return the leader's time at which it counted.
 
-        None: it does not count, and never will. Raises OutcomeUnknownError, and SinkError if it is too long to be sent.
+        None: it does not count, and never will. Raises OutcomeUnknownError, and SinkError if it is too long to send.
         """
         try:
             sent = self._appended(update)
@@ -263,10 +263,10 @@ class Replica:
             )
         return sent.counted_at_ms
 
-    # ---- deleting what is old -------------------------------------------------------------------------------
+    # ---- deleting old records -------------------------------------------------------------------------------
 
     def compact(self) -> None:
-        """Write a snapshot, and delete what stands before the one before it. Warns if that is not possible."""
+        """Write a snapshot, and delete the records before the previous one. Warns if that is not possible."""
         with self._lock:
             if self._next is None or self._next - (self._covered[-1] if self._covered else 0) < SNAPSHOT_EVERY:
                 return
@@ -287,7 +287,7 @@ class Replica:
                     "the topic %s of the commit store grows, because nothing old is deleted: %s", self._log.name, reason
                 )
 
-    # ---- what is refused ------------------------------------------------------------------------------------
+    # ---- refusals -------------------------------------------------------------------------------------------
 
     def _is_lost(self, why: str) -> SinkError:
         return SinkError(
@@ -302,7 +302,7 @@ class Replica:
 
 
 def _base(records: list[StoredRecord], contents: list[Content]) -> Snapshot | None:
-    """Return the first snapshot of this log's history that covers what is not among the records."""
+    """Return the first snapshot of this log's history that covers all earlier records."""
     places = {each.offset: _Place(each.epoch, content.id) for each, content in zip(records, contents, strict=True)}
     for content in contents:
         if isinstance(content, Snapshot) and places.get(content.upto) == _Place(content.epoch, content.of):
@@ -311,7 +311,7 @@ def _base(records: list[StoredRecord], contents: list[Content]) -> Snapshot | No
 
 
 def missing_store(topic: str) -> SinkError:
-    """Return the error for a topic that is not there, or has no store in it."""
+    """Return the error for a topic that does not exist, or has no store in it."""
     return SinkError(
         f"the topic {topic} has no commit store; nothing was written: create it with "
         f"{commands.init_store(schema=None)}, or let the sink do it (commitStore.createTables=true)"

@@ -54,7 +54,7 @@ class SinkRows:
     def found(self, query_id: str, batch_id: int) -> BatchRow | None:
         """Return the decision of the batch, or of a higher version of its batch job.
 
-        Raises CheckpointMismatchError if it is gone and a newer one of its query exists.
+        Raises CheckpointMismatchError if it was deleted and a newer one of its query exists.
         """
         nearest = self.nearest(query_id, batch_id)
         if not rules.is_decided(query_id, batch_id, nearest) or nearest is None:
@@ -62,7 +62,7 @@ class SinkRows:
         return self._batch(self._state.rows(BATCH)[batch_key(query_id, nearest)])
 
     def nearest(self, query_id: str, batch_id: int) -> int | None:
-        """Return the oldest decided batch of the query that is not older than this one."""
+        """Return the oldest decided batch of the query from this one on."""
         return min((each for each in self._batch_ids(query_id) if each >= batch_id), default=None)
 
     def newest(self, query_id: str) -> int | None:

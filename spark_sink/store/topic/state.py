@@ -1,7 +1,7 @@
 """The state of a store: the fold of its log, by the rule that says which updates count. Pure.
 
 The rule is the same for all operations, and frozen: an older process must never judge a record otherwise than a newer
-one. So it knows names, versions and rows, and not what they mean.
+one. So it knows names, versions and rows, and not their meaning.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SinkState:
         return self.tables.get(table, {})
 
     def counts(self, update: Update) -> bool:
-        """Return whether each name that the update expects has the version that its sender has read."""
+        """Return whether each name that the update expects has the version that its sender read."""
         return all(self.versions.get(name) == version for name, version in update.expects.items())
 
     def change(self, update: Update, time_ms: int) -> None:
@@ -43,7 +43,7 @@ class StoreState:
     """The sinks of a store."""
 
     store_id: str | None = None
-    """None: no record has named the store yet, so no update counts."""
+    """None until a record names the store; until then no update counts."""
     sinks: dict[str, SinkState] = field(default_factory=dict)
 
     def name(self, store_id: str) -> None:

@@ -1,8 +1,9 @@
 """`TopicStore`: the commit store in one partition of a topic, for sinks that write to Kafka only.
 
 Every operation is computed from the state that this process has read, and sent as one record. If that record counts,
-nothing that the operation depends on had changed; else the log was read up to it, and the operation is computed again.
-Whatever needs no record is answered from what was read up to a record of this process that was sent after the call.
+none of the rows that the operation depends on had changed; else the log was read up to it, and the operation is
+computed again. An operation without a record is answered from the state at a record that this process sent after the
+call.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class TopicStore:
     """See `SinkStore.runs_sql`."""
 
     def __init__(self, log: CommitLog, *, create: bool = True, replica: Replica | None = None) -> None:
-        """`create`: whether `examine` and the first plan create what is missing. `replica`: what others share."""
+        """`create`: `examine` and the first plan create a missing topic or store. `replica`: the shared copy."""
         self._log = log
         self._may_create = create
         self._replica = replica or Replica(log)
@@ -79,7 +80,7 @@ class TopicStore:
     # ---- PLAN -----------------------------------------------------------------------------------------------
 
     def examine(self) -> None:
-        """Check whether the topic keeps what is decided; at each plan, because its settings may be changed at any time.
+        """Check whether the topic keeps decisions; at each plan, because its settings may be changed at any time.
 
         Raises SinkError. Changes nothing, but creates a topic that is missing.
         """
@@ -108,7 +109,7 @@ class TopicStore:
     def check_plan(
         self, sink_id: str, *, query_id: str | None, on_new_checkpoint: OnNewCheckpoint, batch_id: int | None = None
     ) -> None:
-        """Raise what `plan` would raise; change nothing."""
+        """Raise the errors of `plan`; change nothing."""
         self._read(sink_id, lambda rows: operations.plan(rows, query_id, on_new_checkpoint, batch_id))
 
     def begin(
@@ -191,7 +192,7 @@ class TopicStore:
     def condemn(
         self, sink_id: str, *, query_id: str | None = None, batch_id: int | None = None, generation: int | None = None
     ) -> int:
-        """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return how many there were."""
+        """Condemn the OPEN and PREPARED attempts of the whole sink or of a part of it; return their number."""
         return self._do(sink_id, lambda rows: operations.condemn(rows, query_id, batch_id, generation))
 
     def give_up(self, sink_id: str, *, query_id: str, batch_id: int, generation: int) -> None:
@@ -203,13 +204,13 @@ class TopicStore:
     def claims(
         self, sink_id: str, verdicts: Collection[Verdict] = tuple(Verdict), *, durably: bool = True
     ) -> tuple[Claim, ...]:
-        """See `ClaimStore.claims`; whatever is read is durable."""
+        """See `ClaimStore.claims`; every row that is read is durable."""
         return self._do(sink_id, lambda rows: operations.claims(rows, verdicts))
 
     def still_wanted(
         self, wanted: Mapping[str, Verdict], attempt_ids: Collection[str], *, durably: bool = False
     ) -> dict[str, Prepared]:
-        """See `ClaimStore.still_wanted`; whatever is read is durable."""
+        """See `ClaimStore.still_wanted`; every row that is read is durable."""
         return self._of_all(lambda rows: operations.still_wanted(rows, wanted, attempt_ids).answer(0))
 
     def replace(self, sink_id: str, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
@@ -227,7 +228,7 @@ class TopicStore:
         return self._do(sink_id, lambda rows: operations.record(rows, ended))
 
     def mark_lost(self, sink_id: str, prepared: Mapping[str, PreparedTxnState], detail: str) -> int:
-        """Record that Kafka has dropped these transactions of COMMITTING attempts; return how many there were."""
+        """Record that Kafka has dropped these transactions of COMMITTING attempts; return their number."""
         return self._do(sink_id, lambda rows: operations.mark_lost(rows, prepared, detail))
 
     def acknowledge_lost(self, sink_id: str, query_id: str, batch_id: int) -> bool:
@@ -261,7 +262,7 @@ class TopicStore:
         return self._read(sink_id, lambda rows: rows.attempts(statuses))
 
     def prune(self, sink_id: str, keep: int) -> int:
-        """See `SinkStore.prune`. Also deletes the records that nobody needs any more, after a snapshot."""
+        """See `SinkStore.prune`. Also writes a snapshot and deletes the records that it makes superfluous."""
         deleted = self._do(sink_id, lambda rows: operations.prune(rows, keep))
         self._replica.compact()
         return deleted
@@ -280,7 +281,7 @@ class TopicStore:
     def _carry_out(
         self, sink_of: Callable[[StoreState], str], operation: Callable[[SinkRows], Step[AnswerT]], last: Last | None
     ) -> AnswerT:
-        """Carry out an operation: until its record counts, or it needs none by what was read after this call.
+        """Carry out an operation: until its record counts, or, if it needs none, in a state read after this call.
 
         `last` is called before a record is sent.
         """
@@ -304,7 +305,7 @@ class TopicStore:
     def _tried(
         self, state: StoreState, sink_id: str, operation: Callable[[SinkRows], Step[AnswerT]]
     ) -> _Tried[AnswerT]:
-        """Compute the operation in this state. What it refuses is raised by `answer`: the state may be too old."""
+        """Compute the operation in this state. `answer` raises its refusal, because the state may be too old."""
         try:
             if state.store_id is None:
                 raise missing_store(self._log.name)
@@ -319,7 +320,7 @@ class TopicStore:
         return self._fresh(lambda state: read(_rows(state, sink_id)))
 
     def _of_all(self, read: Callable[[SinkRows], dict[str, AnswerT]]) -> dict[str, AnswerT]:
-        """Return what is read of all sinks together."""
+        """Return the results of all sinks together."""
 
         def of_each(state: StoreState) -> dict[str, AnswerT]:
             return {key: value for each in state.sinks for key, value in read(_rows(state, each)).items()}
@@ -327,7 +328,7 @@ class TopicStore:
         return self._fresh(of_each)
 
     def _fresh(self, read: Callable[[StoreState], AnswerT]) -> AnswerT:
-        """Read what was acknowledged before this call."""
+        """Read a state that has all that was acknowledged before this call."""
         while True:
             self._replica.refresh()
             with self._replica.state() as state:
@@ -338,7 +339,7 @@ class TopicStore:
 
 
 class _Tried(NamedTuple, Generic[AnswerT]):
-    """An operation as it was computed in one state: the answer if the update counts, or without one."""
+    """An operation as computed in one state: the answer if the update counts, or without an update."""
 
     answer: Callable[[int], AnswerT]
     update: Update | None
@@ -356,7 +357,7 @@ def _rows(state: StoreState, sink_id: str) -> SinkRows:
 
 
 def _sink_of(state: StoreState, attempt_id: str) -> str:
-    """Return the sink that has the attempt; a name that no sink has if none does."""
+    """Return the sink that has the attempt, or a name that no sink has."""
     return next((sink_id for sink_id, sink in state.sinks.items() if attempt_id in sink.rows(ATTEMPT)), "")
 
 

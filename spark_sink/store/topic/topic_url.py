@@ -23,12 +23,12 @@ class TopicUrl(NamedTuple):
 
 
 def is_topic(url: str | None) -> bool:
-    """Return whether this is meant to be the URL of a store in a topic."""
+    """Return whether this has the form of the URL of a store in a topic."""
     return url is not None and url.startswith(_SCHEME)
 
 
 def topic_url(name: str, url: str) -> TopicUrl:
-    """Return the parts of a URL for which `is_topic` is true. Raises SinkOptionError; never quotes it."""
+    """Return the parts of a URL for which `is_topic` is true. Raises SinkOptionError, which never quotes the URL."""
     found = _URL.fullmatch(url)
     if found is None or found["topic"] in (".", ".."):
         raise SinkOptionError(
