@@ -1,7 +1,7 @@
 """Which columns of a DataFrame fit those of a table of files. Pure.
 
-Files are added to the table's log without the library's own writer, so nothing else would check constraints, or compute
-columns. A table that needs it is refused, by `delta_support.py` or `iceberg_support.py`.
+Files are added to the table's log without the library's own writer, so no other code would check constraints, or
+compute columns. A table that needs either is refused, by `delta_support.py` or `iceberg_support.py`.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _FIELD_ID: Final = b"PARQUET:field_id"
 
 @dataclass(frozen=True)
 class LakeColumns:
-    """What a table says about itself, as far as it matters to who adds files."""
+    """The description of a table, as far as it matters for adding files."""
 
     columns: pa.Schema
     unsupported: str | None
-    """Why files may not be added to it, as the rest of a sentence that begins with its name; None if they may."""
+    """Why files may not be added to it, as the end of a sentence that begins with its name; None if they may."""
 
 
 def check_supported(options: DualTable, table: LakeColumns) -> None:
-    """Raise SinkOptionError for a table to which files may not be added as they are."""
+    """Raise SinkOptionError for a table to which files may not be added directly."""
     if table.unsupported is not None:
         raise refused(f"{options.table} {table.unsupported}")
 
 
 def file_columns(options: DualTable, schema: pa.Schema, table: LakeColumns) -> pa.Schema:
-    """Return the columns that data files have, in the table's order and types. Raises SinkOptionError."""
+    """Return the columns of data files, in the table's order and types. Raises SinkOptionError."""
     check_supported(options, table)
     targets = mapped(options, schema, table.columns.names)
     fields = [field for field in table.columns if field.name in targets]
@@ -49,14 +49,14 @@ def file_columns(options: DualTable, schema: pa.Schema, table: LakeColumns) -> p
 
 
 def check_file(options: DualTable, file: pa.Schema, table: LakeColumns) -> None:
-    """Raise SinkOptionError if a data file does not fit the table as it is, as that is now."""
+    """Raise SinkOptionError if a data file does not fit the current table unchanged."""
     for field, now in zip(file, columns_now(options, file, table), strict=True):
         if not is_same(field, now):
             raise _changed(options, field, now)
 
 
 def columns_now(options: DualTable, file: pa.Schema, table: LakeColumns) -> list[pa.Field]:
-    """Return the columns of the table that get those of a data file now: renamed, or of a wider type.
+    """Return the current columns of the table for those of a data file: renamed, or of a wider type.
 
     Raises SinkOptionError if the table cannot store the file's rows any more.
     """
@@ -67,7 +67,7 @@ def columns_now(options: DualTable, file: pa.Schema, table: LakeColumns) -> list
 
 
 def is_same(field: pa.Field, now: pa.Field) -> bool:
-    """Return whether a column of a file is that of the table unchanged."""
+    """Return whether a column of a file equals the column of the table."""
     return (field.name, field.type) == (now.name, now.type)
 
 

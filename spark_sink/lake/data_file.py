@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 _ROW_GROUP_BYTES: Final = 33_554_432
 _SETTINGS: Final[Mapping[str, Any]] = {"compression": "zstd", "store_decimal_as_integer": True}
-"""Small decimals are integers, as Iceberg's specification wants."""
+"""Small decimals are stored as integers, as Iceberg's specification requires."""
 
 
 class DataFile:
     """The file of one attempt, while its task writes it."""
 
     def __init__(self, options: DualTable, plan: FilePlan, attempt_id: str) -> None:
-        """Begin without a file, which appears with the first rows."""
+        """Take the attempt; the file appears with the first rows."""
         self._options = options
         self._columns = plan.columns
         self._path = Path(plan.directory, file_name(plan.owner, attempt_id))
@@ -51,7 +51,7 @@ class DataFile:
                 raise self._not_written(error) from error
 
     def _write(self) -> pq.ParquetWriter:
-        """Write the waiting rows as one row group."""
+        """Write the kept rows as one row group."""
         import pyarrow.parquet as pq
 
         if self._writer is None:
@@ -62,7 +62,7 @@ class DataFile:
         return self._writer
 
     def complete(self) -> None:
-        """Write what is left, and flush the file and its name to disk."""
+        """Write the remaining rows, and flush the file and its name to disk."""
         try:
             self._write().close()
             flush_file(self._path)
@@ -72,7 +72,7 @@ class DataFile:
             raise self._not_written(error) from error
 
     def discard(self) -> None:
-        """Delete the file, of an attempt that cannot be decided any more. Never raises."""
+        """Delete the file of an attempt that cannot be decided any more. Never raises."""
         try:
             if self._writer is not None:
                 self._writer.close()
@@ -107,7 +107,7 @@ class DataFile:
 
 
 def rewritten(path: Path, new: Path, columns: Sequence[pa.Field]) -> int:
-    """Write the rows of a data file to a new one, whose columns these are, durably; return its size in bytes.
+    """Write the rows of a data file durably to a new one with these columns; return its size in bytes.
 
     Raises SinkError.
     """
@@ -130,9 +130,9 @@ def rewritten(path: Path, new: Path, columns: Sequence[pa.Field]) -> int:
 
 
 def examined(path: Path, *, size: int, rows: int) -> pa.Schema | str:
-    """Return the columns of a data file; if it is not as it was written, a sentence that says what is wrong.
+    """Return the columns of a data file, or a sentence about how it differs from the file that was written.
 
-    Raises SinkError if that cannot be found out.
+    Raises SinkError if neither can be found out.
     """
     import pyarrow.parquet as pq
 

@@ -27,12 +27,12 @@ _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _READ_TRIES: Final = 10
 _LATE: Final = re.compile(r"Failed to commit transaction: \d+")
-"""The library's sentence for a version that another writer has taken, with the number of its own tries."""
+"""The library's message if another writer has taken the version, with the number of its own retries."""
 _BUSY: Final = "other writers commit to it all the time"
 _MARKS: Final = ("/owner", "", "/batch")
-"""What follows the sink's id, which has no slash, in the application ids of the parts of a mark."""
+"""Suffixes of the sink's id, which has no slash, in the application ids of the parts of a mark."""
 _WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
-"""Those that deltalake commits to: 6 has identity columns, and 7 names its features."""
+"""The writer versions that deltalake commits to: 6 has identity columns, and 7 names its features."""
 
 
 class DeltaLog:
@@ -44,10 +44,10 @@ class DeltaLog:
         self._sink_id = sink_id
         self._log = Path(self._directory, _LOG)
         self._flushed = _Flushed()
-        """What this object has flushed of the log."""
+        """The newest commit that this object has flushed."""
 
     def read(self) -> LakeState:
-        """See `TableLog.read`. Reads again what another writer has changed or cleaned up meanwhile."""
+        """See `TableLog.read`. Reads the table again if another writer changes it or cleans it up meanwhile."""
         deltalake = self._library()
         for _ in range(_READ_TRIES - 1):
             before = self._names()
@@ -127,7 +127,7 @@ class DeltaLog:
                         if value is not None
                     ],
                 ),
-                # Checkpoints are not flushed to disk; so what they replace stays until another writer cleans it up.
+                # Checkpoints are not flushed to disk, so the commits they replace stay until another writer cleans up.
                 post_commithook_properties=PostCommitHookProperties(cleanup_expired_logs=False),
             )
         except CommitFailedError as error:

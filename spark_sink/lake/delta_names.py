@@ -1,4 +1,4 @@
-"""The data files of sinks that the log of a Delta table names: in commits, in checkpoints, and in sidecars of those."""
+"""The data files of sinks that the log of a Delta table names: in commits, checkpoints and their sidecars."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _ACTIONS: Final = ("add", "remove")
 
 
 def names_in_log(log: Path) -> set[str]:
-    """Return the names that are in the files of the log, also of those that a version has removed.
+    """Return the names in the files of the log, also of data files that a version has removed.
 
-    A cleanup beside it replaces commits by a checkpoint: so what is new in the directory is read, until nothing is.
+    A concurrent cleanup replaces commits by a checkpoint, so new files in the directory are read until there are none.
     Raises SinkError.
     """
     read: set[Path] = set()

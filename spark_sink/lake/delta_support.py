@@ -18,15 +18,15 @@ WRITER_FEATURES: Final = frozenset(
         "timestampNtz",
     }
 )
-"""What deltalake commits to, and what does not concern who adds files, or is looked for where it is used."""
+"""Features that deltalake commits to, that do not concern adding files, or that are checked where they are used."""
 
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity", "delta.invariants", "CURRENT_DEFAULT")
-"""The beginnings of the metadata of columns that a writer would have to check or compute."""
+"""Prefixes of column metadata that a writer would have to check or compute."""
 
 
 @dataclass(frozen=True)
 class DeltaTraits:
-    """What decides whether files may be added to a Delta table."""
+    """The traits that decide whether files may be added to a Delta table."""
 
     metadata: Mapping[str, Mapping[str, object]]
     """The metadata of the columns, by name."""
@@ -36,7 +36,7 @@ class DeltaTraits:
 
 
 def why_unsupported(table: DeltaTraits) -> str | None:
-    """Return why files may not be added as they are, as the rest of a sentence; None if they may."""
+    """Return why files may not be added directly, as the end of a sentence; None if they may."""
     if table.partition_columns:
         return f"is partitioned by {', '.join(table.partition_columns)}, which is not supported"
     unknown = sorted(table.writer_features - WRITER_FEATURES)

@@ -1,4 +1,4 @@
-"""The names of data files, and how they are made durable. Loads no library: commands of operators use it, too."""
+"""The names of data files, and how files are made durable. Loads no library: operators' commands use it, too."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _PACKAGES: Final = {"Delta": ("deltalake", "spark-delta"), "Iceberg": ("pyiceber
 
 
 def file_name(owner: int, attempt_id: str) -> str:
-    """Return the name of the file of an attempt of this sink of this store; engines do not hide such names."""
+    """Return the name of the file of an attempt of this sink of this store, one that engines do not hide."""
     return f"{_PREFIX}-{owner:016x}-{attempt_id}.parquet"
 
 
 def copy_name(owner: int, attempt_id: str, copy: str) -> str:
-    """Return the name of a file with the rows of an attempt's, written for a table that was altered since.
+    """Return the name of a copy of an attempt's file, written for a table that was altered since.
 
-    As long as the store owes the attempt's file, a process that sleeps may add this one.
+    As long as the store owes the attempt's file, a suspended process may still add the copy.
     """
     return file_name(owner, f"{attempt_id}-{copy}")
 
 
 def attempt_of(owner: int, name: str) -> str | None:
-    """Return the attempt whose rows a file has; None for a file that is not of this sink of this store."""
+    """Return the attempt whose rows a file has; None for a file that does not belong to this sink of this store."""
     found = _NAME.fullmatch(name)
     return found[2] if found is not None and int(found[1], 16) == owner else None
 
 
 def names_in(text: bytes) -> set[str]:
-    """Return the names of data files of any sink that are in a text."""
+    """Return the names of data files of any sink in a text."""
     return {each.decode() for each in _ANY_NAME.findall(text)}
 
 
@@ -55,7 +55,7 @@ def deleted(path: Path) -> bool:
 
 
 def copy_file(path: Path, directory: Path) -> Path:
-    """Copy a file to a directory, which is created if it is missing, durably; return the copy. Raises SinkError."""
+    """Copy a file durably to a directory, creating the directory if needed; return the copy. Raises SinkError."""
     copy = directory / path.name
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def flush_file(path: Path) -> None:
 
 
 def flush_directory(directory: Path) -> None:
-    """Make the names in a directory survive a crash of the machine. Raises SinkError where that is impossible."""
+    """Make the names in a directory survive a crash of the machine. Raises SinkError if that is impossible."""
     if not hasattr(os, "O_DIRECTORY"):
         raise SinkError(
             f"{directory} cannot be flushed to disk on this operating system, so a crash of the machine could "
@@ -91,9 +91,9 @@ def flush_directory(directory: Path) -> None:
 
 
 def create_directory(directory: Path) -> None:
-    """Create the directory of data files, if it is missing, in one that exists. Raises SinkError.
+    """Create the directory of data files, if it is missing, in an existing one. Raises SinkError.
 
-    Its name is flushed to disk also if it is there: whoever has created it may not have come to that yet.
+    Flushes its name to disk even if it exists: the process that created it may not have flushed it yet.
     """
     try:
         directory.mkdir(exist_ok=True)
@@ -106,7 +106,7 @@ def create_directory(directory: Path) -> None:
 
 
 def library_missing(place: LakePlace) -> SinkOptionError:
-    """Return the error for a process that cannot read such tables."""
+    """Return the error for a process that lacks the library for such tables."""
     package, extra = _PACKAGES[place.kind]
     return SinkOptionError(
         f"dual.table names {place.article} {place.kind} table, for which the package {package} is missing here, and "

@@ -1,8 +1,9 @@
-"""`History`: compare what a table has of a sink with what the commit store knows, so that neither went back unnoticed.
+"""`History`: compare a table's record of a sink with the commit store's, to notice if either went back.
 
-The store decides first. So what the table has must be in the store when that is read after the table; and what the
-store has noted as published must be in a table that is read after the store. Generations alone do not tell: a copy of
-the store counts on from the same one. Therefore a table also notes the numbers of the sink and of its last batch.
+The store decides first. So every batch in the table must be in the store when the store is read after the table; and
+every batch that the store has noted as published must be in a table that is read after the store. Generations alone do
+not tell: a copy of the store counts on from the same one. Therefore a table also notes the numbers of the sink and of
+its last batch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class History:
         self._check_owner(place, state)
         self._check_store_is_not_behind(place, state, before)
         if before is None or (before.location, before.table_id) != (place.location, state.table_id):
-            return  # another table, which has nothing of this sink yet
+            return  # another table, which has no batch of this sink yet
         if before.published is None:
             return
         newest = state.mark.generation
@@ -45,7 +46,7 @@ class History:
             self._check_is_own(place, state, before)
 
     def has(self, place: LakePlace, state: LakeState, batch: OwedBatch) -> bool:
-        """Return whether the table has a batch that was owed. Raises StoreWentBackError if it has one of a copy."""
+        """Return whether the table has an owed batch. Raises StoreWentBackError if it has that of a copied store."""
         newest = state.mark.generation
         if newest is None or newest < batch.generation:
             return False
@@ -80,7 +81,7 @@ class History:
             )
 
     def _check_is_own(self, place: LakePlace, state: LakeState, before: LakeRow) -> None:
-        """Check a batch that the store has not noted as published: it owes it, unless a process has just noted it."""
+        """Check a batch not noted as published: the store owes it, unless a process has just noted it."""
         marks = self._ledger.marks(self._sink_id)
         now = self._ledger.row(self._sink_id)
         newest = state.mark.generation

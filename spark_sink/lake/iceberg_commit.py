@@ -1,7 +1,7 @@
 """One commit to an Iceberg table, based on exactly the metadata file that was read. The adapter to pyiceberg's writers.
 
-pyiceberg's own commit tries again by itself, and then does not ask whether the table has the batch already; it compares
-the snapshot of the branch and the table's id, not all that was read; and it flushes nothing to disk.
+pyiceberg's own commit retries by itself, without checking whether the table has the batch already; it compares only the
+snapshot of the branch and the table's id with the state that was read; and it flushes nothing to disk.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from spark_sink.lake.iceberg_support import local_path, scheme_of
 from spark_sink.lake.table_log import NewFile
 
 _VERSION: Final = re.compile(r"(\d+)-")
-"""Begins the name of a metadata file, except in some old tables."""
+"""The beginning of the name of a metadata file, except in some old tables."""
 
 
 class StaleError(Exception):
-    """The table has another metadata file by now; nothing was changed, and never will be by this commit."""
+    """The table has another metadata file by now; nothing was changed, and this commit never will change it."""
 
 
 def append(
@@ -46,8 +46,8 @@ def append(
 ) -> None:
     """Add files, and set properties of the table, if the metadata file at `location` is the current one.
 
-    `summary` goes into the snapshot; without it there is none. Raises StaleError; after any other error the commit may
-    have been made, or may be later.
+        `summary` goes into the snapshot; without it there is none. Raises StaleError; after any other error the commit
+        may have been made, or may be later.
     """
     io = _RecordingIO()
     transaction = _Transaction(Table(name, metadata, location, io, _OneCommit(pointer, io)))
@@ -66,7 +66,7 @@ def append(
 def _data_file(metadata: TableMetadata, file: NewFile) -> DataFile:
     made = DataFile.from_args(
         content=DataFileContent.DATA,
-        # As the table's own location is written: what removes orphan files compares names.
+        # Written as the table's own location is: procedures that remove orphan files compare names.
         file_path=f"{scheme_of(metadata.location)}{file.path}",
         file_format=FileFormat.PARQUET,
         partition=Record(),
@@ -78,7 +78,7 @@ def _data_file(metadata: TableMetadata, file: NewFile) -> DataFile:
 
 
 class _Transaction(Transaction):
-    """Computes its metadata once per change: pyiceberg copies all of it, each snapshot, whenever it is looked at."""
+    """Computes its metadata once per change: pyiceberg copies all of it, each snapshot, at every access."""
 
     def __init__(self, table: Table) -> None:
         super().__init__(table)
@@ -107,21 +107,21 @@ class _RecordingIO(PyArrowFileIO):
         return super().new_output(location)
 
     def flush(self) -> None:
-        """Make what was written survive a crash of the machine."""
+        """Make the written files survive a crash of the machine."""
         for path in self._written:
             flush_file(path)
         for directory in {path.parent for path in self._written}:
             flush_directory(directory)
 
     def delete_written(self) -> None:
-        """Delete what no commit refers to. What is left, `remove_orphan_files` deletes."""
+        """Delete the files, to which no commit refers. `remove_orphan_files` deletes any that remain."""
         for path in self._written:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
 class _OneCommit(NoopCatalog):
-    """What a transaction of pyiceberg takes for its catalog: commits from the metadata file that was read, or not."""
+    """The catalog of a pyiceberg transaction: commits from the metadata file that was read, or not at all."""
 
     def __init__(self, pointer: TablePointer, io: _RecordingIO) -> None:
         super().__init__("dualwrite")
@@ -131,10 +131,9 @@ class _OneCommit(NoopCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Write the metadata, flush all that was written, and only then move the pointer.
+        """Write the metadata, flush all written files, and only then move the pointer.
 
-        What the requirements ask of the table is true of the metadata that was read, and the pointer is moved only from
-        there.
+        The metadata that was read meets the requirements, and the pointer is moved only from there.
         """
         old = table.metadata_location
         metadata = update_table_metadata(table.metadata, updates, metadata_location=old)

@@ -1,6 +1,6 @@
-"""One Iceberg table that a SQL catalog knows: read, appended to, and flushed to disk.
+"""One Iceberg table of a SQL catalog: read, appended to, and flushed to disk.
 
-Its metadata files are never changed, so the one that was read need not be read again while it is the current one.
+Its metadata files never change, so the one that was read need not be read again while it is the current one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MARKS: Final = ("owner", "generation", "batch")
 """The ends of the names of the properties that are the parts of a mark."""
 _SMALL: Final = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
-"""Types that pyiceberg makes of Iceberg's, and those that Spark's rows and our files have."""
+"""The Arrow types that pyiceberg uses for Iceberg's types, with those of Spark's rows and our files."""
 
 
 class IcebergLog:
@@ -149,7 +149,7 @@ class IcebergLog:
                 flush_directory(directory)
         except (OSError, ValueError) as error:
             if isinstance(error, FileNotFoundError) and self._pointer.read() != state.version:
-                return False  # another writer has committed, and removed what is not needed any more
+                return False  # another writer has committed, and removed files that are not needed any more
             raise SinkError(
                 f"the metadata of {self._place.named} cannot be flushed to disk ({_line(error)}). What was added stays "
                 "owed until it is: the next plan tries it again"

@@ -1,7 +1,7 @@
-"""Which metadata file is the current one of an Iceberg table: a row of its catalog, which a commit moves.
+"""The pointer to the current metadata file of an Iceberg table: a row of its catalog, which a commit moves.
 
-The table `iceberg_tables` is that of Iceberg's JDBC catalog, which pyiceberg's SqlCatalog and Spark use, too. A commit
-of theirs moves the row only from the file on which it is based, and so does `move`.
+The table `iceberg_tables` is that of Iceberg's JDBC catalog, which pyiceberg's SqlCatalog and Spark use, too. Their
+commits move the row only from the file on which they are based, and so does `move`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _TABLES: Final = sa.table(
 
 
 class TablePointer:
-    """The row of one table. What is read from it may not be durable, except by `read_durably`."""
+    """The row of one table. A location that was read may not be durable, except from `read_durably`."""
 
     def __init__(self, place: LakePlace, catalog: Catalog) -> None:
-        """Connect to nothing. Raises SinkOptionError for a URL that cannot be used."""
+        """Connect later. Raises SinkOptionError for a URL that cannot be used."""
         namespace, _, name = str(place.table).rpartition(".")
         c = _TABLES.c
         self._mine = (c.catalog_name == catalog.name, c.table_namespace == namespace, c.table_name == name)
@@ -55,7 +55,7 @@ class TablePointer:
             raise _unreadable(error) from error
 
     def read_durably(self) -> str | None:
-        """Do the same; return once what was read can no longer be lost. Raises NotDurableError, too."""
+        """Do the same, but return once the location can no longer be lost. Also raises NotDurableError."""
         try:
             return self._transactions.read_durably(self._location)
         except sa.exc.SQLAlchemyError as error:

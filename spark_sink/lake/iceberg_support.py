@@ -9,13 +9,13 @@ from typing import Final
 from urllib.parse import urlsplit
 
 _AMBIGUOUS: Final = frozenset("%?#")
-"""What readers take in two ways: as a part of a path, or as a part of a URL."""
+"""Characters that some readers take as a part of a path, and others as a part of a URL."""
 _CODE: Final = ("write.location-provider.impl", "write.py-location-provider.impl")
 
 
 @dataclass(frozen=True)
 class IcebergTraits:
-    """What decides whether files may be added to an Iceberg table."""
+    """The traits that decide whether files may be added to an Iceberg table."""
 
     format_version: int
     location: str
@@ -26,7 +26,7 @@ class IcebergTraits:
 
 
 def scheme_of(location: str) -> str | None:
-    """Return what stands before the path of a file of this machine: nothing or `file:...`; None if it is elsewhere."""
+    """Return the text before the path of a local file: empty or `file:...`; None if the file is elsewhere."""
     if location.startswith("/"):
         return ""
     url = urlsplit(location)
@@ -35,13 +35,13 @@ def scheme_of(location: str) -> str | None:
 
 
 def local_path(location: str) -> Path | None:
-    """Return the path that a path or a URL with `file:` means; None if it is elsewhere."""
+    """Return the local path of a path or a `file:` URL; None if it is elsewhere."""
     scheme = scheme_of(location)
     return None if scheme is None else Path(location.removeprefix(scheme))
 
 
 def why_unsupported(table: IcebergTraits) -> str | None:
-    """Return why files may not be added as they are, as the rest of a sentence; None if they may."""
+    """Return why files may not be added directly, as the end of a sentence; None if they may."""
     if table.format_version != 2:
         return f"has the format version {table.format_version}; only version 2 is supported"
     elsewhere = _elsewhere(table)

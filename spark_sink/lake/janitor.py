@@ -1,4 +1,4 @@
-"""`Janitor`: delete the data files that nobody wants. Loads libraries only if there is something to delete."""
+"""`Janitor`: delete the data files of condemned attempts. Loads libraries only if there are files to delete."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from spark_sink.store.sink_store import LakeStore
 class Janitor:
     """Deletes the data files of attempts that are condemned for good.
 
-    A store that went back may condemn what was decided and is in the table. So the table is read before, and nothing is
-    deleted if it has what the store does not know.
+    A store that went back may condemn a decided batch that is in the table. So the table is read before, and no file is
+    deleted if the table has a batch that the store does not know.
     """
 
     def __init__(self, sink_id: str, ledger: LakeStore, *, schema: str | None) -> None:
-        """Give `schema`, the store's, for commands that a person is told."""
+        """Take `schema`, the store's, for commands in messages."""
         self._sink_id = sink_id
         self._ledger = ledger
         self._schema = schema
 
     def clean(self) -> int:
-        """Delete the files that attempts have recorded; return how many there were.
+        """Delete the files that attempts have recorded; return their number.
 
         Raises StoreWentBackError, and SinkError if the table cannot be read; then nothing is deleted.
         """
@@ -35,11 +35,11 @@ class Janitor:
         return len(gone)
 
     def clean_all(self) -> int:
-        """Do the same, and delete files that were begun by attempts which recorded none."""
+        """Do the same, and delete files that attempts have begun but not recorded."""
         return self.clean() + len(self._delete(self._begun()))
 
     def left(self) -> int:
-        """Return how many files `clean_all` would delete."""
+        """Return the number of files that `clean_all` would delete."""
         return len(self._ledger.condemned(self._sink_id)) + len(self._begun())
 
     def _begun(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ class Janitor:
         return {each: location for each, location in begun.items() if self._path(location, each).exists()}
 
     def _here(self, condemned: Mapping[str, str]) -> dict[str, str]:
-        """Return those of directories that this machine has."""
+        """Return the files in directories that exist on this machine."""
         return {each: location for each, location in condemned.items() if _directory(location).is_dir()}
 
     def _delete(self, condemned: Mapping[str, str]) -> list[str]:

@@ -39,7 +39,7 @@ class Lake:
     def __init__(
         self, options: DualTable, place: LakePlace, sink_id: str, ledger: LakeStore, publisher: Publisher
     ) -> None:
-        """Give `options.lake` as `place`."""
+        """Take `options.lake` as `place`."""
         self._options = options
         self._place = place
         self._sink_id = sink_id
@@ -47,9 +47,9 @@ class Lake:
         self._publisher = publisher
 
     def plan_for(self, schema: pa.Schema) -> FilePlan:
-        """PLAN: return where data files will be, and the columns that they will have. The first one claims the table.
+        """PLAN: return the directory and the columns of data files. The first plan claims the table.
 
-        Raises SinkOptionError if rows of this schema do not fit the table, and what `Publisher.read` raises.
+        Raises SinkOptionError if rows of this schema do not fit the table, and the errors of `Publisher.read`.
         """
         state = self._publisher.read(self._place)
         location = self._place.at(state.directory).location
@@ -75,7 +75,7 @@ class Lake:
         Only for a batch that is not decided: the files of a decided one may be gone, because the table has compacted
         them.
 
-        Raises DualTableError, StoreWentBackError and what `Publisher.read` raises; then nothing is decided.
+        Raises DualTableError, StoreWentBackError and the errors of `Publisher.read`; then nothing is decided.
         """
         state = self._publisher.read(self._place)
         owner, newest = state.mark.owner, state.mark.generation
@@ -118,7 +118,7 @@ class Lake:
     def choose(self, connection: sa.Connection, decision: Decision, table: ChosenTable | None) -> None:
         """COMMIT: mark the winners' files as owed, in the transaction of the decision. Raises DualTableError.
 
-        Also without a table: that of a batch which is decided is not asked for, and none of its files can be chosen.
+        Also works without a table: a decided batch does not ask for it, and none of its files can be chosen.
         """
         table = table or ChosenTable("", "")
         self._ledger.choose(connection, decision, table.location, table.table_id)

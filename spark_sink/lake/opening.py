@@ -1,4 +1,4 @@
-"""Open the log of a table by its format, with no more libraries than that needs."""
+"""Open the log of a table by its format, loading only the libraries of that format."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where a table of files is: a Delta table in a directory, or an Iceberg table that a catalog knows. Pure.
+"""The place of a table of files: a Delta table in a directory, or an Iceberg table in a catalog. Pure.
 
-The commit store keeps a place as a text, the location, by which any process finds the table again, also one that has no
-options of the sink, such as `dualwrite spark recover`. So there is no secret in it.
+The commit store keeps a place as a text, the location, by which any process finds the table again, even without the
+sink's options (`dualwrite spark recover`, for example). So there is no secret in it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import parse_qs, quote, unquote, urlencode
 
 ICEBERG: Final = "iceberg:"
-"""Begins the location of an Iceberg table; that of a Delta table is an absolute path."""
+"""The prefix of the location of an Iceberg table; that of a Delta table is an absolute path."""
 _PLAIN: Final = "/:"
 
 
@@ -28,10 +28,10 @@ class Catalog:
 
 @dataclass(frozen=True)
 class LakePlace:
-    """Where a table is."""
+    """The place of a table."""
 
     directory: str | None
-    """Of its data files. None for an Iceberg table before its catalog was asked."""
+    """The directory of its data files; None for an Iceberg table whose catalog was not asked yet."""
     table: str | None = None
     """An Iceberg table's name, with the namespace before it."""
     catalog: Catalog | None = None
@@ -44,7 +44,7 @@ class LakePlace:
 
     @property
     def article(self) -> str:
-        """What stands before `kind` in a sentence."""
+        """The article before `kind` in a sentence."""
         return "a" if self.catalog is None else "an"
 
     @property
@@ -58,7 +58,7 @@ class LakePlace:
 
     @property
     def identity(self) -> LakePlace:
-        """What two places of one table have in common."""
+        """The common part of all places of one table."""
         return self if self.catalog is None else replace(self, directory=None)
 
     @property

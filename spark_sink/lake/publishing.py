@@ -1,10 +1,9 @@
-"""`Publisher`: add to a table of files what the store has decided, once and in the order of the decisions.
+"""`Publisher`: add decided batches to a table of files, once and in the order of the decisions.
 
 Any process may do it, at any time, twice, or beside another one. A commit to the table carries the generation of its
 decision, which the table keeps, and generations increase. So a publisher reads the table, sees whether it has that
-generation, and tries one commit after exactly what it read if not. Whoever slept in between finds another state, and
-reads again.
-The table read anew, and flushed to disk, is what makes the store forget a batch.
+generation, and if not tries one commit after exactly this state. If it was suspended in between, the state has changed,
+and it reads again. The store forgets a batch only after the table was read anew and flushed to disk.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _WAIT_S: Final = 0.05
 
 
 class Publisher:
-    """Publishes what one sink owes. Only one thread at a time may use it."""
+    """Publishes the batches that one sink owes. Only one thread at a time may use it."""
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class Publisher:
         pause: Pause = lambda point: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Give `schema`, the store's, for commands that a person is told."""
+        """Take `schema`, the store's, for commands in messages."""
         self._sink_id = sink_id
         self._ledger = ledger
         self._schema = schema
@@ -64,10 +63,10 @@ class Publisher:
         self._history = History(sink_id, ledger)
 
     def publish(self) -> tuple[OwedBatch, ...]:
-        """Publish what is owed; return it.
+        """Publish the owed batches; return them.
 
         Raises BatchLostError for files that cannot be added any more, StoreWentBackError, DualTableError for a table
-        that was altered, and SinkError, also without the table or its library. What is decided stays owed.
+        that was altered, and SinkError, also without the table or its library. Then the batches stay owed.
         """
         owed = self._ledger.owed(self._sink_id)
         for batch in owed:
@@ -75,10 +74,10 @@ class Publisher:
         return owed
 
     def read(self, place: LakePlace) -> LakeState:
-        """Read a table for a plan or a decision, and check it against what the store knows.
+        """Read a table for a plan or a decision, and check it against the store.
 
-        Raises SinkOptionError for a table that the sink of this id and another store has claimed, StoreWentBackError,
-        DualTableError for a table that went back, and what `TableLog.read` raises.
+        Raises SinkOptionError for a table that a sink of this id but another store has claimed, StoreWentBackError,
+        DualTableError for a table that went back, and the errors of `TableLog.read`.
         """
         before = self._ledger.row(self._sink_id)
         state = self._table(place).read()
@@ -86,7 +85,7 @@ class Publisher:
         return state
 
     def claim(self, place: LakePlace) -> None:
-        """Claim a table for the sink of this id and this store, durably. Raises what `read` does, and SinkError."""
+        """Claim a table for the sink of this id and this store, durably. Raises as `read` does, and SinkError."""
         table, mark = self._table(place), Mark(self._ledger.owner(self._sink_id))
         self._commit_once(
             table,
@@ -110,7 +109,7 @@ class Publisher:
     def outdate(self, place: LakePlace) -> LakeState:
         """Let commits fail that are based on an older state of a table; return its new state.
 
-        Raises what `read` does, and SinkError.
+        Raises as `read` does, and SinkError.
         """
         table, mark = self._table(place), Mark(self._ledger.owner(self._sink_id))
         old = self.read(place).version
@@ -165,10 +164,10 @@ class Publisher:
         self._ledger.published(batch)
 
     def _is_still_owed(self, batch: OwedBatch, place: LakePlace) -> bool:
-        """Return whether all of a batch is owed, now that the table was read; False if another process has added it.
+        """Return whether the whole batch is still owed, now that the table was read; False if another process added it.
 
-        `Strays` reads the store, then outdates the table, and then deletes what was not owed: so a commit of files that
-        it deletes fails. Raises _GivenUpError.
+        `Strays` reads the store, then outdates the table, and then deletes files that were not owed: so a commit of the
+        files that it deletes fails. Raises _GivenUpError.
         """
         owed = self._ledger.owed(self._sink_id, durably=False)
         files = {file.attempt_id for each in owed for file in each.files}
@@ -187,7 +186,7 @@ class Publisher:
         add: Callable[[LakeState], Exception | None],
         failed: Callable[[Exception | None], SinkError],
     ) -> None:
-        """Add to the table until it has what was to be added, read anew and flushed to disk."""
+        """Add to the table until it is found to have the addition when read anew, and is flushed to disk."""
         version, reason = "", None
         for number in range(_TRIES):
             state = read()
@@ -215,7 +214,7 @@ class Publisher:
             raise SinkError(f"{self._not_added(batch, error)}. {self._way_out(batch)}") from error
 
     def _fitting_files(self, batch: OwedBatch, place: LakePlace, state: LakeState, owner: int) -> list[NewFile]:
-        """Return the batch's files, or others with their rows where the table has changed in a way that allows it."""
+        """Return the batch's files, or copies that fit a table which has changed in a way that allows it."""
         if state.table_id != batch.table_id:
             why = f"there is another table in its place now ({state.table_id}, not {batch.table_id})"
             raise self._lost(batch, [file.attempt_id for file in batch.files], why)

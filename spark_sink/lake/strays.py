@@ -6,8 +6,8 @@ an altered table, or whose batch an operator has given up.
 No promise rests on the age of a file, which only gives people time. An attempt that the store does not have can never
 be prepared or decided, and the store has each file that it owes. A file that it does not owe any more is in the table,
 unless it was given up: a process that has read the table before that may still add it. So the store is read first; then
-the table is outdated (`Publisher.outdate`), which makes the commit of such a process fail; and only then the names of
-files are read from the table.
+the table is outdated (`Publisher.outdate`), which makes the commit of such a process fail; and only then are the names
+of files read from the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Strays:
     def __init__(
         self, sink_id: str, store: OperatedStore, *, min_age_s: float, clock: Callable[[], float] = time.time
     ) -> None:
-        """`min_age_s`: by how much a file must be older than the last plan of the sink that the store knows.
+        """`min_age_s`: least age of a file, relative to the last plan of the sink that the store knows.
 
         A store that was restored to an older state does not know the plans after that, so their files stay. `clock`
         is compared with the times of files.
@@ -47,13 +47,13 @@ class Strays:
     def find(self) -> list[Path]:
         """Return the files that `delete` would delete now.
 
-        Raises StoreWentBackError, DualTableError and SinkError for a table and a store that do not belong together, or
-        if the table cannot be read.
+        Raises StoreWentBackError, DualTableError and SinkError if table and store do not belong together, or if the
+        table cannot be read.
         """
         return self._look(outdate=False)
 
     def delete(self) -> int:
-        """Delete the strays; return how many there were. Raises what `find` does; then nothing is deleted."""
+        """Delete the strays; return their number. Raises as `find` does; then nothing is deleted."""
         return sum(map(deleted, self._look(outdate=True))) if self.find() else 0
 
     def _look(self, *, outdate: bool) -> list[Path]:
@@ -99,7 +99,7 @@ class Strays:
 
 
 def _changed(path: Path) -> float:
-    """Return when the file was last written to; a file that is gone is as good as new."""
+    """Return the time of the last write to the file; a file that is gone counts as new."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -107,5 +107,5 @@ def _changed(path: Path) -> float:
 
 
 def _is_of(row: LakeRow, state: LakeState) -> bool:
-    """Return whether the table is that of the store's row, and not another one in its place."""
+    """Return whether the table is the one in the store's row, and not another one in its place."""
     return state.table_id == row.table_id and state.mark.owner is not None

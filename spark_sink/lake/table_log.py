@@ -1,4 +1,4 @@
-"""What the publisher needs from a table of files: the port `TableLog`, for Delta and for Iceberg."""
+"""The publisher's port to a table of files, Delta or Iceberg: `TableLog`."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from spark_sink.lake.columns import LakeColumns
 
 @dataclass(frozen=True)
 class Mark:
-    """What the table notes of a sink. Numbers have 63 bits."""
+    """The table's note about a sink. Numbers have 63 bits."""
 
     owner: int | None
-    """The sink's number in its commit store: no other store has the same sink with the same one, except a copy."""
+    """The sink's number in its commit store, unique to sink and store, except for a copy of the store."""
     generation: int | None = None
-    """Of the sink's last batch in the table; None if it has none."""
+    """The generation of the sink's last batch in the table; None if it has none."""
     batch: int | None = None
     """That batch's own number."""
 
@@ -27,16 +27,16 @@ class LakeState:
     """A table as it was read."""
 
     version: str
-    """Another one after each commit."""
+    """Changes with each commit."""
     table_id: str
-    """Another one if the table was dropped and created again."""
+    """Changes if the table is dropped and created again."""
     directory: str
-    """Where data files are put."""
+    """The directory for data files."""
     mark: Mark
-    """Of the sink for which the table was read."""
+    """The mark of the sink for which the table was read."""
     columns: LakeColumns
     handle: Any
-    """What the log itself needs of this state."""
+    """The log's own data about this state."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class TableLog(Protocol):
         """Read the newest state. Raises SinkOptionError if there is no table or no library, SinkError otherwise."""
 
     def add(self, state: LakeState, mark: Mark, files: Sequence[NewFile]) -> Exception | None:
-        """Try to add the files and the mark in one commit after exactly this state; return what went wrong.
+        """Try to add the files and the mark in one commit after exactly this state; return the error, if any.
 
-        Without a generation, the mark only claims the table for the sink, and there are no files. Only the table read
-        anew says whether it has them: also after an error, and also without one. The commit may also take effect later.
+        Without a generation, the mark only claims the table for the sink, and there are no files. With or without an
+        error, only reading the table anew shows whether it has them. The commit may also take effect later.
         """
 
     def flush(self, state: LakeState) -> bool:
