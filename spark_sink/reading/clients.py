@@ -11,7 +11,7 @@ from spark_sink.reading.rows import Chunk
 
 
 class OffsetOutOfRangeError(Exception):
-    """The broker no longer has the offset. A client raises it; the source decides what to do."""
+    """The broker no longer has the offset. A client raises it; the source decides how to proceed."""
 
 
 _Response = TypeVar("_Response")

@@ -135,7 +135,7 @@ def _kept(idle: _Idle[_Connection], settings: object, make: Callable[[], _Connec
 
 
 def _close_surplus(connection: _Closable) -> None:
-    """Close a connection that is not kept; what was read is read, also if that fails."""
+    """Close a connection that is not kept; a failure does not concern the rows that were read."""
     try:
         connection.close()
     except Exception as error:

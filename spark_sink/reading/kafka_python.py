@@ -1,4 +1,4 @@
-"""`Cluster` and `Records` with kafka-python, which dualwrite requires anyway: slower, but nothing more to install."""
+"""`Cluster` and `Records` with kafka-python, which dualwrite requires anyway: slower, but already installed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Translate the source's options `kafka.*`, with the Java consumer's names that Spark users know, for both libraries.
 
-Every name is translated, passed on, or refused with a sentence that says what to do; none is ignored.
+Every name is translated, passed on, or refused with advice; none is ignored.
 """
 
 from __future__ import annotations

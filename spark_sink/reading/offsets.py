@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 LATEST: Final = -1
 EARLIEST: Final = -2
-"""The numbers that stand for the two ends of a partition, as in Spark's own Kafka source."""
+"""LATEST and EARLIEST: the numbers for the two ends of a partition, as in Spark's own Kafka source."""
 
 
 class Partition(NamedTuple):
@@ -28,10 +28,10 @@ Offsets = Mapping[Partition, int]
 TOPIC_ID: Final = "topicId"
 
 START: Final = "@start"
-"""Beside the topics, whose names have no `@`: where the query began, in the end of its first batch."""
+"""The key, beside topics (whose names have no `@`), of the query's start, in the end of its first batch."""
 
 INITIAL: Final[Mapping[str, None]] = {START: None}
-"""The start of the first batch for Spark, which asks for it several times: the end of that batch has the answer."""
+"""The start of the first batch for Spark, which requests it several times: the end of that batch has the real one."""
 
 Json = Mapping[str, Mapping[str, int | str]]
 """`{"topic": {"0": 12, "topicId": "..."}}`: the format of Spark's own Kafka source, with the id of the topic."""
@@ -58,7 +58,7 @@ def to_json(position: Position) -> dict[str, dict[str, int | str]]:
 
 
 def from_json(written: Json) -> Position:
-    """Return what `to_json` has written, also by a version without ids. Raises ValueError for anything else."""
+    """Return the position that `to_json` has written, also by versions without ids. Raises ValueError otherwise."""
     topics = dict(_topics(written))
     offsets = {each: offset for topic, partitions in topics.items() for each, offset in _offsets(topic, partitions)}
     ids = {topic: _id(topic, partitions[TOPIC_ID]) for topic, partitions in topics.items() if TOPIC_ID in partitions}
@@ -66,10 +66,10 @@ def from_json(written: Json) -> Position:
 
 
 def first_end(start: Position, end: Position) -> dict[str, Any]:
-    """Return the JSON of the end of a query's first batch, which keeps where the query began.
+    """Return the JSON of the end of a query's first batch, which keeps the start of the query.
 
-    Spark records it before the batch runs, so a batch that is started again begins there, whatever the topics have by
-    then.
+    Spark records it before the batch runs, so a batch that is started again has the same start, even if the topics have
+    changed by then.
     """
     return {**to_json(end), START: to_json(start)}
 
@@ -80,7 +80,7 @@ def from_checkpoint(written: Json) -> Position:
 
 
 def start_before(end: Json) -> Position | None:
-    """Return where the query began, if this is the end of its first batch."""
+    """Return the start of the query, if this is the end of its first batch."""
     start: Any = end.get(START)
     return None if start is None else from_json(start)
 

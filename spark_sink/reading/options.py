@@ -27,7 +27,7 @@ class Library(Enum):
 
 
 class OnNoTimestamp(Enum):
-    """`startingOffsetsByTimestampStrategy`: what to do if no record is as late as `startingTimestamp`."""
+    """`startingOffsetsByTimestampStrategy`: how to proceed if no record is as late as `startingTimestamp`."""
 
     ERROR = "error"
     LATEST = "latest"

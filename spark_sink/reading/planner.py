@@ -1,4 +1,4 @@
-"""`Planner`: where a query starts, how far a batch reads, what each task reads, and which records were lost.
+"""`Planner`: the start of a query, the end of a batch, the ranges of its tasks, and lost records.
 
 Imports neither Spark nor a Kafka library; it queries a `Cluster`.
 """
@@ -48,7 +48,7 @@ class Planner:
         return Position(self._within("startingOffsets", self._options.starting, found), ids)
 
     def ending(self, start: Position) -> Position:
-        """Return the end of a batch query: `endingOffsets`, `endingTimestamp` or what is committed now."""
+        """Return the end of a batch query: `endingOffsets`, `endingTimestamp` or the current end."""
         bound, begin = self._options.ending or Bound(everywhere=LATEST), start.offsets
         found = self._within("endingOffsets", bound, self._resolved(bound, begin.keys(), "ending"))
         if bound.everywhere == LATEST:
@@ -71,10 +71,10 @@ class Planner:
             )
 
     def latest(self, start: Position) -> Position:
-        """Return how far each partition can be read now, with new partitions and without those that no longer exist.
+        """Return the current end of each partition, with new partitions and without those that no longer exist.
 
         The end is lower than `start` if a partition was recreated, which is a loss. With read_committed, the last
-        stable offset may be lower than a start that was configured; then there is nothing to read yet.
+        stable offset may be lower than a configured start; then there are no records to read yet.
 
         The ids are read before the ends. So the id of a topic that is recreated in between is outdated, which
         `ranges` notices; the other way round, ends of the old topic would have the id of the new one.
@@ -203,7 +203,7 @@ class Planner:
         return {each: ends[each] if offset is None else offset for each, offset in found.items()}
 
     def _within(self, option: str, bound: Bound | None, found: dict[Partition, int]) -> dict[Partition, int]:
-        """Limit configured offsets to those that exist, and report a loss if that changes one: they may be outdated."""
+        """Limit configured offsets to existing ones, and report a loss if one changes: it may be outdated."""
         if bound is None or bound.offsets is None:
             return found
         beginnings, ends = self.cluster.beginnings(found), self.cluster.high_watermarks(found)
@@ -245,7 +245,7 @@ def _topics_of(partitions: Iterable[Partition]) -> set[str]:
 
 
 def _of_same_topics(start: Position, ids: Mapping[str, str]) -> dict[Partition, int]:
-    """Return the offsets that still mean something: without those of topics that have another id now."""
+    """Return the offsets that are still valid: without those of topics that have another id now."""
     replaced = {topic for topic in start.topic_ids.keys() & ids.keys() if start.topic_ids[topic] != ids[topic]}
     return _without(replaced, start.offsets)
 

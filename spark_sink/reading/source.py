@@ -139,7 +139,7 @@ class _Reader:
         return Planner(self._options, self._cluster, self._topic_ids)
 
     def _disconnect(self) -> None:
-        with ExitStack() as closing:  # each of them, whatever becomes of the other
+        with ExitStack() as closing:  # closes each of them, even if the other fails
             for connection in (self._cluster, self._topic_ids):
                 if connection is not None:
                     closing.callback(connection.close)
@@ -170,7 +170,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
     """The reader of one streaming query.
 
     Offsets are `{"topic": {"0": 12, "topicId": "..."}}`: those of Spark's own source, with the ids of the topics. That
-    source keeps where a query began in a file of the checkpoint, which is out of reach here. So the end of the first
+    source keeps the start of a query in a file of the checkpoint, which is out of reach here. So the end of the first
     batch keeps it (`first_end`).
     """
 
@@ -194,7 +194,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._ends_with_this_offset = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's
-        """Return the end of the next batch: what is committed now, or as much as the limit allows."""
+        """Return the end of the next batch: the current end, or as much as the limit allows."""
         planner, is_first = self._planner, start == INITIAL
         begin = planner.starting(LATEST) if is_first else from_checkpoint(start)
         end = planner.latest(begin) if self._last_to_read is None else self._last_to_read
@@ -281,7 +281,7 @@ def _read_records(options: SourceOptions, wanted: OffsetRange, rows: Rows) -> It
 
 
 def _what_is_left(options: SourceOptions, wanted: OffsetRange) -> OffsetRange:
-    """Return what still exists of a range: retention may delete records after the batch was planned."""
+    """Return the rest of a range that still exists: retention may delete records after the batch was planned."""
     partition = wanted.partition
     cluster = connect(options)
     try:

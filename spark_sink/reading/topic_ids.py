@@ -1,7 +1,7 @@
 """The ids of topics (KIP-516): a topic that was deleted and created again has another one under the same name.
 
 Offsets of the old topic mean nothing in the new one. Without the id, a query whose next offset exists in the new topic
-would continue there, and silently skip what the new topic has before it.
+would continue there, and silently skip all earlier records of the new topic.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from spark_sink.errors import SourceReadError
 from spark_sink.reading.kafka_settings import api_timeout_ms, connection_settings
 
 SETTLED_AFTER_S: Final = 2.0
-"""How long another id than the expected one is looked up again: brokers learn of a new topic one after the other."""
+"""How long an unexpected id is looked up again: brokers learn of a new topic one after the other."""
 
 _PAUSE_S: Final = 0.1
 
@@ -26,8 +26,8 @@ class TopicIdLookup(Protocol):
     def ids(self, topics: Collection[str], expected: Mapping[str, str]) -> Mapping[str, str]:
         """Return the ids by name, without topics that do not exist or may not be seen.
 
-        If one differs from the expected id, that is looked up again for a while first: the broker that responds may not
-        know yet what another one knew before. Raises SourceReadError.
+        An id that differs from the expected one is looked up again for a while first: the broker that responds may
+        learn of the topic later than others. Raises SourceReadError.
         """
 
     def close(self) -> None:
