@@ -20,7 +20,7 @@ from dualwrite.prepared_state import PreparedTxnState
 
 
 class AttemptStatus(StrEnum):
-    """The status of an attempt; the values are what the database stores."""
+    """The status of an attempt; the database stores the values."""
 
     OPEN = "OPEN"
     """It has leased a transactional id, and may be writing."""
@@ -89,17 +89,17 @@ class Verdict(Enum):
 
 
 class Prepared(NamedTuple):
-    """What the row of a prepared attempt says about its transaction."""
+    """The transaction in the row of a prepared attempt."""
 
     state: PreparedTxnState
     """Empty unless the transaction was prepared."""
     manifest: str = ""
-    """Empty if it is not known: an older version has prepared it, for example."""
+    """Empty if unknown, for example because an older version has prepared it."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """An attempt whose transaction has to be completed, as its row was read at some time."""
+    """An attempt whose transaction has to be completed, with its row as read at some time."""
 
     attempt_id: str
     query_id: str
@@ -119,8 +119,8 @@ class ClaimRows(Protocol):
     def replace(self, attempt_id: str, old: PreparedTxnState, new: Prepared) -> bool:
         """Replace `old` in the row by `new`, if it is still there and still to be committed; durably.
 
-        Return whether the row has `new` now. This alone decides whether the transaction of `new` is committed. An
-        exception means that nobody knows; the row will tell.
+        Return whether the row has `new` now. This alone decides whether the transaction of `new` is committed. After an
+        exception the outcome is unknown; the row will tell.
         """
 
 
@@ -144,7 +144,7 @@ class Ended:
     ending: Ending
     error: Exception | None = None
     judged: PreparedTxnState = _NOT_JUDGED
-    """The prepared state that was committed or is lost. Of a row that has another one by now it says nothing."""
+    """The prepared state that was committed or is lost; does not apply to a row that has another one by now."""
     repaired: bool = False
     """Whether the transaction was published again."""
 
@@ -153,7 +153,7 @@ VERDICTS: Final[Mapping[AttemptStatus, Verdict]] = {
     AttemptStatus.COMMITTING: Verdict.COMMIT,
     AttemptStatus.ABORTING: Verdict.ABORT,
 }
-"""The decided statuses, with what each demands of Kafka."""
+"""The decided statuses, with the verdict that each demands of Kafka."""
 
 EVENTS: Final[Mapping[Ending, AttemptEvent]] = {
     Ending.COMMITTED: AttemptEvent.COMMIT,

@@ -95,9 +95,8 @@ class ProducerTransaction:
 
     def prepare(self) -> Prepared:
         """Flush, and promise that the transaction can be committed.
-
-        Raises the errors of `write`, and SinkError if Kafka may abort the transaction against a decision and nothing
-        says where its records are: then they could not be published again.
+        Raises the errors of `write`, and SinkError if Kafka may abort the transaction against a decision and the
+        positions of its records are unknown: then they could not be published again.
         """
         with _fenced_means_condemned(self._transactional_id), _refusals_in_terms_of_options():
             state = self._producer.prepare_transaction()
@@ -109,12 +108,12 @@ class ProducerTransaction:
         return Prepared(state, str(manifest or ""))
 
     def abort(self) -> None:
-        """Abort as far as possible; what remains open is aborted when the attempt is finished. Never raises."""
+        """Abort if possible; a transaction that stays open is aborted when the attempt is finished. Never raises."""
         try:
             if self._producer.state is ProducerState.PREPARED_TRANSACTION:
                 self._producer.complete_transaction(_NOTHING)
             else:
-                self._producer.close(timeout_s=_ABORT_TIMEOUT_S)  # aborts what is open
+                self._producer.close(timeout_s=_ABORT_TIMEOUT_S)  # aborts an open transaction
         except DualWriteError as error:
             _log.info(
                 "the transaction of %s was not aborted, which is done when its attempt is finished: %s",
@@ -132,10 +131,11 @@ def begin(
 ) -> ProducerTransaction:
     """Take the id over, abort any open transaction of the id, check that the attempt is still wanted, and begin.
 
-    The attempt is checked before something is aborted, too: it may be prepared, by the next owner of the id.
+    The attempt is also checked before an open transaction is aborted: the next owner of the id may have prepared it.
 
     `settings` are those of every producer of the sink. Raises AttemptCondemnedError, SinkOptionError if the broker
-    supports less than `txn.mode` requires, and what `Producer.init_transactions()` and `complete_transaction()` raise.
+    supports less than `txn.mode` requires, and the errors of `Producer.init_transactions()` and
+    `complete_transaction()`.
     """
     producer = ParticipantProducer({**settings, **_two_phase_commit(options), "transactional.id": transactional_id})
     try:
@@ -145,8 +145,8 @@ def begin(
             if producer.state is ProducerState.PREPARED_TRANSACTION:
                 _assert_still_mine(transactional_id, still_mine)
             producer.complete_transaction(_NOTHING)
-            # Only that has fenced others, below tier 1. A driver that gave this attempt up before has finished
-            # with the id, so that nobody would end what is begun now; one that does it later fences this producer.
+            # Below tier 1, only that call has fenced others. A driver that gave this attempt up before has finished
+            # with the id, so no process would end a transaction begun now; one that does so later fences this producer.
             _assert_still_mine(transactional_id, still_mine)
             producer.begin_transaction()
     except BaseException:
@@ -168,8 +168,8 @@ def _assert_still_mine(transactional_id: str, still_mine: Callable[[], bool]) ->
 class TopicCheck:
     """Checks each topic of an attempt once, on brokers that abort prepared transactions after a time.
 
-    What such a broker aborts although it was decided is published again from the log. Where that cannot work, the
-    attempt is refused.
+    A decided transaction that such a broker aborts is published again from the log. If that cannot work, the attempt
+    is refused.
     """
 
     def __init__(self, producer: ParticipantProducer) -> None:
@@ -185,7 +185,7 @@ class TopicCheck:
                 self._to_create.add(topic)
 
     def of_created(self) -> None:
-        """Do the same for topics that did not exist before sending created them."""
+        """Do the same for topics that sending has created."""
         for topic in sorted(self._to_create):
             if not self._is_there(topic):
                 _log.warning("topic %r: whether this client may read it is not known%s", topic, _ELSE)
@@ -221,7 +221,7 @@ def _two_phase_commit(options: SinkOptions) -> dict[str, Any]:
 
 
 def _not_repairable(state: PreparedTxnState, manifest: object) -> SinkError:
-    """Return the error for a transaction whose manifest is None, so not known, or too long to be stored."""
+    """Return the error for a transaction whose manifest is unknown (None) or too long to be stored."""
     if manifest is None:
         return SinkError(
             f"a broker acknowledged records of {state} and did not say where it stored them, so they could not be "
@@ -263,7 +263,7 @@ def _in_terms_of_options(options: SinkOptions) -> Iterator[None]:
 
 @contextmanager
 def _refusals_in_terms_of_options() -> Iterator[None]:
-    """Reword errors about records with the names of the sink's options, and say what helps against their size."""
+    """Reword errors about records with the names of the sink's options, and advise on records that are too large."""
     try:
         yield
     except InvalidRecordError as error:

@@ -29,7 +29,7 @@ OpenSink = Callable[[SinkOptions], "Sink"]
 """A function that opens a sink. It is pickled with the writer, so it must be a function of a module."""
 
 _LIMIT: Final = 4
-"""Sinks that a worker keeps open when queries take turns in it; beyond that, the least recently used one is closed."""
+"""Number of sinks that a worker keeps open when queries take turns in it; above it, the least recently used closes."""
 
 _sinks: OrderedDict[tuple[int, OpenSink, bytes], Sink] = OrderedDict()
 
@@ -55,7 +55,7 @@ def sink_of(options: SinkOptions, open_sink: OpenSink) -> Sink:
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 _CHECKPOINT_ROOT: Final = "spark.sql.streaming.checkpointLocation"
-"""The session's setting of where Spark keeps the checkpoints of queries that have none of their own."""
+"""The session's setting for the checkpoints of queries that have no location of their own."""
 
 
 def streaming_task() -> TaskIdentity:
@@ -79,7 +79,7 @@ def task_of(query_id: str, batch_id: int) -> TaskIdentity:
 
 
 def checkpoint_root() -> str | None:
-    """Return where the session keeps checkpoints. Spark passes the settings of its SQL on to tasks, as properties."""
+    """Return the session's location for checkpoints. Spark passes its SQL settings on to tasks, as properties."""
     root: str | None = _context().getLocalProperty(_CHECKPOINT_ROOT)
     return root
 

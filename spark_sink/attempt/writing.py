@@ -128,9 +128,9 @@ class PartitionWriter:
 
 
 def _is_undecided(plan: Plan, task: TaskIdentity) -> bool:
-    """Return whether the plan tells that the batch can be decided by this generation only.
+    """Return whether the plan shows that only this generation can decide the batch.
 
-    The lease finds out whether it has been, and whether the generation lasts.
+    The lease finds out whether it has been decided, and whether the generation lasts.
     """
     first = plan.undecided
     return first is not None and first.query_id == task.query_id and first.batch_id <= task.batch_id
@@ -141,7 +141,7 @@ def _without_attempt(outcome: TaskOutcome, plan: Plan, task: TaskIdentity) -> Ta
 
 
 class RowsAside(Protocol):
-    """The rows of one attempt for the table, out of the sight of its readers until the decision."""
+    """The rows of one attempt for the table, invisible to its readers until the decision."""
 
     @property
     def count(self) -> int:
@@ -151,7 +151,7 @@ class RowsAside(Protocol):
         """Put these rows aside, now or later. Raises AttemptCondemnedError, DualTableError."""
 
     def complete(self) -> None:
-        """Make durable what the transaction of `record` does not, before Kafka's part is prepared."""
+        """Make the rows durable, if the transaction of `record` does not, before Kafka's part is prepared."""
 
     def record(self, connection: sa.Connection) -> None:
         """Record all rows in the transaction that makes the attempt PREPARED, which may be repeated."""
@@ -226,7 +226,7 @@ class StagedRows:
             self._waiting.clear()
 
     def complete(self) -> None:
-        """Do nothing: what is kept is staged by `record`."""
+        """Do nothing: `record` stages the kept rows."""
 
     def discard(self) -> None:
         """Do nothing: the next plan or decision deletes the rows."""
