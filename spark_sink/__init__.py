@@ -1,12 +1,12 @@
 """An exactly-once PySpark sink into Kafka and, in the same commit, into a table; and a Kafka source without a JVM.
 
-Open `face.py` first: it is what Spark calls. From there, `driver/protocol.py` has the protocol of a batch, `attempt/`
+Open `face.py` first: Spark calls it. From there, `driver/protocol.py` has the protocol of a batch, `attempt/`
 the task's side of it, `store/` the database that decides, and `reading/` the source. The sink may import `dualwrite`'s
 producers and admin client, and from `dualwrite.recipes` only `core`, `sql` and `sqlalchemy`.
 
 The public names are imported when they are first used, so a process that needs only an error or a Java loads no Spark.
 """
-# ruff: noqa: I001 - one import per module, though each name is imported as itself, which is what exports it
+# ruff: noqa: I001 - one import per module; importing each name as itself exports it
 
 from __future__ import annotations
 

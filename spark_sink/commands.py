@@ -1,6 +1,6 @@
 """The commands of `dualwrite spark` that messages tell an operator to run, with their arguments, ready for a shell.
 
-How the database and the brokers are reached is left to the environment (docs/cli.md): a URL may have a password in it.
+The environment says how to reach the database and the brokers (docs/cli.md), because a URL may have a password in it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import shlex
 def acknowledge_lost(sink_id: str, query_id: str, batch_id: int, *, schema: str | None, owed: bool = False) -> str:
     """Return the command after which a query goes on in spite of a batch; `schema` is the store's, if not the default.
 
-    It declares that the records of a lost batch were dealt with, or accepts that Kafka gets those of a batch twice.
-    `owed`: also that the files which a table is owed are not to be added to it.
+    It declares that the records of a lost batch were dealt with, or accepts that Kafka gets a batch's records twice.
+    `owed`: also that the files owed to a table are not to be added to it.
     """
     more = ("--owed",) if owed else ()
     return _command("acknowledge-lost", *_batch(sink_id, query_id, batch_id), *more, schema=schema)
 
 
 def export_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
-    """Return the command that copies the files which a table is owed, and cannot get, to a directory."""
+    """Return the command that copies files to a directory which a table is owed but cannot get."""
     return _command("export-files", *_batch(sink_id, query_id, batch_id), "--to", "DIRECTORY", schema=schema)
 
 
 def after_lost_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
-    """Return what an operator has to do about decided files that a table cannot get."""
+    """Return an operator's next steps for decided files that a table cannot get."""
     return (
         "bring the files back, or write their rows to the table by other means (Kafka has them), then run "
         f"{acknowledge_lost(sink_id, query_id, batch_id, schema=schema)}; what is left of the batch is added after that"
@@ -32,17 +32,17 @@ def after_lost_files(sink_id: str, query_id: str, batch_id: int, *, schema: str 
 
 
 def status(sink_id: str, *, schema: str | None) -> str:
-    """Return the command that shows all that the store has of a sink."""
+    """Return the command that shows the store's whole state of a sink."""
     return _command("status", "--sink", sink_id, "--json", schema=schema)
 
 
 def recover(sink_id: str, *, schema: str | None) -> str:
-    """Return the command that completes what is decided, without the application."""
+    """Return the command that completes decided batches without the application."""
     return _command("recover", "--apply", "--sink", sink_id, schema=schema)
 
 
 def init_store(*, schema: str | None) -> str:
-    """Return the command that creates what is missing of the store's tables."""
+    """Return the command that creates missing tables of the store."""
     return _command("init-store", schema=schema)
 
 

@@ -1,4 +1,4 @@
-"""The errors of the sink. Each message says what is wrong, what state things are in, and what to do next."""
+"""The errors of the sink. Each message states the fault, the resulting state, and the next step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BatchLostError(SinkError):
 
 
 class StoreWentBackError(SinkError):
-    """Kafka has what its row wants aborted: the commit store, database or topic, has lost a decision. See the docs."""
+    """Kafka has committed a transaction whose row wants it aborted: the commit store has lost a decision. See docs."""
 
 
 class DecisionUnknownError(SinkError):
@@ -42,7 +42,7 @@ class StoreUnavailableError(SinkError):
 
 
 class CommitLogError(SinkError):
-    """A call to the topic that is the commit store did not succeed. What it was to append may be there, or may come."""
+    """A call to the topic of the commit store did not succeed. An append may have happened, or may still happen."""
 
     def __init__(self, message: str, *, is_away: bool) -> None:
         """`is_away`: no broker has responded, or not in time."""
@@ -59,7 +59,7 @@ class JavaError(SinkError):
 
 
 class SourceReadError(SinkError):
-    """Kafka did not return what the source requested. Nothing was lost: the next start of the query continues there."""
+    """Kafka did not return the requested records. Nothing was lost: the next start of the query continues there."""
 
 
 class SourceDataLossError(SourceReadError):

@@ -3,9 +3,9 @@
     register(spark)
     df.writeStream.format("dualwrite-kafka").option("sinkId", "orders").options(...).start()
 
-Spark runs a sink in three processes that share only what is pickled: the planner, which makes a writer and sends it to
+Spark runs a sink in three processes that share only pickled objects: the planner, which makes a writer and sends it to
 the tasks; the tasks, in workers of the executors; and the committer, which makes a writer of its own and receives the
-results of the tasks. `driver/protocol.py` defines what each of them does.
+results of the tasks. `driver/protocol.py` defines the steps of each.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _PLANNER: Final = "pyspark.sql.worker.write_into_data_source"
 def register(spark: SparkSession) -> None:
     """Register `dualwrite-kafka` and `dualwrite-kafka-source` with this session, of Spark Classic or Spark Connect.
 
-    The package must be installed wherever the driver and the executors of the session run. Warns if the workers of a
-    local session run another Python than this one.
+    The package must be installed for the driver and the executors of the session. Warns if the workers of a local
+    session run another Python than this one.
     """
     from spark_sink.reading.source import DualWriteKafkaSource
 
@@ -64,7 +64,7 @@ def register(spark: SparkSession) -> None:
 
 
 def warn_of_another_python(worker_python: str) -> None:
-    """Warn if Spark runs its workers with an interpreter that is not of this environment.
+    """Warn if Spark runs its workers with an interpreter outside this environment.
 
     Compares directories: the interpreters of a virtual environment are links to one that has other packages.
     """
@@ -140,7 +140,7 @@ def _batch_of_job(options: SinkOptions) -> int:
 def plan_batch(
     sink: Sink, options: SinkOptions, schema: StructType, query_id: str | None, batch_id: int | None = None
 ) -> Plan:
-    """Plan a batch with Spark's schema. Raises what `Sink.plan` does, and SinkOptionError for unsuitable columns."""
+    """Plan a batch with Spark's schema. Raises as `Sink.plan` does, and SinkOptionError for unsuitable columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from spark_sink.attempt.record_encoder import check_schema
@@ -185,10 +185,10 @@ def _note_generation(sink_id: str, results: Sequence[TaskResult]) -> None:
 
 
 def _next_generation(sink_id: str) -> int | None:
-    """Return the generation of the batch after the last one of this process, if no other driver has planned since.
+    """Return the generation after the last batch of this process, if no other driver has planned since.
 
-    For an abort without results, of which Spark tells the committer nothing else. Of two plans one is the next, and a
-    batch is aborted only if it was planned: if this generation is the sink's, it is of this driver.
+    For an abort without results, of which Spark tells the committer nothing else. Only one of two plans gets the next
+    generation, and only a planned batch is aborted: so if the sink has this generation, it is of this driver.
     """
     last = _generations.get(sink_id)
     return None if last is None else last + 1

@@ -45,7 +45,7 @@ _THIS_PROCESS: Final = "this process"
 """The run of a query under Spark Connect: Spark starts a process for each."""
 
 _calls: Final = BatchCalls()
-"""Of the process, because several functions may write a batch to one sink."""
+"""One for the process, because several functions may write a batch to one sink."""
 
 
 def dualwrite_batch(
@@ -62,8 +62,8 @@ def dualwrite_batch(
     older checkpoint was restored. Under Spark Connect, and in a thread of your own, one of the two is required.
 
     A batch may be written in several calls, one after the other: each is decided by itself, and must come in the same
-    order, with the same content, if Spark repeats the batch. What a call gives is computed once; not at all if it was
-    decided before. Raises SinkOptionError.
+    order, with the same content, if Spark repeats the batch. The DataFrame of a call is computed once, or not at all
+    if the call was decided before. Raises SinkOptionError.
     """
     parsed = parse(options)
     if parsed.job_id is not None:
@@ -81,7 +81,7 @@ class DualWriteBatch:
     def __init__(
         self, options: SinkOptions, sql_fn: SqlFunction | None, query_id: str | None, open_sink: OpenSink
     ) -> None:
-        """`open_sink` opens the sink in every process."""
+        """Take `open_sink`, which opens the sink in every process."""
         self._options = options
         self._sql_fn = sql_fn
         self._query_id = query_id
@@ -92,7 +92,7 @@ class DualWriteBatch:
         return {**self.__dict__, "_opened": None}
 
     def __call__(self, df: DataFrame, batch_id: int) -> None:
-        """Write one batch, or a part of it. An exception ends the query; its next start gives the same batch again."""
+        """Write one batch, or a part of it. An exception ends the query; its next start repeats the batch."""
         checkpoint = Checkpoint(self._options.checkpoint_location or _checkpoint_of_driver(df))
         of_spark = _query_id_of_driver(df) or checkpoint.query_id()
         query_id = self._query_id or checkpoint.query_id() or of_spark
@@ -153,7 +153,7 @@ class DualWriteBatch:
         return results or [TaskResult.without_attempt(TaskOutcome.EMPTY, plan, query_id, batch_id)]
 
     def _content_digest(self, df: DataFrame) -> str | None:
-        """Return a digest of what this call writes, and where; None if Spark does not tell its plan."""
+        """Return a digest of the rows' plan and their destination; None if Spark does not tell its plan."""
         plan = _analyzed_plan(df)
         if plan is None:
             return None
@@ -163,7 +163,7 @@ class DualWriteBatch:
         return hashlib.sha256(repr(described).encode()).hexdigest()
 
 
-# ---- what Spark tells about the query ---------------------------------------------------------------------------
+# ---- Spark's information about the query ------------------------------------------------------------------------
 
 _CHANGES_WITH_EACH_RUN: Final = re.compile(r"#\d+L?|@[0-9a-f]+|0x[0-9a-f]+|plan_id=\d+")
 """Ids of expressions and plans, and addresses of objects, in the text of a plan."""
@@ -215,13 +215,13 @@ def _running_query(df: DataFrame, query_id: str | None) -> Any:
 
 
 def _checkpoint_of_driver(df: DataFrame) -> str | None:
-    """Return where Spark keeps the checkpoint of the query that this batch belongs to; None if the option has to."""
+    """Return the location of the checkpoint of the query of this batch; None if only the option can tell it."""
     query = _running_query(df, _query_id_of_driver(df))
     return None if query is None else str(query.resolvedCheckpointRoot())
 
 
 def _run_id(df: DataFrame, query_id: str | None) -> str | None:
-    """Return the id of the query's run, which changes with each start; None if it is not known."""
+    """Return the id of the query's run, which changes with each start; None if unknown."""
     if _context(df) is None:
         return _THIS_PROCESS
     query = _running_query(df, query_id)
@@ -229,7 +229,7 @@ def _run_id(df: DataFrame, query_id: str | None) -> str | None:
 
 
 def _nameless(df: DataFrame) -> str:
-    """Return why it is not known to which query a batch belongs."""
+    """Return why the query of a batch is unknown."""
     if _context(df) is None:
         return (
             "under Spark Connect neither foreachBatch nor its tasks can find out which query they belong to; nothing "

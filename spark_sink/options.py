@@ -36,24 +36,24 @@ class TxnMode(Enum):
 
 
 class OnNewCheckpoint(Enum):
-    """`onNewCheckpoint`: what to do if the sink belongs to another query id."""
+    """`onNewCheckpoint`: how to proceed if the sink belongs to another query id."""
 
     FAIL = "fail"
     ADOPT = "adopt"
 
 
 class OnOrphans(Enum):
-    """`onOrphans`: what to do with open transactions of the sink that no attempt in the store has."""
+    """`onOrphans`: how to treat open transactions of the sink that no attempt in the store has."""
 
     WARN = "warn"
     ABORT = "abort"
 
 
 class RequireDigest(Enum):
-    """`requireDigest`: what to do without a digest of a batch's input, because the checkpoint cannot be read."""
+    """`requireDigest`: how to proceed without a digest of a batch's input, if the checkpoint cannot be read."""
 
     FALSE = "false"
-    """Skip a batch that was decided before, on the word of whoever set this."""
+    """Skip a batch that was decided before, although its input is not compared."""
     REPLAY = "replay"
     """Warn, and refuse only to skip a batch that was decided before."""
     TRUE = "true"
@@ -84,7 +84,7 @@ class DualTable:
 
 @dataclass(frozen=True)
 class StoreOptions:
-    """`commitStore.*`: where decisions are kept."""
+    """`commitStore.*`: the store of decisions."""
 
     url: str | None = field(repr=False)
     url_env: str | None
@@ -92,10 +92,10 @@ class StoreOptions:
     schema: str | None
     create_tables: bool = True
     timeout_ms: int = DEFAULT_STORE_TIMEOUT_MS
-    """How long the database may be silent after a statement, or may have no connection to give."""
+    """Limit for the silence of the database after a statement, and for its having no free connection."""
     connect_timeout_ms: int = DEFAULT_STORE_CONNECT_TIMEOUT_MS
     accept: tuple[str, ...] = ()
-    """What the database cannot promise and is accepted, by the names of `docs/databases.md`."""
+    """The accepted weaknesses of the database, by their names in `docs/databases.md`."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class SinkOptions:
     commit_retries: int
     retention_batches: int
     checkpoint_location: str | None
-    """The option of the writer. None: where Spark keeps the checkpoint is found out by `find_checkpoint`."""
+    """The option of the writer. None: `find_checkpoint` finds Spark's location."""
     job_id: str | None
     """Batch jobs only."""
     query_name: str | None = None
@@ -124,7 +124,7 @@ class SinkOptions:
     require_digest: RequireDigest = RequireDigest.REPLAY
     on_orphans: OnOrphans = OnOrphans.WARN
     job_version: int | None = None
-    """Batch jobs only: of the job's runs, one is written only if its version is higher than all before."""
+    """Batch jobs only: a run of the job is written only if its version is higher than all before."""
     telemetry_setup: str | None = None
     """`package.module:function` that makes the metrics of a process visible."""
 
@@ -199,12 +199,12 @@ NAMES: Final = (
 )
 
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-"""Options of Spark's own, which it passes on."""
+"""Spark's own options, which it passes on."""
 
 _WITHOUT_EFFECT: Final = frozenset(
     {"asyncprogresstrackingcheckpointintervalms", "_asyncprogresstrackingoverridesinksupportcheck"}
 )
-"""Options of Spark's own that do nothing without asyncProgressTrackingEnabled, which is refused."""
+"""Spark's own options that have no effect without asyncProgressTrackingEnabled, which is refused."""
 
 _REFUSED: Final = {
     "path": "start() and save() take no path: set the option topic, or give each row a topic in a column topic",
@@ -379,7 +379,7 @@ def _check_unused(own: OptionValues, names: tuple[str, ...], without: str) -> No
 
 _CATALOG: Final = ("dual.catalog.name", "dual.catalog.url", "dual.catalog.urlEnv")
 _DELTA: Final = "delta:"
-"""Names a Delta table in `dual.table`."""
+"""The prefix of a Delta table in `dual.table`."""
 _LONGEST_DIRECTORY: Final = 1000
 
 
@@ -392,7 +392,7 @@ def _lake_place(own: OptionValues, table: str) -> LakePlace | None:
 
 
 def _delta_directory(given: str) -> str:
-    """Return the directory of a Delta table, which is given as a path or as a URL with `file:`."""
+    """Return the directory of a Delta table, given as a path or as a URL with `file:`."""
     url = urlsplit(given)
     directory = unquote(url.path) if url.scheme == "file" and url.netloc in ("", "localhost") else given
     if not directory.startswith("/"):

@@ -16,7 +16,7 @@ class PausePoint(StrEnum):
     AFTER_LEASE = "after-lease"  # the attempt is OPEN, and has sent nothing to Kafka
     AFTER_INIT = "after-init"
     AFTER_SEND = "after-send"  # once per Arrow batch
-    AFTER_FILE = "after-file"  # the data file for a Delta or Iceberg table is complete, and nothing names it yet
+    AFTER_FILE = "after-file"  # the data file for a Delta or Iceberg table is complete, but in no row and no table yet
     AFTER_PREPARE = "after-prepare"
     BEFORE_PREPARED = "before-prepared"  # inside the transaction of a database, or before the record is sent
     AFTER_PREPARED = "after-prepared"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 COMPLETION_TIMEOUT_MS: Final = 20_000
 """The limit for taking ids over, and for completing their transactions, unless `kafka.max.block.ms` is set.
 
-Spark's trigger waits for both. What is not complete by then is retried `commit.retries` times.
+Spark's trigger waits for both. Transactions not complete by then are retried `commit.retries` times.
 """
 
 _LOOK_MS: Final = 5_000
@@ -65,7 +65,7 @@ class TaskTransaction(Protocol):
         """Flush, and promise that the transaction can be committed."""
 
     def abort(self) -> None:
-        """Abort as far as possible; what remains open is aborted when the attempt is finished. Never raises."""
+        """Abort if possible; a transaction that stays open is aborted when the attempt is finished. Never raises."""
 
     def close(self) -> None:
         """Release the producer; a prepared transaction stays as it is. Never raises."""
@@ -77,17 +77,17 @@ class SinkKafka(Protocol):
     def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> TaskTransaction:
         """Take the id over, abort any open transaction, call `still_mine` (which reads the attempt's row), and begin.
 
-        When it is called, all others are fenced. If a transaction is open, it is called before that is aborted, too.
-        Raises AttemptCondemnedError if it returns False; then nothing was begun, and nothing of another attempt was
-        completed.
+        When `still_mine` is called, all other producers are fenced. An open transaction is aborted only after another
+        call of it. Raises AttemptCondemnedError if it returns False; then nothing was begun, and no transaction of
+        another attempt was completed.
         """
 
     def end(self, claims: Sequence[Claim], rows: ClaimRows) -> Mapping[str, Ended]:
         """Complete the transactions of all claims in parallel; return the endings by attempt id.
 
         The rows are read after the ids were taken over and before anything is completed; claims that are not wanted any
-        more are LEFT. What Kafka has aborted although it is to be committed is published again, if the log has it. One
-        failure does not stop the others.
+        more are LEFT. A transaction that Kafka has aborted although it is to be committed is published again, if the
+        log has it. One failure does not stop the others.
         """
 
     def not_open(self, prepared: Mapping[str, PreparedTxnState]) -> Sequence[str]:
@@ -112,7 +112,7 @@ class ProducerSinkKafka:
         self._pause = pause
         self._completion: Completion | None = None
         self._keeper: tuple[int, Producer] | None = None
-        """A producer with the id of its process. It sends nothing; while it is open, all connections stay open."""
+        """A producer with its process id. It sends nothing; while it is open, all connections stay open."""
 
     def open(self, transactional_id: str, still_mine: Callable[[], bool]) -> ProducerTransaction:
         """See `SinkKafka.open`.
