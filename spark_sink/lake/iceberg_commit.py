@@ -46,8 +46,8 @@ def append(
 ) -> None:
     """Add files, and set properties of the table, if the metadata file at `location` is the current one.
 
-        `summary` goes into the snapshot; without it there is none. Raises StaleError; after any other error the commit
-        may have been made, or may be later.
+    `summary` goes into the snapshot; without it there is none. Raises StaleError; after any other error the commit may
+    have been made, or may be later.
     """
     io = _RecordingIO()
     transaction = _Transaction(Table(name, metadata, location, io, _OneCommit(pointer, io)))
