@@ -1,6 +1,6 @@
-"""Colour by meaning: what is fine, what needs attention, what is wrong, and what can be copied into another command.
+"""Colour words by meaning: good, needs attention, wrong, or an identifier to copy into another command.
 
-Colours are only added to what a reader sees in a terminal: the words are the same without them.
+Colours are only added for a reader at a terminal: the words are the same without them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import click
 
 
 class Meaning(StrEnum):
-    """What a word means to the reader; the value is the colour, one of a terminal's eight."""
+    """The meaning of a word for the reader; the value is the colour, one of a terminal's eight."""
 
     OK = "green"
     WARN = "yellow"
@@ -26,7 +26,7 @@ class Meaning(StrEnum):
 IDENTIFIERS: Final = frozenset(
     {"TransactionalId", "ProducerId", "Pair", "Sink", "Query", "Batch", "Topic", "TopicPartitions", "StartOffset"}
 )
-"""The columns of what names something."""
+"""The columns of identifiers."""
 
 _LEFT_OPEN: Final = ("undecided", "in-use", "young", "ending", "stored", "writing", "prepared", "condemned", "COMMIT")
 _WRONG: Final = ("no-row", "no row", "lost", "LOST", "refused", "overdue", "forgotten", "failed", "owed", "fail")
@@ -41,11 +41,11 @@ WORDS: Final[Mapping[str, Mapping[str, Meaning]]] = {
     "Status": {**_STATES, "committed": Meaning.OK},
     "Database": {**_STATES, "committed": Meaning.WARN},  # in doubt: Kafka's commit is still missing
 }
-"""The words of a column that mean something; all others have no colour."""
+"""The words of a column that have a meaning; all others have no colour."""
 
 
 def meaning_of(header: str, cell: str) -> Meaning | None:
-    """Return what a cell of a table means."""
+    """Return the meaning of a cell of a table."""
     if header in IDENTIFIERS and cell not in ("-", "None"):
         return Meaning.IDENTIFIER
     return WORDS.get(header, {}).get(cell)
@@ -58,5 +58,5 @@ def has_colours(stream: TextIO | None = None) -> bool:
 
 
 def coloured(text: str, meaning: Meaning | None, stream: TextIO | None = None) -> str:
-    """Return the text in the colour of its meaning, or as it is where colours may not be written."""
+    """Return the text in the colour of its meaning, or unchanged if colours may not be written."""
     return click.style(text, fg=meaning.value) if meaning is not None and has_colours(stream) else text

@@ -37,7 +37,7 @@ class KafkaAccess:
     timeout_ms: int
     reach_ms: int
     publishing: dict[str, Any] = field(default_factory=dict)
-    """The settings of a producer, for commands that publish what others have written."""
+    """The settings of a producer, for commands that publish the records of other writers."""
 
     @contextmanager
     def admin(self, *, reached: bool = True) -> Iterator[TransactionAdmin]:
@@ -178,7 +178,7 @@ def _without(settings: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]
 def database(url: str, *, may_be_created: bool = False) -> Iterator[sa.Engine]:
     """Open an engine that keeps no idle connections. Raises ConfigError.
 
-    `may_be_created`: SQLite creates an empty file for a misspelt name, which only commands that create tables want.
+    `may_be_created`: SQLite creates an empty file for a misspelt name, so only commands that create tables allow it.
     """
     try:
         parsed = sa.make_url(url)

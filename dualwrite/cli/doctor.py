@@ -1,4 +1,4 @@
-"""`dualwrite doctor`: check whether dual writes work with this cluster and this database, and what to fix."""
+"""`dualwrite doctor`: check whether dual writes work with this cluster and this database, and name remedies."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _worst(checks: list[Check]) -> Verdict:
 
 
 def _document(checks: list[Check], guarantees: list[Guarantee]) -> dict[str, object]:
-    """Return what `--json` prints; the keys are documented in docs/cli.md."""
+    """Return the document of `--json`; docs/cli.md has its keys."""
     return {
         "healthy": _worst(checks) is not Verdict.FAIL,
         "guarantee": asdict(guarantees[0]) if guarantees else None,

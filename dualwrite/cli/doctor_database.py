@@ -118,7 +118,7 @@ def _stored(connection: sa.Connection, max_age_s: float) -> list[Check]:
 
 
 def _outboxes(connection: sa.Connection, max_age_s: float) -> list[Check]:
-    """Check what an outbox needs, and whether blocks have waited in one for too long, if the table exists."""
+    """Check the tables of an outbox, if they exist, and whether blocks have waited in one for too long."""
     if not sa.inspect(connection).has_table(kafka_transaction_outbox.name):
         return []
     checks = [_backlog(connection, max_age_s)]

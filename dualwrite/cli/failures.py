@@ -1,4 +1,4 @@
-"""Errors that end a command: one line on standard error that says what to do, and an exit code."""
+"""Errors that end a command: one line on standard error that gives advice, and an exit code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.database_errors import first_line
 
 LEFT: Final = 1
-"""The exit code of a command that worked, but something is left, wrong, or was refused."""
+"""The exit code of a command that worked, but found a fault, left work undone, or was refused."""
 UNUSABLE: Final = 2
 """The exit code of wrong usage, or of a cluster or database that cannot be reached."""
 INTERRUPTED: Final = 130
@@ -67,7 +67,7 @@ def exit_code(error: Exception) -> int:
 
 
 def sentence(error: Exception) -> str:
-    """Return what was wrong and what to do next, in one line."""
+    """Return the fault and the next step, in one line."""
     what = " ".join(first_line(error).split())
     for kind, remedy in _REMEDIES:
         if isinstance(error, kind):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 _FIRST_COLUMN: Final = 26
-"""How wide the column of options may become in --help; a longer one has its text below it."""
+"""The greatest width of the column of options in --help; a longer option has its text below it."""
 
 
 class _Formatter(click.HelpFormatter):
@@ -63,9 +63,9 @@ class Group(click.Group):
         return super().parse_args(ctx, self._with_the_command_first(ctx, args))
 
     def _with_the_command_first(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Move what stands before the command behind it, if all of that are options of the command and their values.
+        """Move the arguments before the command behind it, if they are options of the command and their values.
 
-        A name may also be the value of an option, as in `--prefix top top`; so each command that is named is asked.
+        A name may also be the value of an option, as in `--prefix top top`; so each command that is named is tried.
         """
         own = dict(_named(self.get_params(ctx)))
         for position, name in enumerate(args):

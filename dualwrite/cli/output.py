@@ -16,7 +16,7 @@ from dualwrite.cli.colours import Meaning, coloured, has_colours, meaning_of
 
 _WIDE: Final = 10_000  # output for another program is not wrapped
 _LEAST_LAST: Final = 20
-"""How narrow the last column may become; only its texts are readable when wrapped."""
+"""The least width of the last column, whose texts alone are readable when wrapped."""
 _GAP: Final = 2
 _HEADING: Final = "bold"
 _WORDS: Final = re.compile(r"(\s*)([^\s,]*,+|[^\s,]+)")
@@ -92,7 +92,7 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
 
 
 def print_labelled(label: str, sentence: str, meaning: Meaning | None) -> None:
-    """Print `label: sentence`, with the label in the colour of what it means, and without breaking words."""
+    """Print `label: sentence`, with the label in the colour of its meaning, and without breaking words."""
     first, *others = wrapped(f"{label}: {sentence}", console().width)
     click.echo(f"{coloured(label, meaning)}{first.removeprefix(label)}")
     for line in others:

@@ -12,7 +12,7 @@ from dualwrite.cli.output import duration
 from spark_sink.driver.batch_lines import PHASES, BatchLine, Outcome, labels, medians_ms
 
 _COLOURS: Final = ("#56b4e9", "#009e73", "#d55e00", "#cc79a7")
-"""For each of `PHASES`; a colour-blind reader tells them apart (Okabe and Ito)."""
+"""For each of `PHASES`, colours that a colour-blind reader can tell apart (Okabe and Ito)."""
 
 _WIDTH: Final = 960
 _PLOT_HEIGHT: Final = 260
@@ -86,7 +86,7 @@ def _column(batch: BatchLine, middle: float, width: float, top_ms: int) -> Itera
 
 
 def _shortened(label: str) -> str:
-    """Return the end of a long label: what counts or dates a batch stands there."""
+    """Return the end of a long label, which has the number or date of the batch."""
     return label if len(label) <= _LONGEST_LABEL else f"…{label[1 - _LONGEST_LABEL :]}"
 
 

@@ -99,7 +99,7 @@ def command(
 
 
 def _maker(database_url: str, opened: ExitStack, prepare_threshold: int | None) -> Callable[..., AnyPool]:
-    """Return what makes a pool: on psycopg alone, if that is the driver, which takes half the time of SQLAlchemy."""
+    """Return a maker of pools: on psycopg alone, if that is the driver, in half the time of SQLAlchemy."""
     engine = sa.create_engine(database_url)
     opened.callback(engine.dispose)
     if engine.dialect.driver != "psycopg":
@@ -118,14 +118,14 @@ def _maker(database_url: str, opened: ExitStack, prepare_threshold: int | None) 
 
 
 def _show_log() -> None:
-    """Show what keeps an outbox from being published, which only the log says."""
+    """Show the log, which alone has the reason if an outbox is not published."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("dualwrite").addHandler(handler)
 
 
 def _begin(pools: Iterable[AnyPool]) -> None:
-    """Start publishing. A Kafka that cannot be reached yet is tried again in the background."""
+    """Start publishing; retry in the background while Kafka cannot be reached."""
     for pool in pools:
         try:
             pool.recover()

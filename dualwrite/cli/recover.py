@@ -59,7 +59,7 @@ _EXPLAINED: Final = {
     ),
     Action.FAILED: "the column Error says why; a later round retries",
 }
-"""What the operator has to know or do about an action; the others are done, or would be with --apply."""
+"""Advice to the operator on an action; the other actions are done, or would be with --apply."""
 
 _HEADERS: Final = (
     "TransactionalId",
@@ -271,7 +271,7 @@ def _summary(report: RecoveryReport) -> str:
 
 
 def as_document(report: RecoveryReport, blocks: Sequence[TakenOut] = ()) -> dict[str, Any]:
-    """Return what `--json` prints; the keys are documented in docs/cli.md."""
+    """Return the document of `--json`; docs/cli.md has its keys."""
     return {
         "applied": report.applied,
         "clean": report.is_clean,

@@ -58,7 +58,7 @@ command.add_command(gc)
 def _completion(access: KafkaAccess) -> Completion:
     """Return a completion that accepts every broker.
 
-    It prepares nothing new, and what it finds was left under the guarantee of the brokers that there are.
+    It prepares no new transaction, and those it finds were left under the guarantee of the existing brokers.
     """
     settings = {name.replace("_", "."): value for name, value in access.settings.items()}
     settings |= {"transaction.two.phase.commit.enable": True, "accept.bounded.guarantee": True}
@@ -226,7 +226,7 @@ def _owed_sentence(owed: FoundOwed) -> str:
 
 
 def _report_document(report: RecoveryReport) -> dict[str, Any]:
-    """Return what `--json` prints; the keys are documented in docs/cli.md."""
+    """Return the document of `--json`; docs/cli.md has its keys."""
     return {
         "applied": report.applied,
         "clean": report.is_clean,

@@ -91,7 +91,7 @@ def command(
             raise click.UsageError("--ended is for staging tables, and a commit store in a topic has none")
         dropped = _staging_tables(opened, ended, min_age, apply=apply)
         chosen = sink_ids or [row.sink_id for row in opened.sinks()]
-        # Before the batches: attempts are deleted with them, and tell which files are of no use.
+        # Before the batches: attempts are deleted with them, and tell which files are unneeded.
         unseen: list[str] = []
         files = {each: _data_files(opened, each, file_age, unseen, apply=apply) for each in chosen}
         counts = {
@@ -120,7 +120,7 @@ def _staging_tables(store: AnyStore, ended: Sequence[str], min_age_s: float, *, 
 
 
 def _data_files(store: AnyStore, sink_id: str, age_days: float, unseen: list[str], *, apply: bool) -> int:
-    """Delete the data files of a sink that are of no use, or only count them; return how many there were."""
+    """Delete the unneeded data files of a sink, or only count them; return their number."""
     janitor = Janitor(sink_id, store.lake, schema=store.schema)
     count = janitor.clean_all() if apply else janitor.left()
     strays = Strays(sink_id, store, min_age_s=age_days * _DAY_S)

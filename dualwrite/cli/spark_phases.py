@@ -80,7 +80,7 @@ def _newest(found: Iterable[BatchLine], sink_ids: Sequence[str], last: int) -> d
 
 
 def _document(batch: BatchLine) -> dict[str, Any]:
-    """Return what `--json` prints of a batch; the keys are documented in docs/cli.md."""
+    """Return the document of a batch for `--json`; docs/cli.md has its keys."""
     return {
         "sink": batch.sink_id,
         "query": batch.query_id,

@@ -35,7 +35,7 @@ _DISPENSABLE: Final = ("Host", "Query", "Generation", "Partition", "TransactionS
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table of the status, before it is known how wide it may be."""
+    """A table of the status, before its width is known."""
 
     headers: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -110,8 +110,8 @@ def live_view(
 ) -> RenderableType:
     """Return the view, or the error of a failed update, after which updates continue.
 
-    While Kafka cannot be asked, that is the title of what the store says alone. `timeout_ms` bounds each request to
-    Kafka, because older data would not be a live view.
+    While Kafka cannot be queried, that error is the title of a view of the store alone. `timeout_ms` bounds each
+    request to Kafka, because older data would not be a live view.
     """
     clock = time.strftime("%H:%M:%S")
     unseen: list[str] = []
@@ -137,7 +137,7 @@ def _fitted(views: Sequence[SinkView], width: int) -> Iterator[RenderableType]:
 
 
 def _summary(views: Sequence[SinkView]) -> str:
-    """Return what is wrong or under way, first of all in the view: what is too long for the screen is cut off."""
+    """Return faults and work under way; they come first, because text too long for the screen is cut off."""
     parts = [
         counted(len(views), "sink"),
         f"{sum(len(view.open) for view in views)} open",

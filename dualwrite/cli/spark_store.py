@@ -1,4 +1,4 @@
-"""The commit store as the commands open it, and the options that only they have: those of `dualwrite spark`."""
+"""The commit store as the commands open it, and the options of `dualwrite spark` alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class StoreAccess:
 def store_options(*, with_kafka: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of Kafka, `--database` and `--schema`, which the command gets as `store`, a StoreAccess.
 
-    `with_kafka`: it needs Kafka also if the store is in a database.
+    `with_kafka`: the command needs Kafka also if the store is in a database.
     """
 
     def add(command: Callable[..., None]) -> Callable[..., None]:

@@ -32,12 +32,12 @@ def block_names(ctx: click.Context, param: click.Parameter, given: Sequence[str]
 def take_out_each(
     engine: sa.Engine, names: Sequence[tuple[str, int]], *, apply: bool, to: Path | None, **settings: Any
 ) -> list[TakenOut]:
-    """Take blocks out, or only read them; write what is taken out to `to` before the database commits."""
+    """Take blocks out, or only read them; write those taken out to `to` before the database commits."""
     return [take_out(engine, name, seq, apply=apply, keep=keeping_in(to), **settings) for name, seq in names]
 
 
 def keeping_in(to: Path | None) -> Callable[[TakenOut], object] | None:
-    """Return the function that writes what is taken out to a file; None without one."""
+    """Return the function that writes a block taken out to a file; None without a file."""
     return None if to is None else lambda taken: _append(to, taken)
 
 
@@ -50,7 +50,7 @@ def _append(to: Path, taken: TakenOut) -> None:
 
 
 def print_each(taken: Sequence[TakenOut], *, to: Path | None) -> None:
-    """Print what was taken out, or would be; its records, unless they were written to a file."""
+    """Print blocks taken out, or to be taken out; print records only if they were not written to a file."""
     for block in taken:
         what = "is taken out" if block.changed else "would be taken out with --apply"
         where = f"; its records are in {to}" if block.changed and to is not None else ":"
@@ -63,7 +63,7 @@ def print_each(taken: Sequence[TakenOut], *, to: Path | None) -> None:
 
 
 def lines_of(taken: TakenOut) -> list[str]:
-    """Return the records as lines of JSON; of a block that cannot be read, one with its bytes."""
+    """Return the records as lines of JSON; for an unreadable block, one line with its bytes."""
     block = {"transactional_id": taken.transactional_id, "seq": taken.seq, "stored_at_ms": taken.stored_at_ms}
     if taken.unreadable is not None:
         return [json.dumps(block | {"unreadable": _base64(taken.unreadable)})]

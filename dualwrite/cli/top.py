@@ -1,4 +1,4 @@
-"""`dualwrite top`: a live view of what is open in Kafka, and of what the database decided, stores and is owed."""
+"""`dualwrite top`: a live view of open transactions in Kafka, and of decided, stored and owed blocks in a database."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ _DISPENSABLE: Final = ("Coordinator", "TopicPartitions", "Timeout", "Transaction
 """The columns that a narrow terminal leaves out, in this order."""
 _NOT_FOUND: Final = "NotFound"
 _NOT_KNOWN: Final = "NotKnown"
-"""The state where Kafka could not be asked."""
+"""The state while Kafka cannot be queried."""
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One id. What the database says is read without the lock of its row, and None without a database."""
+    """One id. The database's part is read without the lock of its row, and None without a database."""
 
     transactional_id: str
     state: str
@@ -57,9 +57,9 @@ class Line:
     topic_partitions: tuple[str, ...] = ()
     stored_blocks: int | None = None
     stored_age_ms: int | None = None
-    """For how long the oldest stored block has waited; None if none is stored."""
+    """How long the oldest stored block has waited; None if none is stored."""
     owed_records: int | None = None
-    """How many records are owed; None if none are, and if the row does not say how many."""
+    """Number of owed records; None if none are owed, or if the row does not say how many."""
 
 
 @click.command("top", cls=Command, short_help="Show the open transactions, live.")
@@ -115,8 +115,8 @@ def _view(
 ) -> RenderableType:
     """Return the view, or the error of a failed update, after which updates continue.
 
-    While Kafka cannot be asked, that is the title of what the database says alone. `timeout_ms` bounds the update,
-    because older data would not be a live view.
+    While Kafka cannot be queried, that error is the title of a view of the database alone. `timeout_ms` bounds the
+    update, because older data would not be a live view.
     """
     clock = time.strftime("%H:%M:%S")
     try:
@@ -186,7 +186,10 @@ def lines_of(
     now_ms: int,
     transaction_version: int,
 ) -> list[Line]:
-    """Return the lines, oldest first: what is open, stored or owed. `known` is None without a database."""
+    """Return the lines, oldest first, of ids with an open transaction, stored blocks or owed records.
+
+    `known` is None without a database.
+    """
     lines = []
     for transactional_id in {**described, **(known or {})}:
         found = described.get(transactional_id)
@@ -201,7 +204,7 @@ def lines_of(
 
 
 def _line(found: TransactionDescription, now_ms: int) -> Line:
-    """Return what Kafka says of an id."""
+    """Return the line of an id as Kafka describes it."""
     started_ms = found.transaction_start_time_ms
     return Line(
         transactional_id=found.transactional_id,
@@ -215,7 +218,7 @@ def _line(found: TransactionDescription, now_ms: int) -> Line:
 
 
 def _with_database(line: Line, ours: IdInDatabase | None, owed: Owed | None, now_ms: int) -> Line:
-    """Return the line with what the database says of the id."""
+    """Return the line with the database's data about the id."""
     if ours is None:
         return replace(line, database="no row", stored_blocks=0)
     since_ms = ours.stored_since_ms

@@ -158,7 +158,7 @@ def _names(found: TransactionDescription) -> list[str]:
 
 
 def described_document(found: TransactionDescription, now_ms: int) -> dict[str, Any]:
-    """Return what `--json` prints for one id."""
+    """Return the document of one id for `--json`."""
     started_ms = found.transaction_start_time_ms
     return {
         **asdict(found),

@@ -30,7 +30,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.verify.lines import to_lines
 
 _BYTES: Final = 2_000
-"""Of one dual write, on both sides together, generously."""
+"""Bytes of one dual write, on both sides together, generously."""
 _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
 """The topic must keep everything until it is read."""
 
@@ -172,12 +172,12 @@ def _tier(access: KafkaAccess, prefix: str) -> Tier:
 
 
 def _say(*, as_json: bool) -> Callable[[str], None]:
-    """Return how to tell people what is done; not in between the output for programs."""
+    """Return how to print progress for people, without mixing it into output for programs."""
     return lambda what: click.echo(what, err=as_json)
 
 
 def _ask(plan: Plan, *, yes: bool) -> None:
-    """Say beforehand what is done, and ask."""
+    """Print the plan, and ask for confirmation."""
     most = int(plan.seconds * plan.rate)
     megabytes = max(1, most * _BYTES // 1_000_000)
     click.echo(
@@ -231,7 +231,7 @@ def _by_kind(verified: Verified) -> dict[str, int]:
 
 
 def _document(plan: Plan, verified: Verified, kept: Path | None) -> dict[str, Any]:
-    """Return what `--json` prints; the keys are documented in docs/cli.md."""
+    """Return the document of `--json`; docs/cli.md has its keys."""
     report = verified.report
     return {
         "clean": verified.is_clean,

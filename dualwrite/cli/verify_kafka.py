@@ -1,6 +1,6 @@
-"""What `dualwrite verify` needs of Kafka beside dual writes: a topic, and readers.
+"""The topic and the readers of `dualwrite verify`.
 
-They are kafka-python's, and not this library's own: what is judged does not read for the judge.
+They use kafka-python, not this library: the code under test must not read for its judge.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from dualwrite.config import AdminConfig
 from dualwrite.verify.history import Event, Isolation, PartitionAtRest, Poll, Record, RecordAtRest
 
 RETENTION_MS: Final = 86_400_000
-"""Of the topic: one that is left behind empties itself after a day."""
+"""Retention of the topic: one that is left behind empties itself after a day."""
 _POLL_MS: Final = 200
 _AGAIN_S: Final = 0.2
 
 
 class CannotRunError(click.ClickException):
-    """The run could not be made, so nothing is known."""
+    """The run could not be made, so it has no result."""
 
     exit_code = UNUSABLE
 
@@ -103,7 +103,7 @@ class Topic:
 
     @contextmanager
     def consumer(self, isolation: Isolation) -> Iterator[tuple[Any, list[TopicPartition]]]:
-        """Give a consumer of all partitions, from their beginning, and the partitions."""
+        """Return a consumer of all partitions, from their beginning, and the partitions."""
         consumer = KafkaConsumer(
             **self._settings,
             bootstrap_timeout_ms=self._timeout_ms,
@@ -126,7 +126,7 @@ class Topic:
     # ---- at rest --------------------------------------------------------------------------------------------
 
     def wait_until_readable(self, deadline_s: float) -> list[PartitionAtRest]:
-        """Return how far each partition goes, and is readable, once that is the same, or at the deadline."""
+        """Return the end of each partition once the last stable offset has reached it, or at the deadline."""
         with (
             kafka_errors(f"reading the ends of {self.name}"),
             self.consumer(Isolation.READ_COMMITTED) as (committed, partitions),
@@ -141,7 +141,7 @@ class Topic:
                 time.sleep(_AGAIN_S)
 
     def read(self, ends: Sequence[PartitionAtRest], deadline_s: float) -> list[RecordAtRest]:
-        """Return what a reader with `read_committed` gets up to there. Raises CannotRunError at the deadline."""
+        """Return the records of a `read_committed` reader up to these ends. Raises CannotRunError at the deadline."""
         found: list[RecordAtRest] = []
         with (
             kafka_errors(f"reading {self.name}"),
@@ -182,7 +182,7 @@ class Reader:
         self._thread.start()
 
     def finish(self, ends: Sequence[PartitionAtRest], deadline_s: float) -> None:
-        """Wait until it has come to these ends, or to the deadline, and stop it. Raises CannotRunError if it failed."""
+        """Wait until it has reached these ends, or for the deadline, and stop it. Raises CannotRunError on failure."""
         goals = {end.partition: end.last_stable_offset for end in ends}
         while self._thread.is_alive() and time.monotonic() < deadline_s:
             if all(self._positions.get(partition, 0) >= goal for partition, goal in goals.items()):
@@ -193,7 +193,7 @@ class Reader:
             raise CannotRunError(f"the reader {self._name} failed: {self._error}") from self._error
 
     def stop(self) -> None:
-        """Stop it where it is."""
+        """Stop the reader where it is."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()

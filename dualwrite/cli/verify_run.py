@@ -1,4 +1,4 @@
-"""A run of `dualwrite verify`: workers write, are killed and frozen, and what they leave is recovered and read."""
+"""A run of `dualwrite verify`: workers write, are killed and frozen; then their transactions are recovered and read."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from dualwrite.verify.lines import event_of
 
 KEYS: Final = 24
 _PAUSE_S: Final = (0.3, 1.2)
-"""Between two kills or freezes."""
+"""Pause between two kills or freezes."""
 _START_S: Final = 60.0
-"""How long workers may take to begin."""
+"""Time for workers to begin."""
 _FROZEN_S: Final = (0.1, 3.0)
-"""Shorter than a lease, and longer."""
+"""Durations of a freeze: shorter than a lease, and longer."""
 _END_S: Final = 20.0
-"""How long workers may take to end."""
+"""Time for workers to end."""
 _AGAIN_S: Final = 0.3
 _COMMITTED: Final = b'"event":"ok"'
 _DEEDS: Final[Mapping[str, float]] = {"killed": 2, "killed at": 3, "frozen": 2, "frozen at": 2}
@@ -53,7 +53,7 @@ def prefix_of(run: str) -> str:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does."""
+    """The plan of a run."""
 
     run: str
     """Part of every name."""
@@ -71,7 +71,7 @@ class Plan:
 
     @property
     def prefix(self) -> str:
-        """Of the transactional ids."""
+        """The prefix of the transactional ids."""
         return prefix_of(self.run)
 
     @property
@@ -82,19 +82,19 @@ class Plan:
 
 @dataclass
 class Verified:
-    """What a run has found."""
+    """The result of a run."""
 
     report: Report
     unsettled: list[str]
-    """What recovery could not complete in time."""
+    """Transactions that recovery could not complete in time."""
     deeds: Counter[str]
     history: list[Event]
     left: list[str] = field(default_factory=list)
-    """What the run has left behind."""
+    """Objects that the run has left behind."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no fault."""
         return self.report.is_clean and not self.unsettled
 
 
@@ -104,7 +104,7 @@ class _Living:
     pipe: Connection
     name: str
     wakes_at_s: float | None = None
-    """When it is to go on, if it was frozen or may be at any moment."""
+    """When to wake it, if it was frozen or may be at any moment."""
     has_written: bool = False
 
 
@@ -129,7 +129,7 @@ class Workers:
         return _Living(process, ours, name)
 
     def begin(self) -> None:
-        """Wait until each of them has committed a dual write. Raises CannotRunError if they do not in time."""
+        """Wait until each worker has committed a dual write. Raises CannotRunError if that takes too long."""
         deadline_s = time.monotonic() + _START_S
         while not all(map(self._is_writing, self._living)):
             if time.monotonic() > deadline_s:
@@ -139,13 +139,13 @@ class Workers:
             time.sleep(0.05)
 
     def _is_writing(self, one: _Living) -> bool:
-        """Return whether it has committed a dual write: one that only starts is not worth a kill."""
+        """Return whether it has committed a dual write: killing a worker that only starts proves nothing."""
         path = self._job.directory / f"{one.name}.jsonl"
         one.has_written = one.has_written or (path.exists() and _COMMITTED in path.read_bytes())
         return one.has_written
 
     def rage(self, seconds: float) -> None:
-        """Kill and freeze them at random, and start others in their place."""
+        """Kill and freeze workers at random, and start others in their place."""
         end_s = time.monotonic() + seconds
         while (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(left_s, self._chance.uniform(*_PAUSE_S)))
@@ -181,7 +181,7 @@ class Workers:
                 self._living[number] = self._start()
 
     def end(self) -> None:
-        """Let half of them end as they should, and kill the others."""
+        """Let half of the workers end normally, and kill the others."""
         for number, one in enumerate(self._living):
             if number % 2:
                 one.process.kill()
@@ -195,26 +195,26 @@ class Workers:
         self.kill()
 
     def kill(self) -> None:
-        """End all of them now."""
+        """Kill all of them now."""
         for one in self._living:
             one.process.kill()
             one.process.join()
 
     def _wake_all(self) -> None:
-        """Also those whose traps spring only now."""
+        """Wake all frozen workers, also those whose traps spring only now."""
         for one in self._living:
             _signal(one.process, signal.SIGCONT)
 
 
 def _signal(process: SpawnProcess, number: signal.Signals) -> None:
-    """Send a signal to a child that was not joined yet, so that its number is nobody else's."""
+    """Send a signal to a child that was not joined yet, so that no other process has its number."""
     if process.pid is not None and process.is_alive():
         with suppress(ProcessLookupError):
             os.kill(process.pid, number)
 
 
 class Run:
-    """One run. What it has made is removed at its end, unless it is evidence."""
+    """One run. Its topic, table and rows are removed at its end, unless they are evidence."""
 
     def __init__(
         self, plan: Plan, engine: sa.Engine, database_url: str, kafka: Mapping[str, Any], timeout_ms: int
@@ -229,7 +229,7 @@ class Run:
         self._keys = tuple(f"key-{number:02}" for number in range(KEYS))
 
     def verify(self, directory: Path, say: Callable[[str], None]) -> Verified:
-        """Do everything. Raises CannotRunError, and what the database or Kafka raises, after removing what it made."""
+        """Do everything. Raises CannotRunError, and the errors of database and Kafka, after cleaning up."""
         create_state_table(self._engine, self._plan.schema)
         create_lease_table(self._engine, self._plan.schema)
         self._topic.create(self._plan.partitions, self._plan.replication_factor)
@@ -246,7 +246,7 @@ class Run:
         return verified
 
     def _give_up(self, say: Callable[[str], None]) -> None:
-        """Leave nothing open, even after Ctrl-C: on tiers 1 and 2 Kafka would keep a prepared transaction for ever."""
+        """Leave no transaction open, even after Ctrl-C: on tiers 1 and 2 Kafka keeps a prepared one for ever."""
         say("giving up: recovering what the workers left")
         try:
             unsettled = self._recovered()
@@ -308,7 +308,7 @@ class Run:
             workers.kill()
 
     def _recovered(self) -> list[str]:
-        """Recover until nothing is left, or the time is over; return what is left then."""
+        """Recover until no transaction is left, or the time is over; return the remaining ones."""
         time.sleep(LEASE_MS / 1000)
         deadline_s = time.monotonic() + self._plan.settle_s
         with RecoveryService(
@@ -330,7 +330,10 @@ class Run:
     # ---- the end --------------------------------------------------------------------------------------------
 
     def _made(self) -> dict[str, Callable[[], None]]:
-        """Return what the run has made, each with what removes it: the rows last, which say what was decided."""
+        """Return the objects that the run has made, each with a function that removes it.
+
+        The rows come last: they show the decisions.
+        """
         return {
             f"the topic {self._plan.topic}": self._topic.delete,
             f"the table {self._table.name}": lambda: self._table.drop(self._engine),
@@ -338,7 +341,7 @@ class Run:
         }
 
     def _remove(self) -> list[str]:
-        """Remove it, and return what is left all the same."""
+        """Remove the objects; return those that could not be removed."""
         left: list[str] = []
         for name, remove in self._made().items():
             try:
@@ -348,7 +351,7 @@ class Run:
         return left
 
     def _delete_rows(self) -> None:
-        """Delete those of the slots: nothing is open under their ids, and no other run has them."""
+        """Delete the rows of the slots: no transaction is open under their ids, and no other run has them."""
         leases = in_schema(kafka_transaction_lease, self._plan.schema)
         states = in_schema(kafka_transaction_state, self._plan.schema)
         with self._engine.begin() as connection:
@@ -365,7 +368,7 @@ def _left(found: Found) -> str:
 
 
 def noted(directory: Path) -> Iterator[Event]:
-    """Yield what the processes of a run have noted. The last line of one that was killed may have no end."""
+    """Yield the events that the processes of a run have noted. The last line of a killed one may be incomplete."""
     for path in sorted(directory.glob("*.jsonl")):
         with path.open(encoding="utf-8") as file:
             for line in file:

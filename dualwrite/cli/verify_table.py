@@ -30,22 +30,22 @@ class VerifiedTable:
 
     @property
     def name(self) -> str:
-        """With its schema."""
+        """The table's name with its schema."""
         return self._table.fullname
 
     def create(self, engine: sa.Engine, keys: Iterable[str]) -> None:
-        """Create it, with row 0 of each key. Raises the driver's error if it exists."""
+        """Create the table, with row 0 of each key. Raises the driver's error if it exists."""
         self._table.create(engine)
         with engine.begin() as connection:
             zeros = [{"event_key": key, "version": 0, "body": "", "newest": 0} for key in keys]
             connection.execute(sa.insert(self._table), zeros)
 
     def drop(self, engine: sa.Engine) -> None:
-        """Drop it if it is there."""
+        """Drop the table if it exists."""
         self._table.drop(engine, checkfirst=True)
 
     def put(self, connection: sa.Connection, change: Change) -> Change | None:
-        """Lock a key, add its next version, and return its newest one before that."""
+        """Lock a key, add its next version, and return its previous one."""
         table = self._table
         key = table.c.event_key == change.key
         connection.execute(sa.update(table).where(key, table.c.version == 0).values(newest=table.c.newest + 1))

@@ -25,7 +25,7 @@ from dualwrite.verify.history import Change, Deciding, Event, Fail, Invoke, Ok, 
 from dualwrite.verify.lines import line_of
 
 LEASE_MS: Final = 2_000
-"""So that others soon take over the ids of a worker that was killed."""
+"""Short, so that others soon take over the ids of a killed worker."""
 _GIVES_UP: Final = 0.1
 _MOST_KEYS: Final = 2
 _AFTER_TROUBLE_S: Final = 0.2
@@ -33,7 +33,7 @@ _AFTER_TROUBLE_S: Final = 0.2
 
 @dataclass(frozen=True)
 class VerifyJob:
-    """What every worker is told."""
+    """The settings of every worker."""
 
     database_url: str
     schema: str | None
@@ -44,7 +44,7 @@ class VerifyJob:
     keys: tuple[str, ...]
     writers: int
     pause_s: float
-    """Between two dual writes of a thread, on average."""
+    """Pause between two dual writes of a thread, on average."""
     is_ordered: bool
     """Whether the records of a key stand in the order of its rows: nothing is published again here."""
     directory: Path
@@ -59,7 +59,7 @@ class Trap:
 
 
 class _GivenUpError(Exception):
-    """The block changes its mind."""
+    """The block rolls back by choice."""
 
 
 class Notes:
@@ -85,7 +85,7 @@ class _Traps:
         self._trap: Trap | None = None
 
     def listen(self, stop: threading.Event) -> None:
-        """Return when told to end, or when the command is gone."""
+        """Return when told to end, or when the command has died."""
         try:
             while isinstance(order := self._pipe.recv(), Trap):
                 self._trap = order
@@ -95,7 +95,7 @@ class _Traps:
         stop.set()
 
     def reach(self, point: PausePoint) -> None:
-        """Send the signal if this is the point."""
+        """Send the signal if this is the trap's point."""
         trap = self._trap
         if trap is not None and trap.point is point:
             self._trap = None
@@ -155,7 +155,7 @@ class Worker:
             self._running.block = None
             self._notes.note(told)
             if isinstance(told, Unknown):
-                # What is unknown may be decided later, behind the next one: that is another process's.
+                # An unknown outcome may be decided later, after the next dual write, which thus gets another process.
                 process = f"{self._name}/{thread}/{number}+"
             if not isinstance(told, Ok):
                 self._stopped.wait(_AFTER_TROUBLE_S)
@@ -197,7 +197,7 @@ class _Block:
         return Deciding(time.monotonic(), self.process, self.name, self.reads, state or None)
 
     def failed(self, error: Exception) -> Ok | Fail | Unknown:
-        """Return what the caller knows from an error: its outcome if it has one."""
+        """Return the caller's knowledge from an error: its outcome if it has one."""
         at = time.monotonic()
         outcome = None if self.tx is None else self.tx.outcome
         if outcome in (Outcome.COMMITTED, Outcome.STORED):
