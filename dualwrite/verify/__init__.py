@@ -1,1 +1,1 @@
-"""Histories of dual writes, and what is wrong with them. Nothing here does I/O or imports the rest of the package."""
+"""Histories of dual writes, and their anomalies. Nothing here does I/O or imports the rest of the package."""

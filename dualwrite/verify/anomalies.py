@@ -1,4 +1,4 @@
-"""What can be wrong with a history, and one case of it, in words."""
+"""The anomalies of a history, and findings of them, in words."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ class Anomaly(StrEnum):
     """The kinds. G0 to G1c are those of Adya's "Weak Consistency" (MIT, 1999), here across both sides."""
 
     LOST_WRITE = "lost write"
-    """Its rows are there, its records are not."""
+    """Its rows exist, its records do not."""
     PHANTOM = "phantom"
-    """A record is there without the rows of its dual write; or nobody wrote what is there."""
+    """A record exists without the rows of its dual write; or no dual write made this row or record."""
     DUPLICATE = "duplicate"
     TORN = "torn"
-    """A part of one dual write is visible, and the rest is not."""
+    """One part of a dual write is visible, and the rest is not."""
     ABORTED_READ = "aborted read (G1a)"
-    """What was read was rolled back."""
+    """The dual write that made the value was rolled back."""
     INTERMEDIATE_READ = "intermediate read (G1b)"
-    """What was read is not what its dual write made of the key in the end."""
+    """The value is not the final one that its dual write made of the key."""
     PRECOMMITTED_READ = "precommitted read"
-    """What was read was not decided yet."""
+    """The dual write that made the value was not decided yet."""
     UNSTABLE_READ = "unstable read"
     """A reader with `read_committed` got a record that is not before the last stable offset."""
     MISSED_READ = "missed read"
@@ -40,13 +40,13 @@ class Anomaly(StrEnum):
     OFFSETS_BACK = "offsets going back"
     """The committed offset of a consumer group has become smaller."""
     TOLD_FALSELY = "told falsely"
-    """A caller or a recovery was told something that is not so."""
+    """A caller or a recovery got a false outcome."""
     LOST_UPDATE = "lost update"
     """Two dual writes made the same version of a key."""
     WRITE_CYCLE = "write cycle (G0)"
     """Dual writes that each come before the other, by their writes alone."""
     INFORMATION_CYCLE = "circular information flow (G1c)"
-    """Dual writes that each come before the other, by what they wrote and read."""
+    """Dual writes that each come before the other, by their writes and reads."""
     OPEN_AT_REST = "open at rest"
     """A transaction still hides the end of a partition."""
 
@@ -67,27 +67,27 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a check has found."""
+    """The result of a check."""
 
     findings: tuple[Finding, ...]
     dual_writes: int
     committed: int
-    """Dual writes with rows at rest; without rows, with records."""
+    """Dual writes with rows at rest; if they have no rows, with records."""
     rolled_back: int
-    """The others."""
+    """All other dual writes."""
     records: int
-    """Of dual writes, at rest."""
+    """Records of dual writes, at rest."""
     read: int
     """Records that readers with `read_committed` got, each as often as they got it."""
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there are no findings."""
         return not self.findings
 
     @property
     def counts(self) -> Counter[Anomaly]:
-        """How many findings there are of each kind."""
+        """The number of findings of each kind."""
         return Counter(finding.anomaly for finding in self.findings)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class Report:
 
 
 def shown_of(findings: Iterable[Finding], most: int = _MOST_SHOWN) -> list[str]:
-    """Return the sentences of the first findings of each kind, and how many more there are of it."""
+    """Return the sentences of the first findings of each kind, and the number of further ones."""
     shown: list[str] = []
     seen: Counter[Anomaly] = Counter()
     for finding in findings:
@@ -118,7 +118,7 @@ def place(partition: str, offset: int) -> str:
 
 
 def listed(names: Iterable[object]) -> str:
-    """Return names with commas, the first few of many."""
+    """Return names with commas, the first few if there are many."""
     all_names = [str(name) for name in names]
     rest = len(all_names) - _MOST_SHOWN
     shown = ", ".join(all_names[:_MOST_SHOWN])

@@ -1,4 +1,4 @@
-"""Both sides in the end: row XOR record, and what callers were told about it."""
+"""Both sides at rest: row XOR record, and the outcomes that callers got."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dualwrite.verify.history import Fail, Ok, Outcome, RecordAtRest, Recover, R
 
 
 def differences(book: Book) -> Iterator[Finding]:
-    """Yield where the database and the log differ at rest."""
+    """Yield the differences between the database and the log at rest."""
     for known in book.known.values():
         yield from _of_one(known)
     for row in book.foreign_rows:
@@ -83,7 +83,7 @@ def _at(records: Iterable[RecordAtRest]) -> str:
 
 
 def falsehoods(book: Book) -> Iterator[Finding]:
-    """Yield what callers and recoveries were told, and is not so."""
+    """Yield false outcomes that callers and recoveries got."""
     by_state: dict[str, list[Known]] = defaultdict(list)
     for known in book.known.values():
         if known.deciding is not None and known.deciding.prepared_state is not None:
@@ -119,7 +119,7 @@ def _truth(known: Known) -> str:
 
 
 def told_of(known: Known) -> str:
-    """Return what its caller was told, for a sentence."""
+    """Return the outcome that the caller got, for a sentence."""
     told = known.told
     if isinstance(told, Ok):
         return "its caller was told that it is committed"

@@ -1,4 +1,4 @@
-"""A history, sorted into what is known of each dual write, each reader and each partition."""
+"""A history, sorted by dual write, reader and partition."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ EventT = TypeVar("EventT")
 
 
 class HistoryError(ValueError):
-    """The history contradicts what a history is: a fault of who has noted it."""
+    """The history contradicts itself: an error of the program that noted it."""
 
 
 @dataclass(slots=True)
 class Known:
-    """All that is known of one dual write."""
+    """All facts known about one dual write."""
 
     name: str
     invoke: Invoke
     deciding: Deciding | None = None
     told: Ok | Fail | Unknown | None = None
     rows: list[RowAtRest] = field(default_factory=list)
-    """At rest."""
+    """Its rows at rest."""
     records: list[RecordAtRest] = field(default_factory=list)
-    """At rest."""
+    """Its records at rest."""
 
     @property
     def is_committed(self) -> bool:
@@ -74,18 +74,18 @@ class Book:
         self.foreign_records: list[RecordAtRest] = []
         self._enter_what_is_at_rest()
         self.records_by_partition = _by_partition(self.all_of(RecordAtRest))
-        """The records at rest, those of nobody included, in the order of offsets."""
+        """The records at rest, including those of no dual write, in the order of offsets."""
 
     def all_of(self, kind: type[EventT]) -> Sequence[EventT]:
         """Return the events of a kind, in their order."""
         return self._by_kind.get(kind, [])
 
     def writer_of_row(self, value: str) -> Known | None:
-        """Return whose row a value is."""
+        """Return the dual write whose row has this value."""
         return self._writer_of_row.get(value)
 
     def writer_of_record(self, value: str) -> Known | None:
-        """Return whose record a value is."""
+        """Return the dual write whose record has this value."""
         return self._writer_of_record.get(value)
 
     # ---- entries --------------------------------------------------------------------------------------------
@@ -142,18 +142,18 @@ class Book:
         return found
 
     def committed_polls(self) -> list[Poll]:
-        """Return those with `read_committed`."""
+        """Return the polls with `read_committed`."""
         return [poll for poll in self.all_of(Poll) if poll.isolation is Isolation.READ_COMMITTED]
 
     def group_offsets(self) -> dict[tuple[str, str], list[GroupOffset]]:
-        """Return what was fetched of each group in each partition."""
+        """Return the fetched offsets of each group in each partition."""
         found: dict[tuple[str, str], list[GroupOffset]] = defaultdict(list)
         for each in self.all_of(GroupOffset):
             found[each.group, each.partition].append(each)
         return found
 
     def recoveries(self) -> Sequence[Recover]:
-        """Return what recoveries said."""
+        """Return the results of recoveries."""
         return self.all_of(Recover)
 
     def partitions(self) -> Sequence[PartitionAtRest]:

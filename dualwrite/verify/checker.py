@@ -13,9 +13,9 @@ from dualwrite.verify.polls import offsets_going_back, seen_by_readers
 
 
 def check(events: Iterable[Event]) -> Report:
-    """Return everything that is wrong with a history. Raises HistoryError if it contradicts itself.
+    """Return all findings in a history. Raises HistoryError if it contradicts itself.
 
-    It has to be complete: what is at rest is read when nothing is under way any more, and from the beginning.
+    It has to be complete: rows and records at rest are read from the beginning, after all processes have ended.
     """
     book = Book(events)
     findings = (

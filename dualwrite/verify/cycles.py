@@ -9,7 +9,7 @@ from typing import Final
 _NOTHING: Final[Mapping[int, str]] = {}
 
 Graph = Mapping[int, Mapping[int, str]]
-"""The successors of each node; the text says why it is one."""
+"""The successors of each node, each with the reason in words."""
 
 
 def components(graph: Graph) -> Iterator[list[int]]:

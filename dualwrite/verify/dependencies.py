@@ -1,9 +1,9 @@
-"""Which committed dual write comes before which, and whether one comes before itself.
+"""The order of committed dual writes, and cycles in it.
 
-Each dependency says that one was decided before the other: it made an earlier version of a row (write-write), an
-earlier record of a key in the same sequence (write-write), what the other one read (write-read), or the same process
-began it earlier, in the same sequence or with the word that it is committed. There is one order of decisions, so there
-is no cycle.
+Each dependency says that one was decided before the other. It made an earlier version of a row (write-write), an
+earlier record of a key in the same sequence (write-write), or a value that the other one read (write-read); or the same
+process began it earlier, in the same sequence, or after it was known to be committed. There is one order of decisions,
+so there is no cycle.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _Edges = dict[int, dict[int, str]]
 
 
 class _Place(NamedTuple):
-    """Where a record belongs among those of its key."""
+    """The place of a record among those of its key."""
 
     version: int
     number: int
-    """Among the records of its dual write."""
+    """Its number among the records of its dual write."""
 
 
 def dependencies(book: Book) -> Iterator[Finding]:
-    """Yield cycles between dual writes, and what they read and should not have."""
+    """Yield cycles between dual writes, and reads that they should not have made."""
     names = [known for known in book.known.values() if known.is_committed]
     numbers = {known.name: number for number, known in enumerate(names)}
     edges: _Edges = defaultdict(dict)
@@ -123,7 +123,7 @@ def _enter_processes(book: Book, numbers: dict[str, int], edges: _Edges) -> None
 
 
 def _reads(book: Book, numbers: dict[str, int], edges: _Edges) -> Iterator[Finding]:
-    """Enter who has read what whom wrote. Yield what should not have been read."""
+    """Enter the reads, each with reader and writer. Yield values that should not have been read."""
     finals = _FinalVersions()
     for known in book.known.values():
         if known.deciding is None or known.name not in numbers:
@@ -152,7 +152,7 @@ def _enter_read(known: Known, change: Change, writer: Known | None, numbers: dic
 
 
 class _FinalVersions:
-    """What each dual write has made of its keys in the end."""
+    """The final versions of keys that each dual write made."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, str]] = {}
@@ -198,7 +198,7 @@ def _shown(polls: Iterable[Poll]) -> Iterator[tuple[int, str, str]]:
 
 
 def _places(book: Book) -> dict[str, _Place]:
-    """Return where each record belongs, of keys whose row versions are known, else only within its dual write."""
+    """Return each record's place, among all of its key if the row versions are known, else in its dual write only."""
     versions: dict[tuple[str, str], int] = {}
     for row in book.all_of(RowAtRest):
         known = book.writer_of_row(row.value)

@@ -1,9 +1,9 @@
-"""What a history of dual writes is made of: what callers, readers and recoveries saw, and what was there in the end.
+"""The events of a history of dual writes: those of callers, readers and recoveries, and the state at rest.
 
-A history is a sequence of events. Each process notes its own, in their order: before what it begins, and after what it
-has heard. `at` is a time in seconds, by one clock for all; what is compared between processes is only whether one time
-is before another, so a virtual clock serves as well. What is there in the end comes as events too, so that a history
-is one stream: `dualwrite/verify/lines.py` reads and writes it as lines of JSON.
+A history is a sequence of events. Each process notes its own, in their order: before it begins an operation, and after
+it gets the response. `at` is a time in seconds, by one clock for all; only the order of times is compared between
+processes, so a virtual clock serves as well. The state at rest comes as events too, so that a history is one stream:
+`dualwrite/verify/lines.py` reads and writes it as lines of JSON.
 
 A value belongs to one dual write: it stands in one row, in one record, or in one of each. The table is append-only:
 each version of a key is a row of its own.
@@ -24,12 +24,12 @@ class Isolation(StrEnum):
 
 
 class Outcome(StrEnum):
-    """What a recovery says about the transaction that it found."""
+    """A recovery's outcome for the transaction that it found."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled_back"
     NOTHING = "nothing"
-    """It found none."""
+    """It found no transaction."""
 
 
 class Change(NamedTuple):
@@ -54,15 +54,15 @@ class Invoke:
     at: float
     process: str
     dual_write: str
-    """Its name, which no other one has."""
+    """Its unique name."""
     rows: tuple[Change, ...] = ()
-    """In the order in which they are made: the last one of a key is its final version."""
+    """In the order of their creation: the last one of a key is its final version."""
     records: tuple[Change, ...] = ()
     transactional_id: str | None = None
     sequence: str | None = None
-    """Within a sequence, the records of a key stand in the log in the order of the row versions of the key; None: in
-    any order. What one process begins in a sequence is decided in that order. A transactional id is a sequence; the
-    ids of a pool together are none if anything is repaired or stored."""
+    """Within a sequence, the records of a key stand in the log in the order of the key's row versions; None: in any
+    order. Dual writes that one process begins in a sequence are decided in that order. A transactional id is a
+    sequence; the ids of a pool together are none if records are repaired or stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """The caller was told that nobody can say. A dual write without any end means the same: its process died."""
+    """The caller got an unknown outcome. A dual write without an end event means the same: its process died."""
 
     at: float
     process: str
@@ -117,7 +117,7 @@ class Recover:
     transactional_id: str
     outcome: Outcome
     prepared_state: str | None = None
-    """Of the transaction that it found; compared with that of `Deciding`."""
+    """The prepared state of the transaction that it found; compared with that of `Deciding`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +126,25 @@ class Poll:
 
     at: float
     reader: str
-    """A reader that is assigned the partition anew, or seeks, is another reader. Its first poll may be one without
-    records, which says where it begins."""
+    """A reader that is assigned the partition anew, or seeks, is another reader. Its first poll may have no records,
+    and then says where it begins."""
     isolation: Isolation
     partition: str
-    """As Kafka prints it: `orders-3`."""
+    """The partition as Kafka prints it: `orders-3`."""
     records: tuple[Record, ...]
     position: int
-    """The offset that it reads next: everything before it has been shown, or never will be."""
+    """The offset that it reads next: every earlier record has been shown, or never will be."""
     last_stable_offset: int | None = None
-    """What the broker gave with the records."""
+    """The last stable offset that the broker returned with the records."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """The committed offset of a consumer group, as somebody fetched it."""
+    """The committed offset of a consumer group, as a client fetched it."""
 
     at: float
     since: float
-    """When it was asked for."""
+    """When it was requested."""
     process: str
     group: str
     partition: str
@@ -153,17 +153,17 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class RowAtRest:
-    """A row that the database has in the end."""
+    """A row in the database at rest."""
 
     key: str
     value: str
     version: int | None = None
-    """The place of its commit among those of the key; None: not known."""
+    """The place of its commit among those of the key; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordAtRest:
-    """A record that a reader with `read_committed` gets in the end."""
+    """A record that a reader with `read_committed` gets at rest."""
 
     partition: str
     offset: int
@@ -173,7 +173,7 @@ class RecordAtRest:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAtRest:
-    """How far the log of a partition goes in the end, and how far it is readable."""
+    """The end of a partition's log at rest, and the end of its readable part."""
 
     partition: str
     last_stable_offset: int

@@ -60,11 +60,11 @@ _READ: Final[Mapping[tuple[type[Any], str], Callable[[Any], Any]]] = {
     (Poll, "isolation"): Isolation,
     (Poll, "records"): lambda found: tuple(Record(*each) for each in found),
 }
-"""Fields that JSON does not keep as they are."""
+"""Fields that JSON does not preserve."""
 
 
 class HistoryFormatError(ValueError):
-    """A line is not one of a history, or of a version that this one does not know."""
+    """A line is not one of a history, or has a version that this one does not know."""
 
 
 def line_of(event: Event) -> str:

@@ -1,4 +1,4 @@
-"""What readers saw while it happened."""
+"""Findings in the polls of readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dualwrite.verify.history import GroupOffset, Isolation, Poll, RecordAtRest
 
 
 def seen_by_readers(book: Book) -> Iterator[Finding]:
-    """Yield what readers saw that they should not have seen, or in another order, or never."""
+    """Yield records that readers should not have got, or got in another order, or never got."""
     at_rest = book.records_by_partition
     yield from _changed_and_doubled(book)
     for poll in book.committed_polls():
@@ -47,7 +47,7 @@ def _read(anomaly: Anomaly, sentence: str, where: str, known: Known | None) -> F
 
 
 def _changed_and_doubled(book: Book) -> Iterator[Finding]:
-    """Yield offsets with two records and, among what readers got, records with two offsets."""
+    """Yield offsets with two records and, among the records that readers got, records with two offsets."""
     values: dict[tuple[str, int], str] = {}
     places: dict[str, tuple[str, int]] = {}
     for record in book.all_of(RecordAtRest):
@@ -91,7 +91,7 @@ def _goes_back(reader: str, partition: str, polls: Sequence[Poll]) -> Iterator[F
 
 
 def _missed(book: Book, reader: str, polls: Sequence[Poll], at_rest: Sequence[RecordAtRest]) -> Iterator[Finding]:
-    """Yield records that are visible now, within the range that a reader has gone through without them."""
+    """Yield visible records that a reader has passed without getting them."""
     shown = {record.offset for poll in polls for record in poll.records}
     first = polls[0]
     begin = first.records[0].offset if first.records else first.position
@@ -116,16 +116,16 @@ def _missed(book: Book, reader: str, polls: Sequence[Poll], at_rest: Sequence[Re
 
 
 def offsets_going_back(book: Book) -> Iterator[Finding]:
-    """Yield committed offsets that are smaller than one that somebody had before asking."""
+    """Yield committed offsets that are smaller than one that was fetched before."""
     for (group, partition), fetched in book.group_offsets().items():
         yield from _back(group, partition, fetched)
 
 
 def _back(group: str, partition: str, fetched: Sequence[GroupOffset]) -> Iterator[Finding]:
-    """Yield those of one partition.
+    """Yield the decreases in one partition.
 
-    A process fetches one after the other. Of two processes, one did before the other if it had its response before the
-    other began.
+    A process fetches one after the other. A fetch of another process counts as earlier if its response came before this
+    request was sent.
     """
     responses = sorted(fetched, key=lambda each: each.at)
     heard = 0
