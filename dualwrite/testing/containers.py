@@ -4,8 +4,8 @@
         run_the_service(broker.get_bootstrap_server())
         assert [record.value for record in broker.control.records("orders")] == [b"lamp"]
 
-Where Python runs anyway, `kafka_emulator` of the pytest plugin starts faster and needs no Docker. The container is for
-suites that start everything so, and for services in containers of their own.
+If Python runs anyway, `kafka_emulator` of the pytest plugin starts faster and needs no Docker. The container is for
+suites that start all services as containers, and for services in containers of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testcontainers.core.container import DockerContainer
 from dualwrite.testing.control_client import ControlClient, ControlClientError
 
 IMAGE: Final = "dualwrite-broker:latest"
-"""What `docker build -f examples/broker_service/Containerfile -t dualwrite-broker .` builds."""
+"""The image that `docker build -f examples/broker_service/Containerfile -t dualwrite-broker .` builds."""
 
 _KAFKA_PORT: Final = 9092
 _CONTROL_PORT: Final = 9644
@@ -28,7 +28,7 @@ _LISTENER: Final = "advertised-listener"
 _READY: Final = "advertised-listener-is-there"
 _STEP_S: Final = 0.1
 
-# Which port of the host leads to the broker is known only when the container runs; the broker starts when it is told.
+    # The host's port for the broker is known only when the container runs, so the broker starts when it gets the port.
 _SCRIPT: Final = f"""\
 until [ -e /tmp/{_READY} ]; do sleep 0.1; done
 exec /opt/dualwrite/bin/python -m dualwrite.broker_emulator "$@" \

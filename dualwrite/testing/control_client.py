@@ -35,7 +35,7 @@ class RemoteRecord:
 
 
 class ControlClient:
-    """What a test does to a broker that it does not run itself: records, faults, held points, time, reset."""
+    """A test's control of a broker that it does not run itself: records, faults, held points, time, reset."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")

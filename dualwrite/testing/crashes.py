@@ -24,7 +24,7 @@ _POLL_S: Final = 0.05
 
 
 class KilledClient(NamedTuple):
-    """What a killed process had written to its standard output and standard error."""
+    """The output of a killed process, on standard output and standard error."""
 
     stdout: str
     stderr: str

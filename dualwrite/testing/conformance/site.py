@@ -16,7 +16,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.testing.network_proxy import NetworkProxy
 
 DEADLINE_S: Final = 60
-"""How long a test waits for what must happen. Only a failing test takes this long."""
+"""How long a test waits for an expected event. Only a failing test takes this long."""
 
 events: Final = sa.Table(
     "dualwrite_conformance",

@@ -1,4 +1,4 @@
-"""The data and the state row are committed together or not at all, whatever fails in the block."""
+"""The data and the state row are committed together or not at all, even if the block fails."""
 
 from __future__ import annotations
 

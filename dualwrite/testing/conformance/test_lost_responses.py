@@ -94,7 +94,7 @@ def test_a_commit_is_resolved_later_if_the_database_cannot_be_reached(
 
 
 def test_the_lock_of_a_lost_connection_is_free_again(site: Site, proxy: NetworkProxy) -> None:
-    """At once here, because the server sees the connection close; one that does not needs shorter TCP keepalive."""
+    """At once here, because the server sees the connection close; if it does not, it needs shorter TCP keepalive."""
     store = site.store()
     with site.engine.connect() as lost:
         store.lock(lost, site.transactional_id, timeout_ms=None)
