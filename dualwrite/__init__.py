@@ -2,20 +2,20 @@
 
 The public names are imported when they are first used, so that importing an error does not load an event loop.
 """
-# ruff: noqa: I001 - one import per module, though each name is imported as itself, which is what exports it
+# ruff: noqa: I001 - one import per module; importing each name as itself exports it
 
 from __future__ import annotations
 
-# It registers a function to be called when the main thread ends, which it cannot do later: an import of it, as uvloop
-# does one, fails then. Threads may go on after the main thread, and first use the library then.
+# It registers a function to be called when the main thread ends, which is impossible later: an import of it then, as by
+# uvloop, fails. Other threads may outlive the main thread, and first use the library then.
 import concurrent.futures.thread  # noqa: F401
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import extend_path
 from typing import TYPE_CHECKING, Any, Final
 
-# The emulator and the testing tools are distributions of their own, which may be installed in another directory: in
-# that of the user, in a virtual environment over the system's packages, or where each distribution has its own.
+# The emulator and the testing tools are distributions of their own, which may be installed in another directory: that
+# of the user, a virtual environment over the system's packages, or one directory for each distribution.
 __path__ = extend_path(__path__, __name__)
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ _PACKAGES: Final = {
     "dualwrite.recipes.stores.rocksdb": "rocksdict",
     "dualwrite.recipes.stores.zookeeper": "kazoo",
 }
-"""The package of an extra that the modules below one need."""
+"""The package of an extra that each of these modules needs."""
 
 _EXTRAS: Final = {
     "aiokafka": "fast",

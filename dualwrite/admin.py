@@ -80,7 +80,7 @@ class AsyncTransactionAdmin:
 
     Every call takes `timeout_ms` (default: `default.api.timeout.ms`), and until then repeats requests that fail for a
     passing reason: a coordinator that loads or moves, a leader that moves, a lost connection. A missing result is never
-    left out silently: `IncompleteAnswerError` contains the results that there are, and says what is missing and why. A
+    left out silently: `IncompleteAnswerError` contains the available results, and says which are missing and why. A
     call for a single key raises the key's own error. Other errors: `KafkaTimeoutError`, `AuthenticationError`,
     `AuthorizationError`, `UnsupportedByBrokerError`, `AdminError`.
     """
@@ -107,6 +107,7 @@ class AsyncTransactionAdmin:
         `states` are names of `TransactionState`. `running_longer_than_ms` counts from the start of the newest
         transaction by the broker's clock; brokers treat Empty and complete ids as long-running, too, so pass `states`
         with it (KIP-994). `transactional_id_pattern` is an RE2/J regular expression that the whole id has to match
+        (KIP-1152). If a broker cannot filter by it, this client does, provided that the pattern certainly means the
         (KIP-1152). If a broker cannot filter by it, this client does, provided that the pattern certainly means the
         same to it.
 
@@ -224,9 +225,9 @@ class AsyncTransactionAdmin:
     ) -> None:
         """Write a commit marker for a decided transaction that hangs on one partition (KAFKA-20734).
 
-        `prepared_state` is what `TransactionHangsError` names: producer id and epoch. **This bypasses the
-        coordinator**: a transaction that does not hang is committed by its owner, and what no database has decided must
-        not be committed at all. May be repeated.
+        `prepared_state` is the producer id and epoch that `TransactionHangsError` names. **This bypasses the
+        coordinator**: the owner of a transaction that does not hang commits it, and a transaction that no database has
+        decided must not be committed at all. May be repeated.
 
         Raises `AdminError` if that transaction is not open on the partition, or if another one of its producer is.
         """
@@ -239,10 +240,10 @@ class AsyncTransactionAdmin:
         """Commit prepared transactions that are decided, each by its own pair; return the ids that are committed.
 
         `prepared` has the prepared states by transactional id. Sends one request per transaction, all of them at once,
-        and repeats none. It names the pair, so it can do nothing to another transaction, however late it is carried
-        out; and it succeeds if the transaction was committed before. What became of the ids that are not returned
-        is not known: they may be committed, open, aborted, or have another owner, which a producer that takes the id
-        over finds out (`complete_transaction`).
+        and repeats none. Each names the pair, so it cannot affect another transaction, even if it is carried out late;
+        and it succeeds if the transaction was committed before. The state of ids that are not returned is unknown: they
+        may be committed, open, aborted, or have another owner. A producer that takes the id over finds out
+        (`complete_transaction`).
         """
         return await self._calls().end_by_pair(_by_exact_id(prepared), self._deadline_s(timeout_ms), commit=True)
 
@@ -251,7 +252,7 @@ class AsyncTransactionAdmin:
     ) -> set[str]:
         """Abort open transactions, each by its own pair; return the ids whose transactions are aborted.
 
-        As `commit_prepared_transactions`: whatever has another pair is safe, however late a request is carried out.
+        As with `commit_prepared_transactions`, a late request cannot affect a transaction with another pair.
         **If a database has committed, this loses the records.** Refused for ids that another producer has taken over,
         even if it kept the transaction (KIP-939); `force_terminate_transaction` aborts that.
         """

@@ -77,15 +77,15 @@ class _Waiter:
 
 
 class AsyncRecordFuture(BaseRecordFuture):
-    """The fate of one sent record: `await` it, as often as you like; cancelling that changes nothing."""
+    """The fate of one sent record: `await` it, as often as you like; cancelling the wait changes nothing."""
 
     __slots__ = ()
 
     async def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Where the record is stored; in a transaction, it is stored before it is committed.
+        """Return where the record is stored; in a transaction, it is stored before it is committed.
 
         Waits up to `timeout_s` seconds (None: until known, at most about `delivery.timeout.ms`).
-        Raises `KafkaTimeoutError` when the time is up, `DeliveryError` or `FatalError` when it was not stored.
+        Raises `KafkaTimeoutError` when the time is up, `DeliveryError` or `FatalError` if it was not stored.
         """
         if not self.done():
             completion = self._completion()
@@ -102,7 +102,7 @@ class AsyncSentRecords(BaseSentRecords):
     __slots__ = ()
 
     async def result(self, timeout_s: float | None = None) -> list[StoredRecords]:
-        """Where the records are stored, in the order in which they were sent to each partition.
+        """Return where the records are stored, in the order in which they were sent to each partition.
 
         Waits and raises as `AsyncRecordFuture.result`; the error is that of the first records that were not stored.
         """
@@ -157,7 +157,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     async def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """Take over the transactional id, and fence other producers with it. Call once, before any transaction.
 
-        A transaction that the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
+        An open transaction of an earlier producer is aborted, or with `keep_prepared_txn` kept: the state is then
         PREPARED_TRANSACTION, `prepared_txn_state` names it, and `complete_transaction` decides it (KIP-939).
 
         Raises `AuthorizationError` (may be repeated), `UnsupportedByBrokerError`, `FencedError`, `KafkaTimeoutError`.
@@ -190,8 +190,8 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
     async def complete_transaction(self, state: PreparedTxnState, *, take_over: bool = True) -> None:
         """Commit the prepared transaction if `state` names it, else abort it (KIP-939).
 
-        See `Producer.complete_transaction` for what follows an `init_transactions(keep_prepared_txn=True)` that found
-        nothing open, and for `take_over`. Raises `PreparedTransactionLost` if the broker has aborted the transaction
+        For `take_over`, and for a call after `init_transactions(keep_prepared_txn=True)` has found no open transaction,
+        see `Producer.complete_transaction`. Raises `PreparedTransactionLost` if the broker has aborted the transaction
         that `state` names; `InvalidTxnStateError` if nothing is prepared; `TypeError` for anything but a
         `PreparedTxnState` (convert a stored text with `PreparedTxnState(text)`), because a value that compares unequal
         would abort; else as `commit_transaction`.
@@ -248,7 +248,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             self._check_here()
         if self._core.can_send_now:
             await self._let_loop_send()
-        # Most records are like this, see `Producer.send()`.
+        # Most records take this path, see `Producer.send()`.
         if (
             type(value) is bytes
             and key is None
@@ -309,7 +309,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             raise operation.error
 
     async def flush(self) -> None:
-        """Wait until every record sent so far is acknowledged or has failed, which their futures and the commit say."""
+        """Wait until every sent record is acknowledged or has failed; their futures and the commit report failures."""
         self._check_here()
         operation = self._core.flush()
         await self._ends(operation, None)
@@ -346,7 +346,7 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
             await self._core.close()
 
     async def _end_open_transaction(self, timeout_s: float) -> bool:
-        """End or flush what is open; return whether nothing is pending any more."""
+        """End an open transaction, or flush; return whether nothing is pending any more."""
         operation = self._core.last_operation()
         if operation is None:
             return True

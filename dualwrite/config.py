@@ -141,7 +141,7 @@ PUBLISHING: Final = frozenset(
         "connections_max_per_node",
     }
 )
-"""The settings of a producer that also apply where it sends only what was decided before, as commands do."""
+"""Settings of a producer that also apply to publishing records that were decided before, as commands do."""
 
 
 def of_connections(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class _Given(NamedTuple):
 class _Spelling:
     """Writes names with dots or underscores, as the caller does.
 
-    If no name shows it, `by_keyword` does: whether all of them are keywords of Python. Kafka's own way has dots.
+    If no name shows it, `by_keyword` does: whether all names are keywords of Python. Kafka's own style has dots.
     """
 
     def __init__(self, written: Iterable[str], *, by_keyword: bool = False) -> None:
@@ -206,7 +206,7 @@ def _named_once(config: Mapping[str, Any], settings: Mapping[str, Any], parsers:
 
 
 def assert_known(names: Iterable[str], beside: Collection[str]) -> None:
-    """Raise ConfigError unless each name is a producer's setting or one of those `beside`, which a writer has."""
+    """Raise ConfigError unless each name is a producer's setting or one of `beside`, the writer's own settings."""
     settings = (*beside, *_PARSERS)
     for name in names:
         field = name.replace(".", "_")
@@ -243,7 +243,7 @@ def _server(name: str, value: str) -> tuple[str, int]:
 
 
 def _url(name: str, scheme: str, rest: str) -> str:
-    """Return the sentence about a URL in place of an address, without the password that it may contain."""
+    """Return a message about a URL in place of an address, without the password that it may contain."""
     address = rest.rpartition("@")[2].partition("/")[0]
     protocol = "security.protocol" if "." in name else "security_protocol"
     return (
@@ -302,7 +302,7 @@ def _partitioner(name: str, value: Any) -> str | Partitioner:
 
 
 def _imported(name: str, value: str) -> Any:
-    """Return the function that `module:function` names, as a properties file does."""
+    """Return the function that a text `module:function`, as in a properties file, names."""
     module, _, function = value.partition(":")
     try:
         return operator.attrgetter(function)(importlib.import_module(module))

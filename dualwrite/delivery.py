@@ -49,10 +49,10 @@ class Outbox:
     """Let a block add its records to a table in its own commit, and the pool publish them exactly once right after it.
 
     One process of those that share a prefix publishes, in the background; with `publishes=False` this one never does.
-    It learns at once of blocks of its own process, and of those of others within `poll_ms` milliseconds. After a batch
-    of blocks it lets others wait for `linger_ms` milliseconds, so that the next one has more: under load that leaves
+    It learns at once of blocks of its own process, and within `poll_ms` milliseconds of those of others. After a batch
+    of blocks it lets others wait for `linger_ms` milliseconds, so that the next batch has more: under load that leaves
     more of the machine to the blocks, and their records can be read later. `max_stored_bytes` and `max_stored_age_ms`,
-    the age of the oldest waiting block, limit what waits: at a limit blocks are refused with StoreFullError.
+    the age of the oldest waiting block, limit the waiting blocks: at a limit blocks are refused with StoreFullError.
 
     Raises ConfigError.
     """
@@ -87,7 +87,7 @@ def _check_whole(name: str, value: object, *, least: int) -> None:
 
 
 def _refuse_without_effect(needed: str, **is_given: bool) -> None:
-    """Raise ConfigError if a setting was given that only `needed` gives an effect."""
+    """Raise ConfigError if a setting was given that has an effect only with `needed`."""
     for name, given in is_given.items():
         if given:
             raise ConfigError(f"{name} has no effect without {needed}: leave it out")

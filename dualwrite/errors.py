@@ -4,18 +4,18 @@ A caller acts on the class, not on the text:
 
 * `RetriableError`: nothing is decided; the same call may be repeated.
 * `AbortableError`: this transaction cannot be committed; call `abort_transaction()` and start again.
-* `AuthenticationError`, `AuthorizationError`: correct what the message names, then repeat the same call.
+* `AuthenticationError`, `AuthorizationError`: correct the fault in the message, then repeat the same call.
 * `FencedError`: another producer with this transactional id has taken over; this one is finished.
 * `FatalError`: this producer cannot continue; close it.
 * `PreparedTransactionLost`: the broker aborted a prepared transaction; the application's data and Kafka disagree.
   A dual write raises it only if the records cannot be published again.
 * `OutcomeUnknown`: a commit was sent and no response came; the exception names the call that resolves it.
 
-The class does not tell whether the block was written that an exception has left: the same one may be about that block,
-or about an earlier dual write under its transactional id, before which the block cannot begin. `error.outcome` tells;
-for the exceptions of other libraries, `outcome_of(error)`.
+The class does not tell whether the block that an exception left was written: the exception may be about that block, or
+about an earlier dual write under its transactional id that has to be completed first. `error.outcome` tells; for
+exceptions of other libraries, `outcome_of(error)`.
 
-Every error of a producer with a transactional id names that id, the producer's present state, and what to do next.
+Every error of a producer with a transactional id names that id, the producer's present state, and the next step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DualWriteError(Exception):
 
     @property
     def outcome(self) -> Outcome:
-        """How the block ended that this error left, as `outcome_of` tells it; UNKNOWN if it left none."""
+        """The outcome of the block that this error left, as by `outcome_of`; UNKNOWN if it left none."""
         return outcome_of(self)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
@@ -90,12 +90,12 @@ class KafkaTimeoutError(RetriableError):
 
 
 class KafkaUnreachableError(KafkaTimeoutError):
-    """No broker of the cluster can be reached; the message says since when, and what the last attempt ran into.
+    """No broker of the cluster can be reached; the message says since when, and how the last attempt failed.
 
     From a producer it comes after `unreachable.timeout.ms`, instead of after `max.block.ms`, and means the same as
     `KafkaTimeoutError`. From a dual write it means that neither side was changed: repeat the block later.
 
-    `since_s` is how long no broker could be reached, in seconds; `problem` is what the last attempt ran into.
+    `since_s` is how long no broker could be reached, in seconds; `problem` is the failure of the last attempt.
     """
 
     def __init__(self, message: str, *, since_s: float = 0.0, problem: str = "", error_code: int | None = None) -> None:
@@ -107,11 +107,11 @@ class KafkaUnreachableError(KafkaTimeoutError):
 class TransactionHangsError(KafkaTimeoutError):
     """A decided transaction has no marker in some partitions, and no coordinator is going to write one (KAFKA-20734).
 
-    `read_committed` consumers stop at it there. A dual write raises it at each use of the id, and neither publishes the
-    records again, because they may still become visible, nor sends others behind them, because the end of those would
-    be theirs too. The message has the command that writes the marker; after that, repeat the call.
+    `read_committed` consumers stop at it there. A dual write raises it at each use of the id. Until then it neither
+    publishes the records again, because they may still become visible, nor sends others behind them, because the same
+    marker would end both. The message has the command that writes the marker; after that, repeat the call.
 
-    `partitions` says by topic and partition where there is no marker.
+    `partitions` has the topics and partitions without a marker.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class FencedError(FatalError):
 
 
 class UnsupportedByBrokerError(FatalError):
-    """The broker does not support what the configuration requires, for example two-phase commit.
+    """The broker lacks a feature that the configuration requires, for example two-phase commit.
 
     Close this producer; change the configuration, or the broker.
     """
@@ -190,8 +190,8 @@ class InvalidPatternError(AdminError, ValueError):
 class IncompleteAnswerError(KafkaError):
     """Results of some brokers, transactional ids or partitions are missing; repeating the call is harmless.
 
-    `partial` is what the call would have returned, without them; `failures` says by broker id, transactional id or
-    `TopicPartition` why they are missing.
+    `partial` is the result without the missing ones; `failures` says why they are missing, by broker id, transactional
+    id or `TopicPartition`.
     """
 
     def __init__(self, message: str, *, partial: Any, failures: Mapping[Any, KafkaError]) -> None:
@@ -212,7 +212,7 @@ class PreparedTransactionLost(KafkaError):  # noqa: N818 - the name says it all
     continues with `init_transactions()`.
 
     `described_state`, `described_producer_id`, `described_producer_epoch` and `described_start_ms` (milliseconds since
-    1970, -1 if unknown) are what DescribeTransactions reported (KIP-664).
+    1970, -1 if unknown) are the values from DescribeTransactions (KIP-664).
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class TransactionEndedInsideError(RecipeError):
 
 
 class StateRowError(RecipeError):
-    """The state row is missing, or is not what this writer wrote to it under its lock."""
+    """The state row is missing, or differs from the row that this writer wrote under its lock."""
 
 
 class StateTableError(StateRowError):
@@ -316,7 +316,7 @@ class RowLockTimeoutError(RecipeError):
 
 
 class DatabaseWentBackError(RecipeError):
-    """The state row is older than what this process knows, or than what Kafka shows to be committed under its id.
+    """The state row is older than the one this process knows, or than a transaction that Kafka committed under its id.
 
     The database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on either
     side. Every use of the id raises it until `dualwrite recover --acknowledge-lost`; a writer that remembers a newer
@@ -348,8 +348,8 @@ class StoredBlocksError(RecipeError):
 class RecordsRefusedError(RecipeError):
     """Kafka refuses for good a record that the database has decided: it is not published, and nothing was changed.
 
-    Correct what `why` names, or take the records out with `dualwrite recover --take-out`. `transactional_id`, `seq` and
-    `topic` say which records they are; the cause is the error of the producer.
+    Correct the fault in `why`, or take the records out with `dualwrite recover --take-out`. `transactional_id`, `seq`
+    and `topic` identify the records; the cause is the error of the producer.
     """
 
     def __init__(self, message: str, *, transactional_id: str, seq: int, topic: str, why: str) -> None:
@@ -393,11 +393,11 @@ class PoolTimeoutError(RecipeError):
 
 
 class PartitionTakenOverError(RecipeError):
-    """Another consumer of the group has taken over a partition; what this consumer read of it was not written."""
+    """Another consumer of the group has taken over a partition; this consumer's records of it were not written."""
 
 
 class ConsumedLogError(RecipeError):
-    """What a consumer read does not continue what was written before; nothing of it was written.
+    """The records that a consumer read do not continue those written before; none of them was written.
 
     `topic`, `partition`, `expected_offset` and `found_offset` say where.
     """
@@ -418,13 +418,13 @@ class ConsumedLogReplacedError(ConsumedLogError):
 
 
 class ConsumedRecordsMissingError(ConsumedLogError):
-    """Records between what was written and what was read are missing, and the log does not explain it."""
+    """Records between those written and those read are missing, and the log does not explain it."""
 
 
 class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
     """A commit was sent, no response came, and its outcome cannot be determined now.
 
-    From a dual write: both sides will agree whatever happens next; only the outcome is not known yet.
+    From a dual write: both sides will agree in any case; only the outcome is not known yet.
     `transactional_id` and `prepared_state` identify the dual write. `DualWriter.resolve()` determines the outcome once
     the database can be reached again, and so does any process that next uses the transactional id.
 
@@ -441,8 +441,8 @@ class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
 class NoMarkerError(OutcomeUnknown):
     """The log has no marker behind a prepared transaction in some partitions, up to its end; nothing was changed.
 
-    It is open, its markers are being written, or it hangs (KAFKA-20734): that is for its coordinator to say.
-    `partitions` says where.
+    It is open, its markers are being written, or it hangs (KAFKA-20734): only its coordinator can tell.
+    `partitions` has the partitions without a marker.
     """
 
     def __init__(
@@ -491,7 +491,7 @@ WHAT_TO_DO: Final[dict[ErrorClass, str]] = {
     ErrorClass.UNSUPPORTED: "close this producer; change the configuration, or the broker",
     ErrorClass.FATAL: "close this producer and create a new one",
 }
-"""What an application should do after an error of a class, for the end of an error text."""
+"""Advice to an application after an error of a class, for the end of an error text."""
 
 
 class Api(IntEnum):

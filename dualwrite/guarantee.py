@@ -25,7 +25,7 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What holds for prepared transactions. `tier` None: two-phase commit is not enabled.
+    """The guarantee for prepared transactions. `tier` None: two-phase commit is not enabled.
 
     `bounded_ms`: after how many milliseconds, counted from its first record, the broker aborts a transaction that is
     still open, prepared or not; None if it never does. A dual write outlives that: its records are published again.

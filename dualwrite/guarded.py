@@ -1,9 +1,9 @@
-"""Guards around what observes dual writes, and around cleaning up: a failure of either replaces nothing.
+"""Guards around telemetry of dual writes, and around cleaning up: a failure of either replaces no result or error.
 
-What fails to observe is logged once, and the work goes on.
+A failure of telemetry is logged once, and the work goes on.
 
-An exception that the handler of a signal raises while telemetry runs, such as Celery's soft time limit, is no failure
-of telemetry. It goes on to the caller.
+An exception that a signal handler raises while telemetry runs, such as Celery's soft time limit, is no failure of
+telemetry. It goes on to the caller.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _told: Final[set[str]] = set()
 
 
 def guarded(report: Callable[P, object]) -> Callable[P, None]:
-    """Let a function that reports something to telemetry end without an error, whatever telemetry does."""
+    """Let a function that reports to telemetry end without an error, even if telemetry fails."""
 
     @wraps(report)
     def call(*given: P.args, **named: P.kwargs) -> None:
@@ -39,7 +39,7 @@ def guarded(report: Callable[P, object]) -> Callable[P, None]:
 
 
 def tolerate(error: Exception, place: str) -> None:
-    """Log a failure of telemetry, the first time that it happens at this place. Raises `error` if it is none."""
+    """Log a failure of telemetry, the first time at each place. Re-raises an `error` of a signal handler."""
     pass_on_signal(error)
     if place not in _told:
         _told.add(place)
@@ -53,7 +53,7 @@ def tolerate(error: Exception, place: str) -> None:
 
 @contextmanager
 def cleaning_up_after(error: BaseException) -> Iterator[None]:
-    """Clean up because of `error`, which a failure to do so does not replace: that becomes a note of it."""
+    """Clean up because of `error`. A failure to do so does not replace `error`: it becomes a note of it."""
     try:
         yield
     except Exception as failure:
@@ -62,9 +62,9 @@ def cleaning_up_after(error: BaseException) -> Iterator[None]:
 
 
 def pass_on_signal(error: Exception) -> None:
-    """Raise an error that the handler of a signal raised, by the functions through which it passed.
+    """Raise an error that a signal handler raised; the functions in its traceback show that.
 
-    For code that otherwise goes on after whatever a library raises.
+    For code that otherwise goes on after any error of a library.
     """
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
     if any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__)):

@@ -14,7 +14,7 @@ class Outcome(StrEnum):
     NOTHING = "nothing"
     """There was nothing to complete."""
     REPAIRED = "repaired"
-    """Kafka had aborted what the database has decided; its records were published again (`repair.py`)."""
+    """Kafka had aborted a decided transaction; its records were published again (`repair.py`)."""
     STORED = "stored"
     """The database has committed, and stores the records until Kafka is back (`stored_blocks.py`)."""
     PUBLISHED = "published"
@@ -22,7 +22,7 @@ class Outcome(StrEnum):
     SUPERSEDED = "superseded"
     """A later dual write has replaced the row: database and Kafka agree, but the row no longer shows the outcome."""
     UNKNOWN = "unknown"
-    """It cannot be said now whether the database has committed."""
+    """It is unknown now whether the database has committed."""
 
     @property
     def is_decided(self) -> bool:
@@ -35,19 +35,19 @@ _NOTED: Final = "_dualwrite_outcome"
 
 
 def outcome_of(error: BaseException) -> Outcome:
-    """Return how the block ended that `error` left, whichever class it has.
+    """Return the outcome of the block that `error` left; works for every class of exception.
 
     ROLLED_BACK: neither side is changed, so the block may be repeated. COMMITTED or STORED (`is_decided`): the database
-    has committed, so a repetition would write twice. UNKNOWN: that cannot be said now, or the error left no block.
+    has committed, so a repetition would write twice. UNKNOWN: it cannot be said now, or the error left no block.
 
-    If the error left blocks inside each other, the answer is ROLLED_BACK only if all of them were rolled back.
+    If the error left nested blocks, the answer is ROLLED_BACK only if all of them were rolled back.
     """
     noted: Outcome = error.__dict__.get(_NOTED, Outcome.UNKNOWN)
     return noted
 
 
 def note_outcome(error: BaseException, outcome: Outcome) -> None:
-    """Note how the block ended that `error` leaves, unless it left an inner block that was not rolled back."""
+    """Note the outcome of the block that `error` leaves, unless it left an inner block that was not rolled back."""
     noted = error.__dict__.get(_NOTED, Outcome.ROLLED_BACK)
     if outcome.is_decided or noted is Outcome.ROLLED_BACK:
         error.__dict__[_NOTED] = outcome

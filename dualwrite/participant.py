@@ -1,7 +1,7 @@
 """The producer of dual writes for threads: `Producer` with the calls that only they need, which may change.
 
-A dual write completes its predecessor under a lock that it may have lost, proves by the log what the coordinator has
-forgotten, and reads back what a broker has aborted.
+A dual write completes its predecessor under a lock that it may have lost, proves by the log an end that the coordinator
+has forgotten, and reads back the records of a transaction that a broker has aborted.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
     """The producer of dual writes for threads."""
 
     def complete_before_fencing(self, state: PreparedTxnState, *, is_over: bool = False) -> None:
-        """Do what `complete_transaction` does, except for the last fencing, which `fence_others()` does.
+        """Do the same as `complete_transaction`, but leave the last fencing to `fence_others()`.
 
         Between the two calls the caller checks that it still holds the lock of the stored state.
-        `is_over`: the log has proven (`end_of()`) how the transaction of `state` ended. Then it is not lost, whatever
-        the coordinator says: another transaction that is open is aborted, and the id is taken over.
+        `is_over`: the log has proven (`end_of()`) how the transaction of `state` ended. Then it is not lost, even if
+        the coordinator contradicts: any other open transaction is aborted, and the id is taken over.
         """
         checked = self._checked_prepared(state)
         self._run(lambda: self._core.complete_transaction(checked, fence_others=False, is_over=is_over))
@@ -71,11 +71,11 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
     def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        """Return the transaction that has published again what was aborted in a partition, None if none has.
+        """Return the transaction that published the aborted records of a partition again; None if there is none.
 
-        Reads the log from the aborted records to its end. `undecided` is a transaction that is open
-        and is going to be aborted. Changes nothing. Raises `KafkaTimeoutError` if the end is not reached in time
-        (nothing was changed; ask again), and else as `end_of()`.
+        Reads the log from the aborted records to its end. `undecided` is an open transaction that is going to be
+        aborted. Changes nothing. Raises `KafkaTimeoutError` if the end is not reached in time (nothing was changed; ask
+        again), and else as `end_of()`.
         """
         return self._read(self._read_repair(manifest, part, undecided, timeout_ms))
 
@@ -88,10 +88,10 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         return self._read(self._describe_topics(topics))
 
     def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
-        """Ask for the partitions of topics, as sending does.
+        """Request the partitions of topics, as sending does.
 
-        Return why some are still not known after `max.block.ms`. Those `beside` are asked for by the same request, and
-        not waited for. Raises `KafkaUnreachableError`, `AuthenticationError`.
+        Return the errors of topics that are still unknown after `max.block.ms`. The same request asks for the topics in
+        `beside`, but does not wait for them. Raises `KafkaUnreachableError`, `AuthenticationError`.
         """
         self._check_process()
         deadline_s = self._deadline_s()

@@ -20,45 +20,45 @@ class AsyncParticipantProducer(ParticipantBase[AsyncRecordFuture], AsyncProducer
     """The producer of dual writes for asyncio."""
 
     async def complete_before_fencing(self, state: PreparedTxnState, *, is_over: bool = False) -> None:
-        """Do what `ParticipantProducer.complete_before_fencing` does."""
+        """See `ParticipantProducer.complete_before_fencing`."""
         checked = self._checked_prepared(state)
         await self._run(lambda: self._core.complete_transaction(checked, fence_others=False, is_over=is_over))
 
     async def fence_others(self) -> None:
-        """Do what `ParticipantProducer.fence_others` does."""
+        """See `ParticipantProducer.fence_others`."""
         await self._run(self._core.fence_others)
 
     async def is_current(self) -> bool:
-        """Return what `ParticipantProducer.is_current` returns."""
+        """See `ParticipantProducer.is_current`."""
         await self._run(self._core.describe)
         return self._core.is_current
 
     async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool = False) -> TransactionEnd:
-        """Return what `ParticipantProducer.end_of` returns."""
+        """See `ParticipantProducer.end_of`."""
         self._check_here()
         return await self._read_end(manifest, timeout_ms, is_over=is_over)
 
     async def records_of(
         self, manifest: Manifest, partitions: Collection[PartitionManifest], timeout_ms: int
     ) -> list[StoredRecord]:
-        """Return what `ParticipantProducer.records_of` returns."""
+        """See `ParticipantProducer.records_of`."""
         self._check_here()
         return await self._read_records(manifest, partitions, timeout_ms)
 
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        """Return what `ParticipantProducer.repair_of` returns."""
+        """See `ParticipantProducer.repair_of`."""
         self._check_here()
         return await self._read_repair(manifest, part, undecided, timeout_ms)
 
     async def describe_topics(self, topics: Collection[str]) -> dict[str, TopicDescription]:
-        """Return what `ParticipantProducer.describe_topics` returns."""
+        """See `ParticipantProducer.describe_topics`."""
         self._check_here()
         return await self._describe_topics(topics)
 
     async def learn_topics(self, topics: Collection[str], beside: Collection[str] = ()) -> dict[str, DualWriteError]:
-        """Return what `ParticipantProducer.learn_topics` returns."""
+        """See `ParticipantProducer.learn_topics`."""
         self._check_here()
         deadline_s = self._deadline_s()
         wanted = self._core.want_topics(topics, beside)

@@ -1,7 +1,7 @@
 """One partition of a topic as a log: append a record and get its offset, read, and delete the beginning. For threads.
 
-The Spark sink keeps its decisions in one. Records are sent alone, without a producer id or a transaction: one that got
-no response is sent again, so it may be in the log several times, and a reader has to recognise it.
+The Spark sink keeps its decisions in one. Records are sent alone, without a producer id or a transaction: a record
+without a response is sent again, so it may be in the log several times, and a reader has to recognise it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class PartitionLog:
     `config` has the settings of `TransactionAdmin`. Every call takes up to `timeout_ms`, and fails earlier, with
     KafkaUnreachableError, if no broker could be reached for `unreachable_timeout_ms`. Until then it repeats requests
     that fail for a passing reason. Other errors: `KafkaTimeoutError`, `AuthenticationError`, `AuthorizationError`,
-    `UnsupportedByBrokerError`, `AdminError`. After an error of `append`, the record may be in the log, or may come.
+    `UnsupportedByBrokerError`, `AdminError`. After an error of `append`, it may have happened, or may still happen.
     """
 
     def __init__(
         self, config: Mapping[str, Any], topic: str, *, timeout_ms: int, unreachable_timeout_ms: int, most_bytes: int
     ) -> None:
-        """`most_bytes`: the size of a record, compressed, above which it is not sent."""
+        """`most_bytes`: the greatest compressed size of a record that is sent."""
         self._io: Final[IoThread] = shared_io_thread()
         self._generation: Final = this_process.generation
         self._timeout_s = timeout_ms / 1000
@@ -55,7 +55,7 @@ class PartitionLog:
         return self._run(self._calls.start)
 
     def read(self, first: int, last: int) -> list[LogRecord]:
-        """Return the records from the offset `first` to `last` at least. Raises OffsetOutOfRangeError."""
+        """Return the records from the offset `first` to at least `last`. Raises OffsetOutOfRangeError."""
         return self._run(lambda until_s: self._calls.read(first, last, until_s))
 
     def delete_before(self, offset: int) -> None:
@@ -73,7 +73,7 @@ class PartitionLog:
     def create(self, settings: Mapping[str, str], replicated: Mapping[str, str]) -> None:
         """Create the topic with one partition on up to three brokers, unless it exists.
 
-        `replicated`: settings that it gets as well if it has several replicas.
+        `replicated`: additional settings if it has several replicas.
         """
         self._run(lambda until_s: self._calls.create(settings, replicated, until_s))
 

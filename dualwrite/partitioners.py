@@ -1,9 +1,11 @@
 """The setting `partitioner`: the partition of a record for which `send()` gets none.
 
-| name | records with a key | records without | |---|---|---| | `murmur2_random`, `default` | Kafka's own hash, as the
-Java client | one partition per batch (KIP-480) | | `consistent_random` | CRC-32 of the key, as librdkafka's default; an
-empty key counts as none | one partition per batch | | `random` | any | any | | `round_robin` | one after the other, per
-topic | one after the other, per topic |
+| name | records with a key | records without |
+|---|---|---|
+| `murmur2_random`, `default` | Kafka's own hash, as the Java client | one partition per batch (KIP-480) |
+| `consistent_random` | CRC-32 of the key, as librdkafka's default; an empty key counts as none | as above |
+| `random` | any | any |
+| `round_robin` | one after the other, per topic | one after the other, per topic |
 
 Or a callable `(topic, key, value, partition_count) -> partition`, which gets key and value as the bytes that will be
 sent. It is called for each record without a partition, in the thread that calls `send()`.
@@ -105,7 +107,7 @@ _FUNCTION: Final = "function "
 
 
 def name_of(setting: str | Partitioner) -> str:
-    """Return the text by which records that wait in a database name their partitioner."""
+    """Return the text that identifies the partitioner of records that wait in a database."""
     if isinstance(setting, str):
         return setting
     named = setting if hasattr(setting, "__qualname__") else type(setting)

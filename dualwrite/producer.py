@@ -87,7 +87,7 @@ class Producer(ProducerBase[RecordFuture]):
     def init_transactions(self, keep_prepared_txn: bool = False) -> None:
         """Take over the transactional id, and fence other producers with it. Call once, before any transaction.
 
-        A transaction that the id's past left open is aborted, or with `keep_prepared_txn` kept: the state is then
+        An open transaction of an earlier producer is aborted, or with `keep_prepared_txn` kept: the state is then
         PREPARED_TRANSACTION, `prepared_txn_state` names it, and `complete_transaction` decides it (KIP-939).
         If `guarantee` is not of tier 1, the id is only described: nothing is fenced or changed until
         `complete_transaction` is called, or else until the first record is sent.
@@ -184,7 +184,7 @@ class Producer(ProducerBase[RecordFuture]):
     ) -> RecordFuture:
         """Queue a record; it is sent within `linger.ms`, or with the next flush, prepare or commit.
 
-        Key and value are bytes, strings (sent as UTF-8) or None, or what `key.serializer` and `value.serializer` take.
+        Key and value are bytes, strings (sent as UTF-8) or None, or values for `key.serializer` and `value.serializer`.
         Without `partition`, the setting `partitioner` decides (default: as in Kafka's own client). `timestamp_ms` is
         milliseconds since 1970 (default: now). `on_delivery(metadata, error)` is called once, with None for one of
         the two, in the I/O thread that all producers share: it should be quick, may send records, and must not wait
@@ -195,7 +195,7 @@ class Producer(ProducerBase[RecordFuture]):
         """
         if self._generation != this_process.generation:
             self._check_process()
-        # Most records are like this, and the rest of this function would cost as much again as encoding them.
+        # Most records take this path; the rest of this function would cost as much again as encoding them.
         if (
             type(value) is bytes
             and key is None
@@ -238,8 +238,8 @@ class Producer(ProducerBase[RecordFuture]):
         per row.
 
         Records keep their order within each partition. An iterable is read to its end first. `InvalidRecordError`
-        says which record is wrong, and then none was sent. Blocks like `send()`, up to `max.block.ms` in all, while the
-        records do not fit into `buffer.memory`: `KafkaTimeoutError` says how many of them were accepted. Raises also
+        names the wrong record, and then none was sent. Blocks like `send()`, up to `max.block.ms` in all, while the
+        records do not fit into `buffer.memory`: `KafkaTimeoutError` says how many of them were accepted. Also raises
         `IllegalStateError`, `AbortableError`, and `ConfigError` if a package is missing.
         """
         self._check_process()
@@ -260,7 +260,7 @@ class Producer(ProducerBase[RecordFuture]):
             raise operation.error
 
     def flush(self) -> None:
-        """Wait until every record sent so far is acknowledged or has failed, which their futures and the commit say."""
+        """Wait until every sent record is acknowledged or has failed; their futures and the commit report failures."""
         self._check_process()
         waiter = self._new_waiter()
         operation = self._core.flush()
@@ -297,7 +297,7 @@ class Producer(ProducerBase[RecordFuture]):
             _log.warning("the connections did not close within %g s", _CLOSE_CONNECTIONS_TIMEOUT_S)
 
     def _end_open_transaction(self, deadline_s: float) -> bool:
-        """End or flush what is open; return whether nothing is pending any more."""
+        """End an open transaction, or flush; return whether nothing is pending any more."""
         waiter = self._new_waiter()
         operation = self._core.last_operation()
         if operation is None:

@@ -144,7 +144,7 @@ def _extensions(name: str, value: Any) -> tuple[tuple[str, str], ...]:
 
 
 def _endpoint_identification(name: str, value: Any) -> str:
-    """Accept an empty str, with which Kafka turns it off, and "none", with which librdkafka does."""
+    """Accept an empty str (Kafka's value for off) and "none" (librdkafka's)."""
     if value is None or (isinstance(value, str) and value.lower() in ("https", "none", "")):
         return "https" if value and value.lower() == "https" else "none"
     raise ConfigError(f"{name}: {value!r} is not one of https, none")
@@ -170,6 +170,6 @@ SECURITY_PARSERS: Final[dict[str, Callable[[str, Any], Any]]] = {
     "ssl_endpoint_identification_algorithm": _endpoint_identification,
     "ssl_context": _context,
 }
-"""Functions of the setting's name, as written, and its value. In the order of the fields."""
+"""Functions of the setting's name, as written, and its value; in the order of the fields."""
 
 assert list(SECURITY_PARSERS) == [each.name for each in fields(SecurityConfig)]

@@ -1,7 +1,7 @@
-"""The settings `key.serializer` and `value.serializer`: from an application's objects to the bytes of a key or a value.
+"""The settings `key.serializer` and `value.serializer`: convert an application's objects to keys or values in bytes.
 
 A serializer is a callable `(value) -> bytes | None`, or an object with `serialize(topic, value, headers)`; None makes a
-record without a key, or a tombstone. The serializers of confluent-kafka and kafka-python are taken as they are. It is
+record without a key, or a tombstone. The serializers of confluent-kafka and kafka-python can be used directly. It is
 called for every record, None included, in the thread that calls `send()`.
 Without a serializer, bytes are sent as they are and str as UTF-8.
 """

@@ -1,7 +1,7 @@
 """The settings that constructors take as keywords, as types: editors complete them, and a typo is a type error.
 
-`config.py` checks the same at run time, and tests compare the two. The types are narrower where a program should write
-one thing only: a number is an int here, and a text of digits is accepted at run time as well.
+`config.py` makes the same checks at run time, and tests compare the two. The types are narrower where a program should
+write one form only: a number is an int here, although a text of digits is accepted at run time as well.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Servers = str | Sequence[str]
 
 
 class _AnyConnection(TypedDict, total=False):
-    """What everything takes that connects to Kafka."""
+    """The settings of every connection to Kafka."""
 
     client_id: str
     retry_backoff_ms: int
@@ -60,7 +60,7 @@ class ConnectionSettings(_AnyConnection, total=False):
 
 
 class _Publishing(TypedDict, total=False):
-    """What everything takes that sends records, its own or those that were decided before."""
+    """The settings of everything that sends records, its own or previously decided ones."""
 
     transaction_timeout_ms: int
     max_in_flight_requests_per_connection: int
@@ -78,7 +78,7 @@ class _Publishing(TypedDict, total=False):
 
 
 class _Sending(_Publishing, total=False):
-    """What everything takes that sends records of its own."""
+    """The settings of everything that sends its own records."""
 
     enable_idempotence: bool
     acks: Literal["all", "-1", "0", "1", -1, 0, 1]
@@ -100,8 +100,8 @@ class ProducerSettings(ConnectionSettings, _Sending, total=False):
 class _Writing(_Sending, total=False):
     """The settings of every writer: those of its producer, and those of its blocks.
 
-    `lock_timeout_ms`: how long the state row may stay locked by another process (None: as long as the database is set
-    to); 60,000. `resolve_timeout_ms`: how long a database that does not respond after COMMIT is queried again; 30,000.
+    `lock_timeout_ms`: how long the state row may stay locked by another process (None: the database's own limit);
+    60,000. `resolve_timeout_ms`: how long a database that does not respond after COMMIT is queried again; 30,000.
     `max_buffered_bytes`: how much memory the records of one block may take.
     """
 
@@ -144,8 +144,7 @@ class _Leased(ConnectionSettings, _InTables, total=False):
     """More settings of pools.
 
     `max_writers`: how many transactional ids one process uses at a time; 8. `acquire_timeout_ms`: how long a block
-    waits for one; 30,000. `lease_ms`: after how long the ids of a process count as left that does not renew its leases;
-    15,000.
+    waits for one; 30,000. `lease_ms`: how long after its last renewal a process's lease of its ids ends; 15,000.
     """
 
     delivery: Delivery
@@ -168,6 +167,6 @@ class AdminSettings(ConnectionSettings, total=False):
 
 
 class RecoverySettings(ConnectionSettings, _Publishing):
-    """The settings of `RecoveryService`, which has a `timeout_ms` of its own; it publishes what is owed and stored."""
+    """The settings of `RecoveryService`, which has its own `timeout_ms`, and publishes owed and stored records."""
 
     bootstrap_servers: Servers

@@ -1,4 +1,4 @@
-"""How errors show what a caller gave: whole, or only its beginning if it is very long."""
+"""Show a caller's value in errors: whole, or only its beginning if it is very long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _KEPT: Final = 40
 
 
 def shown(value: Any) -> str:
-    """Return `repr(value)`; of a very long one the beginning, and how long it is."""
+    """Return `repr(value)`; of a very long one only the beginning, and its length."""
     if isinstance(value, str) and len(value) > _MOST_CHARACTERS:
         return f"{value[:_KEPT]!r}... ({len(value)} characters)"
     text = repr(value)
