@@ -28,7 +28,7 @@ _LISTENER: Final = "advertised-listener"
 _READY: Final = "advertised-listener-is-there"
 _STEP_S: Final = 0.1
 
-    # The host's port for the broker is known only when the container runs, so the broker starts when it gets the port.
+# The host's port for the broker is known only when the container runs, so the broker starts when it gets the port.
 _SCRIPT: Final = f"""\
 until [ -e /tmp/{_READY} ]; do sleep 0.1; done
 exec /opt/dualwrite/bin/python -m dualwrite.broker_emulator "$@" \
