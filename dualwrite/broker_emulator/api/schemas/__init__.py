@@ -1,4 +1,4 @@
 """Message schemas of versions that kio does not have yet, in kio's form; open `message_schemas.py` beside it first.
 
-A file per API and version. kio reads the types of fields when a schema is loaded, so the annotations are not postponed.
+One file per API and version. Annotations are not postponed, because kio reads field types when it loads a schema.
 """

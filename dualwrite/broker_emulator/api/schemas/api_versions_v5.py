@@ -1,4 +1,4 @@
-"""ApiVersions v5: the broker that the client means to be connected to (KIP-1242). The response is that of v4."""
+"""ApiVersions v5: names the broker that the client means to reach (KIP-1242). The response is that of v4."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -10,7 +10,7 @@ from kio.static.primitive import i16, i32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiVersionsRequest:
-    """Who asks, and whom."""
+    """The client, and the broker that it means to reach."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(5)

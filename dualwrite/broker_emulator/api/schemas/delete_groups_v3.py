@@ -1,4 +1,4 @@
-"""DeleteGroups v3: a sentence beside the error of a group. The request is that of v2."""
+"""DeleteGroups v3: an error message beside each group's error code. The request is that of v2."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -15,7 +15,7 @@ _API_KEY = i16(42)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletableGroupResult:
-    """What became of one group."""
+    """The result for one group."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = _VERSION
@@ -29,7 +29,7 @@ class DeletableGroupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupsResponse:
-    """What became of all groups."""
+    """The results for all groups."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = _VERSION

@@ -77,7 +77,7 @@ class TxnOffsetCommitResponseTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsetCommitResponse:
-    """The errors of all topics; there is none for the request as a whole."""
+    """The errors of all topics. The request as a whole has no error code."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = _VERSION
