@@ -1,7 +1,7 @@
-"""Whether data of one Avro schema can be read with another one: the rules of schema resolution (specification 1.12).
+"""Decide whether data of one Avro schema can be read with another: the rules of schema resolution (specification 1.12).
 
-As Avro's Java library has them, which decides in Confluent's registry: names are compared without their namespaces, and
-the aliases are the reader's.
+The rules are those of Avro's Java library, which Confluent's registry uses: names are compared without their
+namespaces, and only the reader's aliases count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _Pair = tuple[int, int]
 
 
 def unreadable(reader: AvroType, writer: AvroType, effort: Effort) -> list[str]:
-    """Return what keeps `reader` from reading data of `writer`; an empty list if nothing does.
+    """Return the differences that keep `reader` from reading data of `writer`; an empty list if it can.
 
     Raises RegistryError if the schemas are too large to compare.
     """
@@ -38,9 +38,9 @@ def unreadable(reader: AvroType, writer: AvroType, effort: Effort) -> list[str]:
 
 
 class _Comparison:
-    """One comparison. Types that contain themselves are assumed to be readable while that is being found out.
+    """One comparison. Recursive types are assumed to be readable while they are being compared.
 
-    What rested on an assumption that turned out wrong is found out again, with that pair known to be unreadable.
+    When an assumption turns out wrong, the comparison starts again with that pair known to be unreadable.
     """
 
     def __init__(self, effort: Effort) -> None:

@@ -1,4 +1,4 @@
-"""Read Avro schemas (specification 1.12): check them, and write them in one form, the one of Avro's Java library.
+"""Read Avro schemas (specification 1.12): check them, and write them in the canonical form of Avro's Java library.
 
 Two texts that differ only in white space, in the order of attributes, or in how names are written, have the same form,
 so they are one schema with one id.
@@ -44,7 +44,7 @@ class AvroField:
 
 @dataclass(slots=True, eq=False)
 class AvroType:
-    """A type. Which attributes have a meaning depends on its kind."""
+    """A type; `kind` determines which attributes apply."""
 
     kind: str
     """A primitive type, record, enum, fixed, array, map or union."""
@@ -54,7 +54,7 @@ class AvroType:
     fields: list[AvroField] = field(default_factory=list)
     symbols: frozenset[str] = frozenset()
     has_default: bool = False
-    """Whether an enum has a symbol for those that it does not know."""
+    """Whether an enum has a default for symbols that it does not know."""
     size: int = 0
     items: AvroType | None = None
     """Of an array or a map."""
@@ -75,9 +75,9 @@ class AvroSchema:
 
 
 def read_avro(text: str, referenced: Iterable[str] = (), *, normalize: bool = False) -> AvroSchema:
-    """Read a schema that may use the names which the `referenced` schemas define. Raises InvalidSchemaError.
+    """Read a schema that may use names defined by the `referenced` schemas. Raises InvalidSchemaError.
 
-    `normalize` also sorts the attributes that Avro does not know.
+    `normalize` also sorts attributes unknown to Avro.
     """
     reader = _Reader(normalize)
     for other in referenced:
@@ -91,13 +91,13 @@ def read_avro(text: str, referenced: Iterable[str] = (), *, normalize: bool = Fa
 
 
 def _parsed(text: str) -> Any:
-    if _FULL_NAME.fullmatch(text.strip()):  # Avro's own parser takes a bare name as well
+    if _FULL_NAME.fullmatch(text.strip()):  # Avro's own parser also takes a bare name
         return text.strip()
     return loads(text)
 
 
 class _Reader:
-    """Reads a schema to its type and its form. `space`: the namespace around it."""
+    """Reads a schema to its type and its form. `space` is the enclosing namespace."""
 
     def __init__(self, normalize: bool) -> None:
         self._normalize = normalize
@@ -208,7 +208,7 @@ class _Reader:
         return form | self._properties(given, _FIELD_ATTRIBUTES)
 
     def _properties(self, schema: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:
-        """Return the attributes that Avro keeps without knowing them, such as logicalType."""
+        """Return the attributes that Avro keeps without interpreting them, such as logicalType."""
         names = [name for name in schema if name not in known]
         return {name: schema[name] for name in (sorted(names) if self._normalize else names)}
 
@@ -225,7 +225,7 @@ def _full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
 
 
 def _relative(full_name: str, space: str) -> str:
-    """Return a name as it is written in a namespace: in full if it has another one, or is that of a kind of type."""
+    """Return a name as written in a namespace: in full if its namespace differs or it clashes with a kind of type."""
     own_space, _, short = full_name.rpartition(".")
     return short if own_space == space and short not in KINDS else full_name
 
@@ -263,7 +263,9 @@ def _fixed(type_: AvroType, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Values:
-    """Whether JSON is a default of a type. What takes too long is refused: a list of a long union's values, say."""
+    """Checks whether JSON is a valid default of a type. Refuses defaults that take too long to check, such as a list of
+    values of a long union.
+    """
 
     def __init__(self) -> None:
         self._count = 0
@@ -275,7 +277,7 @@ class _Values:
                 TOO_LARGE, f"the defaults are too large: more than {MAX_DEFAULT_VALUES} values to check"
             )
         match type_.kind:
-            case "union":  # any of its branches may be meant (1.12)
+            case "union":  # any branch may match (1.12)
                 return any(self.has(branch, value) for branch in type_.branches)
             case "array":
                 return isinstance(value, list) and self._all(type_, value)

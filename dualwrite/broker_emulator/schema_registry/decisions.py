@@ -1,6 +1,6 @@
-"""What a request changes: pure functions of the state, which return the records to write and the response.
+"""Decide the changes of a request: pure functions of the state that return the records to write and the response.
 
-They read schemas, and may take long over large ones; the state must not change meanwhile.
+They may take long over large schemas; the state must not change meanwhile.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_VERSIONS: Final = 10_000
 MAX_TEXT_LENGTH: Final = 64 << 20
 MAX_RESOLVED: Final = 1_000
 MAX_COMPARED_TEXT: Final = 16 << 20
-"""Characters of the versions that one new schema is compared with."""
+"""Total characters of the versions that one new schema is compared with."""
 MAX_SUBJECT_LENGTH: Final = 500
 _MAX_NUMBER: Final = 2**31 - 1
 
@@ -60,7 +60,7 @@ class Proposed:
 
 
 def check_subject(subject: str) -> None:
-    """Raise RegistryError for a name that no subject can have."""
+    """Raise RegistryError for an invalid subject name."""
     if subject.startswith(":."):
         raise RegistryError(
             errors.INVALID_SUBJECT, f"{subject[:100]!r} is in a context, and this registry has only one"
@@ -76,7 +76,7 @@ def check_subject(subject: str) -> None:
 
 
 def register(state: RegistryState, subject: str, proposed: Proposed, *, normalize: bool) -> Decision:
-    """Register a schema as the next version, unless the subject has it already."""
+    """Register a schema as the next version, unless the subject already has it."""
     check_subject(subject)
     _check_writable(state, subject)
     schema, resolved = _read(state, proposed.schema, normalize=normalize)
@@ -118,7 +118,7 @@ def look_up(state: RegistryState, subject: str, schema: Schema, *, normalize: bo
 def check(
     state: RegistryState, subject: str, version: str | None, schema: Schema, *, normalize: bool, verbose: bool
 ) -> Decision:
-    """Say whether a schema could be registered after one version, or after those that the level names."""
+    """Check whether a schema could be registered after one version, or after the versions that the level names."""
     known = state.versions(subject)
     if version is not None and (known or version != "latest"):
         known = [find_version(state, subject, version)]
@@ -134,7 +134,9 @@ def _read(state: RegistryState, schema: Schema, *, normalize: bool) -> tuple[Sch
 
 
 def resolve(state: RegistryState, schema: Schema) -> Resolved:
-    """Return what a schema refers to, directly and indirectly, each before its use. Raises InvalidSchemaError."""
+    """Return the schemas that a schema references, directly and indirectly, each before its use. Raises
+    InvalidSchemaError.
+    """
     resolved: dict[Schema, None] = {}
     steps: list[tuple[Schema, bool]] = [(schema, False)]
     while steps:
@@ -165,7 +167,7 @@ def _problems(
     *,
     only_latest: bool = False,
 ) -> list[str]:
-    """Return what a level forbids about a new schema after the known versions."""
+    """Return the ways in which a new schema breaks a level of compatibility with the known versions."""
     if level == NONE or not known:
         return []
     direction, _, transitive = level.partition("_")
@@ -268,7 +270,7 @@ def delete_version(state: RegistryState, subject: str, version: str, *, permanen
 
 
 def referencing(state: RegistryState, subject: str, numbers: set[int]) -> list[int]:
-    """Return the ids of the schemas, deleted ones aside, that refer to one of these versions."""
+    """Return the ids of the schemas that reference one of these versions, without deleted ones."""
     return sorted(
         {
             version.schema_id
@@ -292,7 +294,7 @@ def _check_unreferenced(state: RegistryState, subject: str, numbers: set[int]) -
 
 
 def set_level(subject: str | None, level: Any) -> Decision:
-    """Set the compatibility of a subject, or of those that have none."""
+    """Set the compatibility level of a subject, or the default level."""
     name = level.upper() if isinstance(level, str) else ""
     if name not in LEVELS:
         message = f"Invalid compatibility level {level!r:.100}. Valid values are {', '.join(LEVELS)}"
@@ -303,7 +305,7 @@ def set_level(subject: str | None, level: Any) -> Decision:
 
 
 def reset_level(state: RegistryState, subject: str | None) -> Decision:
-    """Remove the compatibility of a subject, or the one of all; return what it was."""
+    """Remove the compatibility level of a subject, or the default level; return the removed value."""
     if subject is not None and subject not in state.levels:
         message = f"Subject '{subject}' does not have subject-level compatibility configured"
         raise RegistryError(errors.NO_SUBJECT_LEVEL, message)
@@ -312,7 +314,7 @@ def reset_level(state: RegistryState, subject: str | None) -> Decision:
 
 
 def set_mode(state: RegistryState, subject: str | None, mode: Any, *, force: bool) -> Decision:
-    """Set the mode of a subject, or of those that have none."""
+    """Set the mode of a subject, or the default mode."""
     name = mode.upper() if isinstance(mode, str) else ""
     if name not in MODES:
         message = f"Invalid mode {mode!r:.100}. Valid values are {', '.join(MODES)}"
@@ -329,7 +331,7 @@ def set_mode(state: RegistryState, subject: str | None, mode: Any, *, force: boo
 
 
 def reset_mode(state: RegistryState, subject: str | None) -> Decision:
-    """Remove the mode of a subject, or the one of all; return what it was."""
+    """Remove the mode of a subject, or the default mode; return the removed value."""
     if subject is not None and subject not in state.modes:
         message = f"Subject '{subject}' does not have subject-level mode configured"
         raise RegistryError(errors.NO_SUBJECT_MODE, message)
@@ -342,7 +344,7 @@ def _check_writable(state: RegistryState, subject: str) -> None:
         raise RegistryError(errors.NOT_PERMITTED, f"Subject {subject} is in read-only mode; nothing was changed")
 
 
-# ---- what there is ----------------------------------------------------------------------------------------------
+# ---- look-ups ---------------------------------------------------------------------------------------------------
 
 
 def find_version(state: RegistryState, subject: str, version: str, *, deleted: bool = False) -> Version:
@@ -369,5 +371,5 @@ def _known(state: RegistryState, subject: str, *, deleted: bool) -> list[Version
 
 
 def version_body(subject: str, version: Version) -> Mapping[str, Any]:
-    """Return what is said of a version."""
+    """Return the body that describes a version."""
     return {"subject": subject, **_registered(version)}

@@ -1,4 +1,4 @@
-"""How much a decision may compare: counted, not timed, so that it is the same on every machine."""
+"""A limit on the comparisons of a decision: counted, not timed, so that it is the same on every machine."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 from dualwrite.broker_emulator.schema_registry.errors import TOO_LARGE, RegistryError
 
 MAX_OF_PAIR: Final = 200_000
-"""Types that two schemas may have to compare: some tenths of a second."""
+"""Types that may be compared for two schemas: some tenths of a second."""
 MAX_OF_DECISION: Final = 1_000_000
-"""The same for one schema with all earlier versions."""
+"""Types that may be compared for one schema with all earlier versions."""
 
 
 class Effort:
-    """The effort of one decision."""
+    """The comparisons of one decision."""
 
     def __init__(self) -> None:
         self._of_pair = 0
@@ -24,7 +24,7 @@ class Effort:
         self._of_pair = 0
 
     def spend(self, types: int = 1) -> None:
-        """Count types that are compared. Raises RegistryError if they are too many."""
+        """Count compared types. Raises RegistryError if there are too many."""
         self._of_pair += types
         self._of_decision += types
         if self._of_pair > MAX_OF_PAIR:

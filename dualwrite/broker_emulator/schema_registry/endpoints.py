@@ -1,6 +1,6 @@
-"""The endpoints of the registry's REST API: what each request reads or changes.
+"""The endpoints of the registry's REST API: the data that each request reads or changes.
 
-A handler takes the service, and the request's parts that it names: `path`, `query` and `body`.
+A handler takes the service, and the parts of the request that its parameters name: `path`, `query` and `body`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Path = Mapping[str, str]
 T = TypeVar("T")
 
 _FORMATS: Final = ("", "serialized")
-"""A Protobuf schema is always given as a serialized descriptor, and the others have no such form."""
+"""A Protobuf schema is always returned as a serialized descriptor; the other kinds have no such form."""
 
 
 # ---- schemas by id ----------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ async def versions(service: RegistryService, path: Path, query: Query) -> Any:
 
 
 def _is_wanted(query: Query, versions: Sequence[Version]) -> bool:
-    """Return whether a subject, or a version, is to be listed: deleted ones only if they are asked for."""
+    """Return whether to list a subject or a version: deleted ones only on request."""
     has_living = any(not version.is_deleted for version in versions)
     if query.flag("deletedOnly") or query.flag("deleted_only"):
         return bool(versions) and not has_living
@@ -235,10 +235,10 @@ def _of_subject(decide: Callable[..., decisions.Decision], path: Path, state: An
 
 @dataclass(frozen=True)
 class RegistryEndpoint(Endpoint):
-    """An endpoint, and the operation on the topic `_schemas` that a client needs the right to."""
+    """An endpoint, and the operation on the topic `_schemas` that a client must be allowed."""
 
     operation: AclOperation | None = None
-    """None for what is the same in every registry."""
+    """None for answers that are the same in every registry."""
 
 
 _reading: Final = partial(RegistryEndpoint, operation=AclOperation.READ)

@@ -1,9 +1,9 @@
-"""JSON Schema: whether what one schema accepts is accepted by another one, for the keywords that are decided here.
+"""JSON Schema: whether one schema accepts everything that another accepts, for the keywords that are decided here.
 
 Decided, by the rules of Confluent's registry: `type`, `enum`, `properties`, `required`, `additionalProperties`, `items`
-(one schema), and the limits of numbers, lengths and counts. Descriptions are left aside. Any other keyword is decided
-only where both schemas have the same; `$ref` only where both have the same definitions, and it leads to one of them, to
-the schema itself or to another schema. Everything else is refused.
+(one schema), and the limits of numbers, lengths and counts. Descriptions are ignored. Any other keyword is accepted
+only if both schemas have it with the same value; `$ref` only if both schemas have the same definitions and it leads to
+one of them, to the schema itself or to another schema. Everything else is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dualwrite.broker_emulator.schema_registry.json_text import compact, loads, 
 
 _EFFORT_OF_PLACE: Final = 4
 _LENGTH_OF_EFFORT: Final = 250
-"""Characters whose comparison takes as long as that of one of Avro's types."""
+"""Characters that take as long to compare as one Avro type."""
 
 _DESCRIPTIONS: Final = frozenset(
     ("$schema", "$id", "id", "$comment", "title", "description", "default", "examples", "readOnly", "writeOnly")
@@ -28,7 +28,7 @@ _INTO_DEFINITIONS: Final = tuple(f"#/{name}/" for name in _DEFINITIONS)
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _DYNAMIC: Final = ("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor")
 _BASES: Final = ("$id", "id")
-"""Where references begin; below the root, they change the meaning of those beside them."""
+"""Base URIs of references; below the root, they change the meaning of the references beside them."""
 _OBJECT: Final = ("properties", "required", "additionalProperties")
 _LOWER: Final = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 _UPPER: Final = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
@@ -45,7 +45,7 @@ _ENTANGLED: Final = frozenset(
         "prefixItems",
     )
 )
-"""Keywords whose meaning depends on others, or on other places."""
+"""Keywords whose meaning depends on other keywords or other places."""
 _TYPES: Final = frozenset(("null", "boolean", "number", "string", "array", "object", "integer"))
 
 
@@ -59,7 +59,7 @@ def read_json_schema(text: str, *, normalize: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JsonSchema:
-    """A schema that is compared with others."""
+    """A schema to compare with others."""
 
     value: Any
     has_references: bool
@@ -71,9 +71,9 @@ class JsonSchema:
 
 
 def not_accepted(reader: JsonSchema, writer: JsonSchema, effort: Effort) -> list[str]:
-    """Return what `writer` accepts and `reader` does not; an empty list if there is nothing.
+    """Return the values that `writer` accepts and `reader` does not; an empty list if there are none.
 
-    Raises UndecidedError where that is not decided here.
+    Raises UndecidedError for comparisons that are not decided here.
     """
     new, old = reader.value, writer.value
     if same(new, old):
@@ -94,7 +94,7 @@ def _value_of(schema: Any, name: str) -> Any:
 
 
 def _check_references(schema: Any, *, is_base_same: bool) -> None:
-    """Raise UndecidedError unless all that is referred to is a definition, the schema itself, or another schema."""
+    """Raise UndecidedError unless each reference leads to a definition, to the schema itself, or to another schema."""
     todo = [(schema, True)]
     while todo:
         value, is_root = todo.pop()
@@ -117,7 +117,7 @@ def _is_clear(target: str, *, is_base_same: bool) -> bool:
 
 
 class _Comparison:
-    """One comparison: `new` should accept what `old` accepts."""
+    """One comparison: `new` must accept everything that `old` accepts."""
 
     def __init__(self, effort: Effort) -> None:
         self._effort = effort

@@ -11,11 +11,11 @@ from dualwrite.broker_emulator.schema_registry.errors import InvalidSchemaError
 _LONGEST_PART: Final = 80
 _LONGEST_PATH: Final = 240
 MAX_DEPTH: Final = 64
-"""How deep types may be nested in a schema; deeper ones are refused rather than followed."""
+"""Maximum depth of types in a schema; deeper schemas are refused."""
 
 
 def loads(text: str) -> Any:
-    """Read JSON. Raises InvalidSchemaError if it is none, or nested too deep."""
+    """Read JSON. Raises InvalidSchemaError if the text is not JSON, or nested too deep."""
     try:
         return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
@@ -31,12 +31,12 @@ def compact(value: Any, *, sort: bool = False) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Return whether two values are the same JSON: in Python, `true` equals 1."""
+    """Return whether two values are the same JSON. Python's `==` is not enough: it says that `true` equals 1."""
     return one == other and compact(one, sort=True) == compact(other, sort=True)
 
 
 def step(path: str, *parts: str) -> str:
-    """Return the path of a part, for messages: cut, because names can be as long as a request."""
+    """Return the path of a part for messages, cut because names can be as long as a request."""
     return "/".join((path, *(part[:_LONGEST_PART] for part in parts)))[-_LONGEST_PATH:]
 
 

@@ -1,7 +1,7 @@
 """Protobuf schemas as descriptors: base64 of a `FileDescriptorProto`, as Confluent's Python serializer sends them.
 
-A text of the .proto language is refused: reading it takes a compiler. Compatibility is decided for messages, enums, and
-fields that are added, removed, renamed or change their type; what moves into or out of a oneof is refused.
+Text in the .proto language is refused: reading it takes a compiler. Compatibility is decided for messages, enums, and
+fields that are added, removed, renamed or change their type; fields that move into or out of a oneof are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 
 _BUILT_IN: Final = ("google/protobuf/", "google/type/", "confluent/")
-"""Files that every client has, and registers nothing for."""
+"""Files that every client has, so that serializers do not register them."""
 
 _REQUIRED: Final = 2
 _LAST_NUMBER: Final = (1 << 29) - 1
@@ -30,13 +30,14 @@ _INTERCHANGEABLE: Final = (
     frozenset((7, 15)),  # fixed32, sfixed32
     frozenset((6, 16)),  # fixed64, sfixed64
 )
-"""Types that are read from the same bytes, by their numbers in descriptor.proto."""
+"""Types with the same encoding, by their numbers in descriptor.proto."""
 
 
 def read_protobuf(text: str, references: Iterable[str]) -> str:
-    """Return the descriptor in its common form. `references`: the names of the files that are referenced.
+    """Return the descriptor in its common form. `references` are the names of the referenced files.
 
-    Raises InvalidSchemaError if it is none, imports what is not referenced, or if the package protobuf is missing.
+    Raises InvalidSchemaError if the text is not a descriptor, if it imports a file that is not referenced, or if the
+    package protobuf is missing.
     """
     file = parse_protobuf(text)
     known = set(references)
@@ -45,14 +46,14 @@ def read_protobuf(text: str, references: Iterable[str]) -> str:
         raise InvalidSchemaError(f"the schema imports {missing[0]!r}, which is not among its references")
     _check_numbers(file)
     file.ClearField("source_code_info")
-    file.ClearField("name")  # which is the reference's
+    file.ClearField("name")  # the reference has the name
     return base64.b64encode(file.SerializeToString(deterministic=True)).decode()
 
 
 def incompatible(new: FileDescriptorProto, old: FileDescriptorProto) -> list[str]:
-    """Return what keeps `new` from reading data of `old`; an empty list if nothing does.
+    """Return the differences that keep `new` from reading data of `old`; an empty list if it can.
 
-    Raises UndecidedError where that is not decided here.
+    Raises UndecidedError for differences that are not decided here.
     """
     if new.package != old.package:
         return [f"PACKAGE_CHANGED: from {old.package[:80]!r} to {new.package[:80]!r}"]
@@ -86,7 +87,7 @@ def parse_protobuf(text: str) -> FileDescriptorProto:
 
 
 def _check_numbers(file: FileDescriptorProto) -> None:
-    """Raise InvalidSchemaError for fields that no compiler would number so, or put into such a oneof."""
+    """Raise InvalidSchemaError for field numbers or oneof indexes that no compiler would produce."""
     for name, message in _messages(file.message_type):
         numbers = [each.number for each in message.field]
         if len(set(numbers)) < len(numbers):
@@ -99,7 +100,7 @@ def _check_numbers(file: FileDescriptorProto) -> None:
 
 
 _Path = tuple[str, ...]
-"""The names of a message and of those around it: joined, long ones would take their length for each nested one."""
+"""The names of a message and of the messages around it, not joined: each nested message would repeat a long name."""
 
 
 def _messages(messages: Iterable[DescriptorProto], around: _Path = ()) -> Iterator[tuple[_Path, DescriptorProto]]:
@@ -146,7 +147,7 @@ def _check_oneof(
 
 
 def _oneof(field: FieldDescriptorProto, message: DescriptorProto) -> Any:
-    """Return the name of the oneof of a field; an `optional` of proto3 has one that nobody wrote."""
+    """Return the name of a field's oneof. The synthetic oneof of a proto3 `optional` does not count."""
     if not field.HasField("oneof_index") or field.proto3_optional:
         return None
     return message.oneof_decl[field.oneof_index].name

@@ -28,7 +28,7 @@ class RegistryRecord(NamedTuple):
 
 
 def decoded(key: bytes, value: bytes | None) -> RegistryRecord:
-    """Return what is in a record. Raises ValueError if it is not JSON objects."""
+    """Decode a record. Raises ValueError if key or value is not a JSON object."""
     record = RegistryRecord(json.loads(key), None if value is None else json.loads(value))
     if not isinstance(record.key, dict) or not isinstance(record.value, dict | None):
         raise ValueError("not a JSON object")
@@ -48,13 +48,17 @@ def version_tombstone(subject: str, version: int) -> RegistryRecord:
 
 
 def config_record(subject: str | None, level: str | None) -> RegistryRecord:
-    """Return the record of the level of a subject, or of all (None); without a level, of its removal."""
+    """Return the record that sets the level of a subject, or the default level (None); without a level, the one that
+    removes it.
+    """
     value = None if level is None else {"subject": subject, "compatibilityLevel": level}
     return RegistryRecord({"keytype": CONFIG, "subject": subject, "magic": 0}, value)
 
 
 def mode_record(subject: str | None, mode: str | None) -> RegistryRecord:
-    """Return the record of the mode of a subject, or of all (None); without a mode, of its removal."""
+    """Return the record that sets the mode of a subject, or the default mode (None); without a mode, the one that
+    removes it.
+    """
     value = None if mode is None else {"subject": subject, "mode": mode}
     return RegistryRecord({"keytype": MODE, "subject": subject, "magic": 0}, value)
 
@@ -67,7 +71,7 @@ def subject_deletion(subject: str, version: int) -> RegistryRecord:
 
 
 def described(schema: Schema) -> dict[str, Any]:
-    """Return a schema as records and responses have it: an Avro schema is not said to be one."""
+    """Return a schema in the form of records and responses, which omit `schemaType` for Avro."""
     described: dict[str, Any] = {} if schema.kind == AVRO else {"schemaType": schema.kind}
     if schema.references:
         described["references"] = [reference_described(each) for each in schema.references]
@@ -75,7 +79,7 @@ def described(schema: Schema) -> dict[str, Any]:
 
 
 def reference_described(reference: Reference) -> dict[str, Any]:
-    """Return a reference as JSON has it."""
+    """Return a reference in its JSON form."""
     return {"name": reference.name, "subject": reference.subject, "version": reference.version}
 
 

@@ -1,4 +1,4 @@
-"""The parts of a request: what a client sent, checked as far as it is used."""
+"""The parts of a request, each checked when it is used."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ MAX_REFERENCES: Final = 100
 
 
 class Query:
-    """The parameters of the query. Unknown ones are not looked at, as in the registry itself."""
+    """The parameters of the query. Unknown ones are ignored, as in Confluent's registry."""
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
         self._given = dict(pairs)
 
     def flag(self, name: str) -> bool:
-        """Return whether it is true, in upper or lower case."""
+        """Return whether the parameter is "true", in upper or lower case."""
         return self.text(name).lower() == "true"
 
     def text(self, name: str) -> str:
-        """Return the text, empty by default."""
+        """Return the text of a parameter, empty by default."""
         return self._given.get(name, "")
 
     def number(self, name: str, default: int) -> int:
-        """Return the number; the default for anything else."""
+        """Return a parameter as a number, or the default if it is missing or not a number."""
         try:
             return int(self._given[name][:12])
         except (KeyError, ValueError):
@@ -36,7 +36,7 @@ class Query:
 
 
 class Body:
-    """The JSON object of the body. What is null counts as not given."""
+    """The JSON object of the body. A null value counts as missing."""
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         self._given = {name: value for name, value in given.items() if value is not None}
@@ -46,7 +46,7 @@ class Body:
         return self._given.get(name)
 
     def check_only(self, name: str, what: str) -> None:
-        """Raise RegistryError if it sets more than this one thing."""
+        """Raise RegistryError if the body has any other key."""
         others = sorted(self._given.keys() - {name})
         if others:
             message = f"{what} can only be {name!r} here, and not {others[0][:50]!r}; nothing was changed"

@@ -1,4 +1,4 @@
-"""Schemas of every kind: what is stored of them, reading and comparing them."""
+"""Schemas of every kind: their stored form, reading and comparing them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: Final = (JSON, PROTOBUF, AVRO)
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A schema that another one uses, by a name that its text has."""
+    """A schema that another schema uses, under a name in the text of that schema."""
 
     name: str
     subject: str
@@ -33,7 +33,7 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """A schema. Equal ones have one id."""
+    """A schema. Equal schemas have one id."""
 
     kind: str
     text: str
@@ -41,14 +41,14 @@ class Schema:
 
     @property
     def guid(self) -> str:
-        """The same in every registry."""
+        """An id that is the same in every registry."""
         named = [(each.name, each.subject, each.version) for each in self.references]
         content = compact([self.kind, self.text, named]).encode("utf-8", "surrogatepass")
         return str(uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest()))
 
 
 Resolved = Sequence[Schema]
-"""What a schema refers to, and what that refers to, in an order in which everything comes before its use."""
+"""The schemas that a schema references, directly and indirectly, each before its use."""
 
 
 def in_common_form(schema: Schema, resolved: Resolved, *, normalize: bool) -> Schema:
@@ -71,7 +71,7 @@ def _avro(schema: Schema, resolved: Resolved, *, normalize: bool = False) -> Avr
 
 @dataclass(frozen=True, slots=True)
 class ParsedSchema:
-    """A schema that is compared with others, parsed once."""
+    """A schema to compare with others, parsed once."""
 
     schema: Schema
     content: Any
@@ -86,7 +86,9 @@ def parsed(schema: Schema, resolved: Resolved) -> ParsedSchema:
 
 
 def problems(reader: ParsedSchema, writer: ParsedSchema, effort: Effort) -> list[str]:
-    """Return what keeps one schema from reading data of another one. Raises UndecidedError, and RegistryError."""
+    """Return the differences that keep one schema from reading data of another. Raises UndecidedError and
+    RegistryError.
+    """
     effort.begin_pair()
     new, old = reader.schema, writer.schema
     if new.kind != old.kind:
@@ -101,5 +103,5 @@ def problems(reader: ParsedSchema, writer: ParsedSchema, effort: Effort) -> list
 
 
 def ordered(schemas: Iterable[Schema]) -> Resolved:
-    """Return the schemas, each once, in their order."""
+    """Return the schemas in their order, without duplicates."""
     return list(dict.fromkeys(schemas))

@@ -1,4 +1,4 @@
-"""The HTTP face of the registry: routes a request to its endpoint, and gives its errors Confluent's form."""
+"""The HTTP server of the registry: routes a request to its endpoint, and gives errors Confluent's form."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class SchemaRegistryServer(HttpServer):
         self._service = service
 
     def close(self) -> None:
-        """Stop listening, close all connections, and give up what is being decided."""
+        """Stop listening, close all connections, and abandon the running decision."""
         super().close()
         self._service.stop()
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
-        """Serve one request. Raises ControlError if it is none of this API; other errors are responses."""
+        """Serve one request. Raises ControlError if it is not part of this API; other errors become responses."""
         self.check_origin(request)
         path, _, query = request.target.partition("?")
         endpoint, named = _find(request.method, path)

@@ -1,8 +1,8 @@
 """The registry in the emulator's loop: decide, write the records to `_schemas`, apply them once they are replicated.
 
-The topic is the truth. Where the state may differ from it, because a client produced to the topic, an append failed, or
-another leader has fewer records, it is read again before the next request: in slices, since clients decide how long the
-topic is.
+The topic is the truth. It is read again before the next request whenever the state may differ from it: a client
+produced to the topic, an append failed, or another leader has fewer records. Reading runs in slices, since clients
+control the length of the topic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CONFIGS: Final = {"cleanup.policy": "compact"}
 
 
 class _Position(NamedTuple):
-    """How much of which log has been applied."""
+    """The log, and how much of it has been applied."""
 
     log: PartitionLog
     leader_epoch: int
@@ -58,7 +58,7 @@ class RegistryService:
         self._deciding = asyncio.Lock()
         self._reading = asyncio.Lock()
         self._is_relied_on = False
-        """Whether a decision relies on the state, which must not change meanwhile."""
+        """Whether a decision is running, so that the state must not change."""
 
     async def start(self) -> None:
         """Create the topic if it does not exist, and read it."""
@@ -70,11 +70,13 @@ class RegistryService:
             logger.warning("the schema registry reads its topic at the first request: %s", error)
 
     def stop(self) -> None:
-        """Give up the decision that a thread makes, for which a process would wait, and what is being read."""
+        """Abandon the decision that runs in a thread, for which the process would otherwise wait, and the read in
+        progress.
+        """
         self._stops.set()
 
     def check_access(self, host: str, operation: AclOperation) -> None:
-        """Raise RegistryError if the ACLs forbid a client without a login this operation on the topic."""
+        """Raise RegistryError if the ACLs deny this operation on the topic to a client without a login."""
         authorizer = self._cluster.authorizer
         if authorizer is None or authorizer.is_allowed(ANONYMOUS, host, operation, ResourceType.TOPIC, SCHEMAS_TOPIC):
             return
@@ -85,16 +87,16 @@ class RegistryService:
         )
 
     async def state(self) -> RegistryState:
-        """Return the present state, to be read at once. Raises RegistryError if the topic is out of reach."""
+        """Return the present state; use it before the next await. Raises RegistryError if the topic is out of reach."""
         async with self._reading:
             if not self._is_relied_on:
                 await self._read_all()
         return self._state
 
     async def change(self, decide: Callable[[RegistryState], Decision]) -> object:
-        """Decide in a thread, since schemas may be large; write what was decided, and return the response's body.
+        """Decide in a thread, since schemas may be large; write the decision, and return the response's body.
 
-        One at a time, so that no two register the same version. Raises RegistryError.
+        One decision at a time, so that no two requests register the same version. Raises RegistryError.
         """
         async with self._deciding:
             for _ in range(_MAX_DECISIONS):
@@ -119,7 +121,7 @@ class RegistryService:
                 STORE_FAILED, f"{SCHEMAS_TOPIC} lacks replicas; nothing was changed: send it again later"
             )
         key, value = record.encoded()
-        self._position = None  # until it is known that the record is there
+        self._position = None  # until the record is known to be there
         error = log.append_own(key, value, now_ms=self._cluster.clock.now_ms())
         position = _position_of(log)
         if error is NO_ERROR and not log.is_replicated:
@@ -148,7 +150,7 @@ class RegistryService:
             await self._read_all()
 
     async def _read_all(self) -> None:
-        """Apply the records that have been added; all of them, if the log is not the one that was applied."""
+        """Apply the new records; all records, if the log is not the one applied so far."""
         for _ in range(_MAX_DECISIONS):
             log = self._partition().log
             if self._is_current(log):
@@ -175,7 +177,7 @@ class RegistryService:
             last = end.end_offset - 1
             for batch in end.log.batches(at.end_offset):
                 await self._read_batch(batch, at.end_offset, ignored)
-                if pace.is_over:  # others have their turn, and the batches that follow may change
+                if pace.is_over:  # let other tasks run; the batches that follow may change meanwhile
                     last = parse_header(batch).last_offset
                     break
             at = self._position = end._replace(end_offset=last + 1)
@@ -203,7 +205,7 @@ class RegistryService:
 
 
 class _Ignored:
-    """The records that are not the registry's, of which there may be any number: one line of the log is for all."""
+    """The records that are not the registry's: any number of them is reported in one log line."""
 
     def __init__(self) -> None:
         self._count = 0

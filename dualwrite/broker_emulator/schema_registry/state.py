@@ -1,4 +1,4 @@
-"""What the registry knows, built from its records: subjects with their versions, levels of compatibility, and modes."""
+"""The registry's state, built from its records: subjects with their versions, levels of compatibility, and modes."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ class RegistryState:
     """Changed by `apply` alone."""
 
     stops: threading.Event = field(default_factory=threading.Event, compare=False)
-    """Set when the registry stops: a decision that takes long is given up then."""
+    """Set when the registry stops, to abandon a long decision."""
     subjects: dict[str, dict[int, Version]] = field(default_factory=dict)
     levels: dict[str | None, str] = field(default_factory=dict)
-    """By subject; None: where a subject has none."""
+    """By subject; None is the default of subjects without their own."""
     modes: dict[str | None, str] = field(default_factory=dict)
     schemas: dict[int, Schema] = field(default_factory=dict)
     ids: dict[Schema, int] = field(default_factory=dict)
     guids: dict[str, int] = field(default_factory=dict)
     highest_id: int = 0
     text_length: int = 0
-    """Of all versions together."""
+    """Total length of all versions."""
     version_count: int = 0
     _uses: Counter[int] = field(default_factory=Counter)
-    """How many versions have an id."""
+    """Number of versions per id."""
 
     def apply(self, record: RegistryRecord) -> None:
-        """Take over a change. Raises ValueError, KeyError or TypeError for a record that is none."""
+        """Apply a change. Raises ValueError, KeyError or TypeError for an invalid record."""
         key, value = record
         subject = key["subject"]
         if subject is not None and not isinstance(subject, str):
@@ -75,19 +75,19 @@ class RegistryState:
                 _set(self.levels, subject, value and _one_of(value["compatibilityLevel"], LEVELS))
             case records.MODE:
                 _set(self.modes, subject, value and _one_of(value["mode"], MODES))
-            case _:  # Confluent's registry writes NOOP, and others of later releases
+            case _:  # NOOP, which Confluent's registry writes, and kinds of later releases
                 return
 
     def level(self, subject: str) -> str:
-        """Return the level that holds for a subject."""
+        """Return the level in force for a subject."""
         return self.levels.get(subject) or self.levels.get(None, BACKWARD)
 
     def mode(self, subject: str) -> str:
-        """Return the mode that holds for a subject."""
+        """Return the mode in force for a subject."""
         return self.modes.get(subject) or self.modes.get(None, READWRITE)
 
     def versions(self, subject: str, *, deleted: bool = False) -> list[Version]:
-        """Return the versions of a subject in order, without deleted ones unless they are asked for too."""
+        """Return the versions of a subject in order, with deleted ones only on request."""
         known = self.subjects.get(subject, {})
         return [known[number] for number in sorted(known) if deleted or not known[number].is_deleted]
 
