@@ -1,4 +1,4 @@
-"""The emulator as a process of its own: its command line, and what such a process tunes before it starts.
+"""The emulator as a process of its own: its command line, and the tuning of such a process before it starts.
 
-Imports the emulator; nothing imports this but the two commands. Open first: `command_line.py`.
+Imports the emulator; only the two commands import this. Open first: `command_line.py`.
 """

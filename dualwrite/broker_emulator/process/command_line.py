@@ -1,9 +1,9 @@
 """`dualwrite broker`, or `python -m dualwrite.broker_emulator`: a cluster in a process of its own.
 
-Once it serves, it prints the bootstrap address alone on the first line, and on the next ones, with --control, the URL
-of the control endpoints and, with --schema-registry, that of the registry. It logs to standard error, and stops at
-SIGINT or SIGTERM, and with --stop-with-stdin at the end of standard input, with exit status 0. If it cannot start, it
-prints one line to standard error; the exit status is then 1 for the data directory, 2 for everything else.
+Once it serves, it prints the bootstrap address alone on the first line. The next lines have the URL of the control
+endpoints (with --control) and of the schema registry (with --schema-registry). It logs to standard error. It stops with
+exit status 0 at SIGINT or SIGTERM, and with --stop-with-stdin also at the end of standard input. If it cannot start, it
+prints one line to standard error and exits with status 1 for an unusable data directory, with 2 for everything else.
 
 It reports its state to the service manager that started it, if that asks for notifications (sd_notify(3)).
 """
@@ -47,13 +47,13 @@ _CLOCKS: Mapping[str, Callable[[], Clock]] = {
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m dualwrite.broker_emulator") -> int:
-    """Serve until SIGINT or SIGTERM, or the end of standard input. `prog`: the name of the command in messages.
+    """Serve until SIGINT or SIGTERM, or the end of standard input. `prog` is the name of the command in messages.
 
     Raises SystemExit with status 2 for arguments that make no sense.
     """
     try:
         ended: int = command.main(arguments, prog, standalone_mode=False)
-    except click.UsageError as error:  # in one line, without the usage, which --help shows
+    except click.UsageError as error:  # one line, without the usage that --help shows
         print(f"{prog}: {error.format_message()}", file=sys.stderr)
         raise SystemExit(2) from None
     except click.ClickException as error:
@@ -87,7 +87,7 @@ def _serve(options: Mapping[str, Any]) -> None:
 
 
 def _await_end_of_input(stopped: threading.Event) -> None:
-    """Read standard input until whoever started this process closes it, or ends in whatever way."""
+    """Read standard input until the parent process closes it or ends."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     stopped.set()
@@ -130,7 +130,7 @@ def _print_addresses(emulator: Emulator, listen: tuple[str, int] | None) -> None
 
 
 def _warn_if_unroutable(host: str, advertised: str) -> None:
-    """Log a warning if clients get an address that means something only on this machine."""
+    """Log a warning if clients get an address that is only valid on this machine."""
     if host.strip("[]") in UNROUTABLE and advertised.startswith(f"{host}:"):
         logger.warning(
             "the advertised address %s leads clients to their own machine: set one that reaches this machine with "
@@ -140,7 +140,7 @@ def _warn_if_unroutable(host: str, advertised: str) -> None:
 
 
 def notify(state: str) -> None:
-    """Send `state` to the service manager, if there is one. If it cannot be reached, serve all the same."""
+    """Send `state` to the service manager, if there is one. Keep serving if it cannot be reached."""
     address = os.environ.get(_SERVICE_MANAGER)
     if not address:
         return
@@ -215,7 +215,7 @@ def _users(path: str) -> Mapping[str, str]:
 
 
 def _settings(text: str) -> Mapping[str, str]:
-    """Return the settings of one --config."""
+    """Return the setting of one --config, or the settings of its file."""
     name, equals, value = text.partition("=")
     if equals:
         return {name: value}

@@ -1,4 +1,4 @@
-"""Tuning of a process that is nothing but a broker: fast imports, and as many file descriptors as possible."""
+"""Tuning of a process that only runs a broker: fast imports, and as many file descriptors as possible."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def start_lean() -> None:
 
 
 def _load_only_the_checksum() -> None:
-    """Load crc32c without the rest of its package: a command line, and `importlib.metadata` with all of `email` to
-    read its own version. Together they take a tenth of the broker's start-up time.
+    """Load crc32c without the rest of its package: a command line, and `importlib.metadata` with all of `email`, which
+    it imports to read its own version. Together they take a tenth of the broker's start-up time.
     """
     spec = find_spec("crc32c")
     if spec is None or "crc32c" in sys.modules:
@@ -44,11 +44,11 @@ def _load_only_the_checksum() -> None:
 
 
 def settle_memory() -> None:
-    """Exempt everything that exists now from garbage collection; call once the broker has started.
+    """Exempt all present objects from garbage collection; call once the broker has started.
 
-    The modules, message schemas and recovered logs stay as long as the process, and looking at them again and again
-    for garbage would stop the broker for 50 ms and more each time. What comes later is exempt too, as soon as it is so
-    much that looking at all of it takes long.
+    The modules, message schemas and recovered logs live as long as the process, and scanning them for garbage again and
+    again would stop the broker for 50 ms and more each time. Later objects are exempt too, once there are so many that
+    scanning them takes long.
     """
     gc.collect()
     gc.freeze()
@@ -56,16 +56,17 @@ def settle_memory() -> None:
 
 
 class _LongCollections:
-    """Exempts what has survived a long collection from the following ones.
+    """Exempts the objects that survived a long collection from later collections.
 
-    It is still freed when the last reference to it goes; only a cycle that becomes garbage afterwards is never found.
+    Such an object is still freed when the last reference to it goes; only a cycle that becomes garbage later is never
+    found.
     """
 
     def __init__(self) -> None:
         self._began_s = 0.0
 
     def watch(self, phase: str, details: Mapping[str, int]) -> None:
-        """Be called by the collector before and after each collection."""
+        """Measure a collection; the collector calls this before and after each one."""
         if details["generation"] < _OLDEST_GENERATION:
             return
         if phase == "start":
