@@ -16,13 +16,13 @@ class Subscriber(NamedTuple):
     member_id: str
     topic_ids: frozenset[UUID]
     target: Assignment
-    """Its partitions so far."""
+    """The partitions that it has now."""
 
 
 def assign_simply(members: Sequence[Subscriber], partitions: Assignment) -> dict[str, Assignment]:
-    """Assign every partition to as few members as give every member one, evenly and with few moves.
+    """Assign every partition to as few members as possible so that each member has one, evenly and with few moves.
 
-    Members with the same subscription share its topics among them, whatever other members subscribe to.
+    Members with the same subscription share its topics among them, independently of members with other subscriptions.
     """
     targets: dict[str, Assignment] = {}
     by_subscription: dict[frozenset[UUID], list[Subscriber]] = {}
@@ -49,7 +49,7 @@ def _keep(
     owners: int,
     targets: Mapping[str, set[TopicIdPartition]],
 ) -> None:
-    """Let members keep what they have, up to their part and up to `owners` of each partition."""
+    """Let members keep their partitions, up to their fair part and up to `owners` members per partition."""
     part, more = divmod(owners * len(partitions), len(members))
     free = dict.fromkeys(partitions, owners)
     for member in members:
@@ -62,7 +62,7 @@ def _keep(
 
 
 def _fill(partitions: Sequence[TopicIdPartition], owners: int, targets: Mapping[str, set[TopicIdPartition]]) -> None:
-    """Give what is left to the members that have least."""
+    """Give the remaining partitions to the members with the fewest."""
     for name in partitions:
         missing = owners - sum(name in target for target in targets.values())
         others = [target for target in targets.values() if name not in target]

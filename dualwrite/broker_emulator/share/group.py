@@ -17,7 +17,7 @@ ASSIGNOR = "simple"
 
 
 class StateTopic(NamedTuple):
-    """The partitions of a topic whose share state the group coordinator keeps account of."""
+    """The partitions of a topic whose share state the group coordinator tracks."""
 
     name: str
     partitions: frozenset[int]
@@ -34,18 +34,18 @@ class ShareMember:
     subscribed_topics: frozenset[str] = frozenset()
     member_epoch: int = 0
     previous_epoch: int = 0
-    """A member that sends this epoch may have missed the response with the newer one."""
+    """A member that sends this epoch may have missed the response with the newer epoch."""
     assigned: Assignment = NOTHING
     session_deadline_ms: int | None = None
 
     @property
     def metadata(self) -> tuple[object, ...]:
-        """What its metadata record holds."""
+        """The content of its metadata record."""
         return self.rack_id, self.client_id, self.client_host, self.subscribed_topics
 
     @property
     def current(self) -> tuple[object, ...]:
-        """What its current assignment record holds."""
+        """The content of its current assignment record."""
         return self.member_epoch, self.previous_epoch, self.assigned
 
 
@@ -57,13 +57,13 @@ class ShareGroup:
     group_epoch: int = FIRST_EPOCH
     metadata_hash: int = 0
     topics_version: int = -1
-    """The version of the cluster's topics at which the hash was computed; -1 if another coordinator did."""
+    """The version of the cluster's topics at which the hash was computed; -1 if another coordinator computed it."""
     members: Mapping[str, ShareMember] = field(default_factory=dict)
     targets: Mapping[str, Assignment] = field(default_factory=dict)
     assignment_epoch: int = FIRST_EPOCH
     assignment_timestamp_ms: int = 0
     initializing: Mapping[UUID, StateTopic] = field(default_factory=dict)
-    """The partitions whose state is being initialized: nothing is known about the end of it."""
+    """The partitions whose state is being initialized: it is not known yet whether they have state."""
     initialized: Mapping[UUID, StateTopic] = field(default_factory=dict)
     """The partitions that have state; only these are assigned."""
     deleting: Mapping[UUID, str] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class ShareGroup:
         return self.targets.get(member_id, NOTHING)
 
     def known_member(self, member_id: str) -> ShareMember:
-        """Return a member. Raises RefusedError (25) if there is none with the id."""
+        """Return a member. Raises RefusedError (25) if the id is unknown."""
         member = self.members.get(member_id)
         if member is None:
             message = f"Member {member_id} is not a member of group {self.group_id}."
@@ -107,7 +107,7 @@ class ShareGroup:
         return replace(self, members={**self.members, member.member_id: member})
 
     def with_initializing(self, initializing: Mapping[UUID, StateTopic]) -> ShareGroup:
-        """Return the group with the partitions whose state is being initialized; what is, is not deleted any more."""
+        """Return the group with these partitions as initializing. Their topics are no longer being deleted."""
         deleting = {topic_id: name for topic_id, name in self.deleting.items() if topic_id not in initializing}
         return replace(self, initializing=initializing, deleting=deleting)
 

@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets` that hold a share group, in Kafka's own format, and which a change writes.
+"""The records of `__consumer_offsets` that hold a share group, in Kafka's own format, and the records of a change.
 
 | key version | record of | key |
 |---|---|---|
@@ -9,7 +9,7 @@
 | 14 | a member's epoch and partitions | group, member |
 | 15 | the topics whose share state is being initialized, initialized, or being deleted | group |
 
-All values are of version 0 and flexible.
+All values are flexible, of version 0.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _STABLE = 0
 """The only state of a member."""
 
 KeyValue = tuple[bytes, bytes | None]
-"""A record; None as the value is a tombstone."""
+"""A record. A value of None is a tombstone."""
 
 
 class ShareRecordKey(NamedTuple):
-    """The key of a record: its kind, and what it describes."""
+    """The key of a record: its kind, and the group and member that it describes."""
 
     kind: int
     group_id: str
     member_id: str = ""
-    """For kinds that have one."""
+    """Only for the kinds with a member."""
 
     def encode(self) -> bytes:
         head = fields.int16(self.kind) + fields.key_string(self.group_id)
@@ -217,7 +217,7 @@ _APPLY: Mapping[int, Callable[[ShareGroup, str, FlexibleReader], ShareGroup]] = 
 
 
 def apply(group: ShareGroup | None, key: ShareRecordKey, value: bytes | None) -> ShareGroup | None:
-    """Apply one record to a group; None if the group does not exist (any more)."""
+    """Apply one record to a group; return None if the group does not exist."""
     if value is None:
         return None if group is None or key.kind == GROUP else _without(group, key)
     reader = FlexibleReader(value)
@@ -228,7 +228,7 @@ def apply(group: ShareGroup | None, key: ShareRecordKey, value: bytes | None) ->
 
 
 def replay_record(groups: dict[str, ShareGroup], header: BatchHeader, record: Record) -> bool:
-    """Apply one record of `__consumer_offsets` to the groups; return whether it is one of a share group."""
+    """Apply one record of `__consumer_offsets` to the groups; return whether it belongs to a share group."""
     key = None if header.is_control or record.key is None else decode_share_group_key(record.key)
     if key is None:
         return False
@@ -241,7 +241,7 @@ def replay_record(groups: dict[str, ShareGroup], header: BatchHeader, record: Re
 
 
 def _without(group: ShareGroup, key: ShareRecordKey) -> ShareGroup:
-    """Apply a tombstone; a member's come one by one, so some of its parts may be gone already."""
+    """Apply a tombstone. The tombstones of a member come one by one, so some of its parts may be gone already."""
     if key.kind == MEMBER:
         return replace(group, members={other: of for other, of in group.members.items() if other != key.member_id})
     if key.kind == TARGET:
@@ -253,11 +253,11 @@ def _without(group: ShareGroup, key: ShareRecordKey) -> ShareGroup:
     return group
 
 
-# --- which records to write for a change ------------------------------------------------------------------------------
+# --- the records of a change -----------------------------------------------------------------------------------------
 
 
 def records_between(before: ShareGroup | None, after: ShareGroup | None) -> list[KeyValue]:
-    """Return the records that turn the group `before` into `after`; None: there is no group."""
+    """Return the records that turn the group `before` into `after`; None means no group."""
     if after is None:
         return [] if before is None else list(_tombstones(before))
     return list(_changes(before or ShareGroup(group_id=after.group_id), after))

@@ -44,17 +44,17 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Decide: TypeAlias = Callable[[], tuple[ShareGroup, T]]
-"""Returns a group as it is to be, and the rest of a decision. It may run in a thread."""
+"""Returns the new group, and the other result of the decision. It may run in a thread."""
 
 _RETRY_MS = 500
-"""Delay before sessions that timed out are looked at again, after their records could not be appended."""
+"""Delay before a retry when the records of timed-out sessions could not be appended."""
 
 _MANY = 1000
-"""Topics and partitions of a group, for a decision that a thread makes."""
+"""The number of topics and partitions of a group beyond which a decision runs in a thread."""
 
 
 class Shard(Protocol):
-    """The shard to which the groups belong (`groups.shard.GroupShard`), as far as share groups need it."""
+    """The shard that the groups belong to (`groups.shard.GroupShard`), as far as share groups need it."""
 
     is_open: bool
 
@@ -63,10 +63,10 @@ class Shard(Protocol):
         """Whether everything appended so far is replicated."""
 
     async def replicated(self) -> ErrorCode:
-        """Wait until everything appended so far is replicated; return the client's error."""
+        """Wait until everything appended so far is replicated; return the error for the client."""
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, ErrorCode]:
-        """Append one batch; return its first offset, and the client's error."""
+        """Append one batch; return its first offset, and the error for the client."""
 
     def has_other_group(self, group_id: str) -> bool:
         """Return whether there is a group of another type with this id."""
@@ -76,7 +76,7 @@ class Shard(Protocol):
 
 
 class AlteredOffset(NamedTuple):
-    """A partition whose start offset is to be altered."""
+    """A partition, and its new start offset."""
 
     topic: Topic
     partition: int
@@ -99,11 +99,11 @@ class ShareGroups:
     # loading
 
     def replay(self, header: BatchHeader, record: Record) -> bool:
-        """Apply one record of the log; return whether it is one of a share group."""
+        """Apply one record of the log; return whether it belongs to a share group."""
         return replay_record(self.groups, header, record)
 
     def loaded(self) -> None:
-        """Start sessions and finish what another coordinator began, when all records are applied."""
+        """Start sessions, and finish the work of an earlier coordinator, once all records are applied."""
         for group in list(self.groups.values()):
             self._keep(membership.after_load(group, self.context(group.group_id)))
             self._begin_initializing(group.group_id)
@@ -117,7 +117,7 @@ class ShareGroups:
     # members
 
     def context(self, group_id: str) -> ShareContext:
-        """Return the facts that decisions about a group depend on now."""
+        """Return the present facts for decisions about a group."""
         return ShareContext(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
 
     async def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:
@@ -140,9 +140,9 @@ class ShareGroups:
         return response
 
     async def _decided(self, group_id: str, prepare: Callable[[], Decide[T]], *, is_long: bool) -> T:
-        """Store a decision, and return the rest of it. A long one is made in a thread, again if the group changed.
+        """Store a decision, and return its other result. A long decision runs in a thread, again if the group changed.
 
-        `prepare` gathers what the decision depends on, in the loop, and may raise RefusedError.
+        `prepare` runs in the loop, gathers the facts that the decision depends on, and may raise RefusedError.
         """
         for _ in range(ATTEMPTS if is_long else 0):
             decide, before = prepare(), self.groups.get(group_id)
@@ -157,7 +157,7 @@ class ShareGroups:
         return answer
 
     async def _changed(self, group_id: str, change: Callable[[ShareGroup], ShareGroup], named: int) -> None:
-        """Store what `change` makes of a group; it names so many topics."""
+        """Store a group as `change` returns it. `named` is the number of topics that it names."""
 
         def prepare() -> Decide[None]:
             group = self._open_group(group_id)
@@ -166,7 +166,7 @@ class ShareGroups:
         await self._decided(group_id, prepare, is_long=self._has_many(group_id, named))
 
     def _has_many(self, group_id: str, named: int) -> bool:
-        """Return whether a group's topics with state, which are one record, and those that are named are many."""
+        """Return whether the topics named and the group's topics with state, which are one record, are many."""
         group = self.groups.get(group_id)
         known = () if group is None else (group.initializing, group.initialized, group.deleting)
         return named + sum(map(len, known)) > _MANY
@@ -193,7 +193,7 @@ class ShareGroups:
     # the state of partitions
 
     def _begin_initializing(self, group_id: str) -> None:
-        """Initialize the state of subscribed partitions in the background, once at a time."""
+        """Initialize the state of subscribed partitions in the background, in one task per group."""
         group = self.groups.get(group_id)
         if group is not None and group.initializing and group_id not in self._initializing:
             self._initializing.add(group_id)
@@ -209,7 +209,7 @@ class ShareGroups:
                     await pace.keep()
                     if self._altering[group_id]:
                         return  # AlterShareGroupOffsets initializes with other offsets, and then begins this again
-                    if topic_id in self._open_group(group_id).initializing:  # else it is deleted already
+                    if topic_id in self._open_group(group_id).initializing:  # else it has been deleted
                         key = StateKey(group_id, topic_id, index)
                         await self._cluster.share_states.initialize(key, group.group_epoch, NO_OFFSET)
                 done[topic_id] = topic
@@ -256,7 +256,7 @@ class ShareGroups:
         for topic, indexes in offsets.items():
             for index, start_offset in indexes.items():
                 await pace.keep()
-                if topic.topic_id in self._open_group(group_id).initializing:  # else it is deleted already
+                if topic.topic_id in self._open_group(group_id).initializing:  # else it has been deleted
                     key = StateKey(group_id, topic.topic_id, index)
                     await self._state(self._cluster.share_states.initialize(key, group_epoch, start_offset))
 
@@ -266,9 +266,9 @@ class ShareGroups:
         await self._delete_state(group_id, {topic.topic_id for topic in topics}, of_empty_group=True)
 
     async def _delete_state(self, group_id: str, topic_ids: Collection[UUID], *, of_empty_group: bool) -> None:
-        """Delete the state of a group in some topics, as far as there is any; they are marked in the group meanwhile.
+        """Delete a group's state in those of these topics that have any, marking them as deleting meanwhile.
 
-        A mark that is there already may be of a coordinator that has died, so the state is deleted once more.
+        State that is marked already is deleted again: the mark may be of a coordinator that has died.
         """
         group = self.known(group_id)
         if {**group.initializing, **group.initialized, **group.deleting}.keys().isdisjoint(topic_ids):
@@ -287,7 +287,7 @@ class ShareGroups:
         for topic_id, topic in having.items():
             for index in sorted(topic.partitions):
                 await pace.keep()
-                if topic_id in self._open_group(group_id).deleting:  # else somebody has it initialized again
+                if topic_id in self._open_group(group_id).deleting:  # else it is being initialized again
                     await self._state(self._cluster.share_states.delete(StateKey(group_id, topic_id, index)))
         await self._changed(group_id, lambda now: replace(now, deleting=_except(now.deleting, having)), len(having))
 
@@ -305,7 +305,7 @@ class ShareGroups:
             topics = {**group.initialized, **group.initializing, **group.deleting}
             await self._delete_state(group_id, topics, of_empty_group=True)
             group = self._open_group(group_id)
-            _check_empty(group)  # someone may have joined meanwhile
+            _check_empty(group)  # a member may have joined meanwhile
             check_group_step(group_id, group.state, ShareGroupState.DEAD)
             await self._store(group, None)
         except RefusedError as refused:
@@ -345,7 +345,7 @@ class ShareGroups:
         due_ms = group.next_deadline_ms
         armed = self._timers.get(group.group_id)
         if due_ms is None or (armed is not None and armed[0] <= due_ms):
-            return  # a timer that fires early finds nothing due and is set again
+            return  # an early timer finds nothing due and is set again
         self._arm(group.group_id, due_ms)
 
     def _arm(self, group_id: str, due_ms: int) -> None:
@@ -371,7 +371,7 @@ class ShareGroups:
     async def _store(
         self, before: ShareGroup | None, after: ShareGroup | None, records: Sequence[KeyValue] | None = None
     ) -> None:
-        """Store a change; `records` are those between the two, if they are known."""
+        """Store a change. `records`, if given, are the records that turn `before` into `after`."""
         error = self._append(before, after, records)
         if error is ErrorCode.none and not self._shard.is_replicated:
             error = await self._shard.replicated()
@@ -413,9 +413,9 @@ def _with_records(before: ShareGroup | None, decide: Decide[T]) -> tuple[tuple[S
 def _with_marks(
     group: ShareGroup, topic_ids: Iterable[UUID], counts: Mapping[UUID, int]
 ) -> tuple[ShareGroup, Mapping[UUID, StateTopic]]:
-    """Return the group with those of the topics marked that have state, and their partitions.
+    """Return the group with the topics that have state marked as deleting, and the partitions of these topics.
 
-    `counts` has how many partitions each topic has that there is.
+    `counts` has the number of partitions of each existing topic.
     """
     found = {topic_id: _topic_with_state(group, topic_id, counts.get(topic_id, 0)) for topic_id in topic_ids}
     having = {topic_id: topic for topic_id, topic in found.items() if topic is not None}
@@ -429,7 +429,7 @@ def _with_marks(
 
 
 def _topic_with_state(group: ShareGroup, topic_id: UUID, count: int) -> StateTopic | None:
-    """Return the partitions of a topic that have state, or may have some; None if there are none."""
+    """Return the partitions of a topic that have state or may have it; None if there are none."""
     of = [known[topic_id] for known in (group.initialized, group.initializing) if topic_id in known]
     partitions = frozenset().union(*(topic.partitions for topic in of))
     if topic_id in group.deleting:

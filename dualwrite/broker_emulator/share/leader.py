@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class ShareLeader:
-    """Finds the share-partitions that groups have of the partitions that the node leads."""
+    """Finds the share-partitions of the partitions that this node leads."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self.sessions = ShareSessions()
         self._cluster = cluster
         self._led: dict[StateKey, LedPartition] = {}
         self._groups_of: dict[SessionPartition, set[str]] = {}
-        """The groups that have a share-partition of a partition here."""
+        """The groups with a share-partition of a partition."""
         self._waiting: list[_Waiting] = []
 
     def share_partition(self, key: StateKey, partition: Partition) -> LedPartition:
-        """Return a share-partition; its state is read at the first use. Raises LeaderError."""
+        """Return a share-partition; its state is read at first use. Raises LeaderError."""
         led = self._led.get(key)
         if led is None:
             led = self._led[key] = LedPartition(self._cluster, key, partition, partial(self._available, key))
@@ -38,7 +38,7 @@ class ShareLeader:
         return led
 
     def forget(self, key: StateKey) -> None:
-        """Forget a share-partition, because its state was changed by others; it is read again at the next use."""
+        """Forget a share-partition whose state another node changed; it is read again at the next use."""
         led = self._led.pop(key, None)
         if led is not None:
             led.close()
@@ -48,7 +48,7 @@ class ShareLeader:
                 del self._groups_of[_name(key)]
 
     def resign(self, partition: Partition) -> None:
-        """Forget the share-partitions of a partition that the node does not lead any more."""
+        """Forget the share-partitions of a partition that the node no longer leads."""
         name = SessionPartition(partition.topic.topic_id, partition.index)
         for group_id in list(self._groups_of.get(name, ())):
             key = StateKey(group_id, *name)
@@ -61,7 +61,7 @@ class ShareLeader:
             led.close()
 
     async def release(self, session: ShareSession) -> None:
-        """Take all records from the member whose session ends."""
+        """Take all records from a member whose session ends."""
         group_id, member_id = session.key
         pace = Pace()
         for name in list(session.partitions):
@@ -74,10 +74,10 @@ class ShareLeader:
                     self.forget(StateKey(group_id, *name))
 
     async def disconnected(self, connection: object) -> None:
-        """End the session of a connection that has ended, and deliver the records of its member to others at once.
+        """End the session of a closed connection, and deliver its member's records to others at once.
 
-        A group that is left without sessions is forgotten, as in Kafka: where nothing was acknowledged yet,
-        share.auto.offset.reset applies again.
+        A group without sessions is forgotten, as in Kafka: share.auto.offset.reset applies again to share-partitions
+        without acknowledgements.
         """
         session = self.sessions.forget_connection(connection)
         if session is None:
@@ -104,7 +104,7 @@ class ShareLeader:
 
     @contextmanager
     def waiting(self, session: ShareSession) -> Iterator[asyncio.Event]:
-        """Return an event that is set when a log of the session advances, or records of it are released."""
+        """Return an event that is set when a log of the session advances, or records of the session are released."""
         waiting = _Waiting(session.key.group_id, session.partitions, asyncio.Event())
         self._waiting.append(waiting)
         try:

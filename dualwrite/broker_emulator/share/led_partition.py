@@ -48,7 +48,7 @@ _ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.fenced_state_epoch: ErrorCode.not_leader_or_follower,
     ErrorCode.fenced_leader_epoch: ErrorCode.not_leader_or_follower,
 }
-"""What a member gets where the state could not be read or written; otherwise it is -1, as in Kafka."""
+"""The errors that a member gets if the state could not be read or written; -1 for all others, as in Kafka."""
 
 
 class LeaderError(Exception):
@@ -60,7 +60,7 @@ class LeaderError(Exception):
 
 
 class Fetched(NamedTuple):
-    """What a member gets of a partition."""
+    """The records of a partition that a member gets."""
 
     records: bytes
     acquired: list[Acquired]
@@ -93,7 +93,7 @@ class LedPartition:
         return settings_of(self._cluster, self._key.group_id)
 
     def _first_offset(self, state: ShareState) -> int:
-        """Return where delivery starts if nothing was delivered yet: share.auto.offset.reset."""
+        """Return the first offset to deliver if nothing was delivered yet: share.auto.offset.reset."""
         log = self._partition.log
         if state.start_offset != NO_OFFSET:
             return log.log_start_offset
@@ -113,7 +113,7 @@ class LedPartition:
         return self._cluster.group_config(self._key.group_id)[name]
 
     def close(self) -> None:
-        """Forget who has which records."""
+        """Forget the owners of the records in flight."""
         if self.is_open:
             self._partition.log.on_advance.remove(self._on_available)
         self.is_open = False
@@ -131,7 +131,7 @@ class LedPartition:
 
     @property
     def _has_nothing_new(self) -> bool:
-        """Whether there is neither anything to read nor anything gone: quick to say, where many partitions are idle."""
+        """Whether there are neither new nor deleted records: a quick check, as many partitions are idle."""
         log, share = self._partition.log, self._share
         return share.start_offset >= log.log_start_offset and share.next_fetch_offset >= log.high_watermark
 
@@ -173,7 +173,7 @@ class LedPartition:
     async def _hide(
         self, member_id: str, hidden: Sequence[tuple[int, int]], acquired: list[Acquired], settings: ShareSettings
     ) -> list[Acquired]:
-        """Archive records of aborted transactions, which the member does not get; return what is left."""
+        """Archive records of aborted transactions, which the member does not get; return the other records."""
         gaps, left = [], list(acquired)
         for first, last in hidden:
             for row in acquired:
@@ -224,10 +224,10 @@ class LedPartition:
     # time
 
     def _arm(self) -> None:
-        """Set a timer for the next acquisition lock that times out."""
+        """Set a timer for the next acquisition lock to time out."""
         due_ms = self._share.next_deadline_ms
         if due_ms is None or not self.is_open or (self._timer is not None and self._timer[0] <= due_ms):
-            return  # a timer that fires early finds nothing due and is set again
+            return  # an early timer finds nothing due and is set again
         self._arm_at(due_ms)
 
     def _arm_at(self, due_ms: int) -> None:
@@ -260,7 +260,7 @@ def settings_of(cluster: ClusterView, group_id: str) -> ShareSettings:
 
 
 def aborted_ranges(records: bytes, aborted: Sequence[AbortedTransaction]) -> list[tuple[int, int]]:
-    """Return the offsets of the batches of aborted transactions, given the list that comes with the records."""
+    """Return the offsets of the batches of aborted transactions, from the list that comes with the records."""
     waiting = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
     open_ids: set[int] = set()
     found = []
@@ -277,7 +277,7 @@ def aborted_ranges(records: bytes, aborted: Sequence[AbortedTransaction]) -> lis
 
 
 def _outside(row: Acquired, first: int, last: int) -> list[Acquired]:
-    """Return the parts of acquired records that are not between two offsets."""
+    """Return the parts of acquired records that lie outside two offsets."""
     parts = []
     if row.first_offset < first:
         parts.append(row._replace(last_offset=min(row.last_offset, first - 1)))

@@ -1,4 +1,4 @@
-"""Decisions about the members of a share group: they join, stay, leave, or are too late. Pure."""
+"""Decisions about the members of a share group: they join, stay, leave, or time out. Pure."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ class ShareHeartbeat(NamedTuple):
 
 
 class ShareHeartbeatResponse(NamedTuple):
-    """What the member is told."""
+    """The response to a heartbeat."""
 
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int = 0
     assignment: Assignment | None = None
-    """None if it is not told."""
+    """None if the response has no assignment."""
 
 
 class HeartbeatOutcome(NamedTuple):
@@ -124,7 +124,7 @@ def _updated(member: ShareMember, request: ShareHeartbeat, context: ShareContext
 
 
 def _refreshed(group: ShareGroup, context: ShareContext, *, bumps: bool) -> ShareGroup:
-    """Bump the group epoch, if asked for or because subscribed topics changed."""
+    """Bump the group epoch if requested, or if subscribed topics changed."""
     topics = context.topics
     if not bumps and group.topics_version == topics.version:
         return group
@@ -134,7 +134,7 @@ def _refreshed(group: ShareGroup, context: ShareContext, *, bumps: bool) -> Shar
 
 
 def _waits_for_partitions(group: ShareGroup, topics: Topics) -> bool:
-    """Return whether there are partitions with state that no assignment has yet."""
+    """Return whether there are partitions with state that are in no assignment yet."""
     if group.group_epoch != group.assignment_epoch:
         return False  # a new assignment is due anyway
     assigned: Assignment = frozenset().union(*group.targets.values())
@@ -147,7 +147,7 @@ def _topic_ids(names: frozenset[str], topics: Topics) -> frozenset[UUID]:
 
 
 def _assigned(group: ShareGroup, context: ShareContext) -> ShareGroup:
-    """Make a new target assignment if one is due; `share.assignment.interval.ms` may put it off."""
+    """Make a new target assignment if one is due. `share.assignment.interval.ms` may delay it."""
     last_ms = group.assignment_timestamp_ms
     is_early = last_ms != 0 and context.now_ms - last_ms < context.settings.assignment_interval_ms
     if group.group_epoch <= group.assignment_epoch or is_early:
@@ -167,7 +167,7 @@ def _assigned(group: ShareGroup, context: ShareContext) -> ShareGroup:
 
 
 def _reconciled(group: ShareGroup, member: ShareMember) -> ShareMember:
-    """Move a member to its target at once: partitions are shared, so that nobody has to revoke anything first."""
+    """Move a member to its target at once: partitions are shared, so that no member has to revoke them first."""
     if member.member_epoch == group.assignment_epoch:
         return member
     return replace(
@@ -179,9 +179,9 @@ def _reconciled(group: ShareGroup, member: ShareMember) -> ShareMember:
 
 
 def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
-    """Return the group with the subscribed partitions as initializing that have no state yet.
+    """Return the group with the subscribed partitions without state as initializing.
 
-    Whoever deletes the state of one of them stops; maybe that was a coordinator that has died.
+    If the state of one of them was being deleted, the deletion stops; its coordinator may have died.
     """
     initializing = dict(group.initializing)
     for name in group.subscribed_topics:
@@ -198,7 +198,7 @@ def with_initializing(group: ShareGroup, topics: Topics) -> ShareGroup:
 
 
 def with_initialized(group: ShareGroup, done: Mapping[UUID, StateTopic]) -> ShareGroup:
-    """Return the group with partitions that have state now; those whose state was deleted meanwhile stay out."""
+    """Return the group with partitions that have state now, except those whose state was deleted meanwhile."""
     initializing, initialized = dict(group.initializing), dict(group.initialized)
     for topic_id, topic in done.items():
         if topic_id not in initializing:
@@ -215,7 +215,7 @@ def with_initialized(group: ShareGroup, done: Mapping[UUID, StateTopic]) -> Shar
 
 
 def leave(group: ShareGroup, member_id: str) -> ShareGroup:
-    """Decide that a member leaves; the others get a new target with a later heartbeat. Raises RefusedError (25)."""
+    """Decide that a member leaves; the others get new targets with later heartbeats. Raises RefusedError (25)."""
     group.known_member(member_id)
     after = group.without(member_id)
     after = replace(after, group_epoch=group.group_epoch + 1)

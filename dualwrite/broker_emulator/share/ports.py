@@ -28,13 +28,13 @@ class StatesOfPartition(Protocol):
     """The states in one partition of `__share_group_state`. Every method may raise StateError."""
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
-        """Return the state for the leader of a partition, and fence older leaders from now on."""
+        """Return the state for the leader of a partition, and fence older leaders."""
 
     def write(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
         """Append an update."""
 
     def summary(self, key: StateKey) -> Summary:
-        """Return the summary of a state, also if there is none."""
+        """Return the summary of a state, or `NO_SUMMARY`."""
 
     async def replicated(self) -> None:
         """Wait until everything appended so far is replicated."""
@@ -44,7 +44,7 @@ class States(Protocol):
     """The states of all share-partitions of the cluster. Every method may raise StateError."""
 
     def shard(self, key: StateKey) -> StatesOfPartition:
-        """Return the states among which that of a share-partition is."""
+        """Return the states of the partition that holds the state of this share-partition."""
 
     async def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
         """Give a share-partition a new state, and let its leader forget the old one."""

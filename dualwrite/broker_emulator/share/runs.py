@@ -11,16 +11,16 @@ from dualwrite.broker_emulator.share.states import RecordState, check_record_ste
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Some records in flight."""
+    """Neighbouring records in flight."""
 
     first: int
     last: int
     batch: tuple[int, int]
-    """The offsets that were acquired together for the first time; they are never joined with those of others."""
+    """The first and last offset that were first acquired together. Runs of different batches are never joined."""
     state: RecordState = RecordState.AVAILABLE
     delivery_count: int = 0
     member_id: str = ""
-    """Who has the records, if they are acquired."""
+    """The owner of the records, if they are acquired."""
     deadline_ms: int | None = None
     """When the acquisition lock times out, if they are acquired."""
 
@@ -53,7 +53,7 @@ class Runs:
         return len(self._runs)
 
     def copy(self) -> Runs:
-        """Return runs that can be changed without changing these."""
+        """Return an independent copy."""
         return Runs(self._runs)
 
     @property
@@ -62,7 +62,7 @@ class Runs:
         return self._runs[-1].last if self._runs else None
 
     def between(self, first: int, last: int) -> list[Run]:
-        """Return what is in flight between two offsets; runs that reach beyond are cut."""
+        """Return the runs between two offsets, cut at the offsets."""
         found = []
         for run in self._runs[self._place(first) :]:
             if run.first > last:
@@ -71,11 +71,11 @@ class Runs:
         return found
 
     def _place(self, offset: int) -> int:
-        """Return the index of the first run that ends at the offset or behind it."""
+        """Return the index of the first run that ends at or after the offset."""
         return bisect_left(self._runs, offset, key=lambda run: run.last)
 
     def put(self, changed: Run) -> None:
-        """Replace whatever is in flight between the offsets of a run by it."""
+        """Replace all runs between the offsets of this run by it."""
         begin = end = self._place(changed.first)
         kept: list[Run] = []
         while end < len(self._runs) and self._runs[end].first <= changed.last:
@@ -89,13 +89,13 @@ class Runs:
         self._runs[begin:end] = kept
 
     def drop_before(self, offset: int) -> None:
-        """Drop everything before an offset."""
+        """Drop all records before an offset."""
         del self._runs[: self._place(offset)]
         if self._runs and self._runs[0].first < offset:
             self._runs[0] = self._runs[0].part(offset, self._runs[0].last)
 
     def join(self) -> None:
-        """Join neighbours that came together and do not differ any more."""
+        """Join neighbours of the same batch that no longer differ."""
         found: list[Run] = []
         for run in self._runs:
             last = found[-1] if found else None

@@ -1,4 +1,4 @@
-"""Share sessions: what each member fetches from this broker, and which request of it is next. Pure."""
+"""Share sessions: the partitions that each member fetches from this broker, and the epoch of its next request. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 OPEN_EPOCH: Final = 0
-"""The epoch with which ShareFetch opens a session."""
+"""The epoch of a ShareFetch that opens a session."""
 CLOSE_EPOCH: Final = -1
-"""The epoch with which a session is closed."""
+"""The epoch of a request that closes a session."""
 _LAST_EPOCH: Final = 2147483647
 
 
@@ -46,10 +46,10 @@ class ShareSession:
     epoch: int = 1
     """The epoch of the next request."""
     partitions: dict[SessionPartition, None] = field(default_factory=dict)
-    """In the order in which they are looked at."""
+    """In the order in which they are read."""
 
     def in_turn(self) -> Iterator[SessionPartition]:
-        """Return the partitions, beginning with another one at each request so that none of them starves."""
+        """Return the partitions, beginning with another partition at each request so that none of them starves."""
         names = list(self.partitions)
         first = self.epoch % len(names) if names else 0
         return iter(names[first:] + names[:first])
@@ -61,7 +61,7 @@ class ShareSessions:
     def __init__(self) -> None:
         self._sessions: dict[SessionKey, ShareSession] = {}
         self._opened_last: dict[object, ShareSession] = {}
-        """By connection: the session that it opened last. As in Kafka, only this one ends with the connection."""
+        """By connection: the session that it opened last. As in Kafka, only this session ends with the connection."""
 
     def get(self, key: SessionKey) -> ShareSession | None:
         """Return a session, or None."""
@@ -74,7 +74,7 @@ class ShareSessions:
     def open(
         self, key: SessionKey, partitions: Iterable[SessionPartition], *, most: int, connection: object = None
     ) -> ShareSession:
-        """Open a session, in place of the member's last one. Raises SessionError (133) beyond `most` sessions."""
+        """Open a session, replacing the member's last one. Raises SessionError (133) beyond `most` sessions."""
         self._sessions.pop(key, None)
         if len(self._sessions) >= most:
             raise SessionError(ErrorCode.share_session_limit_reached)
@@ -90,7 +90,7 @@ class ShareSessions:
         added: Iterable[SessionPartition] = (),
         forgotten: Iterable[SessionPartition] = (),
     ) -> ShareSession:
-        """Continue a session. Raises SessionError: 122 if there is none, 123 for another epoch than the next."""
+        """Continue a session. Raises SessionError: 122 for an unknown session, 123 if the epoch is not the next one."""
         session = self._sessions.get(key)
         if session is None:
             raise SessionError(ErrorCode.share_session_not_found)
@@ -103,14 +103,14 @@ class ShareSessions:
         return session
 
     def close(self, key: SessionKey) -> ShareSession:
-        """Close a session. Raises SessionError (122) if there is none."""
+        """Close a session. Raises SessionError (122) if it is unknown."""
         session = self._sessions.pop(key, None)
         if session is None:
             raise SessionError(ErrorCode.share_session_not_found)
         return session
 
     def forget_connection(self, connection: object) -> ShareSession | None:
-        """Return the session that a connection opened last, open or not, because the connection has ended."""
+        """Return the session that a closed connection opened last, whether or not it is still open."""
         return self._opened_last.pop(connection, None)
 
     def __len__(self) -> int:

@@ -1,8 +1,8 @@
-"""A share-partition at the leader of its partition: which records are in flight, and who gets which. Pure.
+"""A share-partition at the leader of its partition: the records in flight, and which member gets which. Pure.
 
-The start offset is the first record whose delivery is not complete; the end offset is behind the last record that was
-ever acquired. What is between is in flight, as runs. A decision returns what it changes; it takes effect, all of it or
-nothing, when the caller has persisted the change (`apply`).
+The start offset is the first record whose delivery is not complete; the end offset follows the last record that was
+ever acquired. The records between are in flight, as runs. A decision returns its changes; they take effect, all or
+none, when the caller has persisted them (`apply`).
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ class ShareSettings(NamedTuple):
 
     @property
     def throttled_from(self) -> int:
-        """The delivery count from which records are delivered a few at a time, as one of them may be bad."""
+        """The delivery count from which records are delivered a few at a time, since one of them may be bad."""
         return max(_LEAST_THROTTLE, -(-self.delivery_count_limit // 2))
 
 
 class Wish(NamedTuple):
-    """What a member wants to acquire."""
+    """The records that a member wants to acquire."""
 
     member_id: str
     max_records: int
     batch_size: int
     is_strict: bool = False
-    """Whether it must not get more than `max_records` (KIP-1206), even of one record batch."""
+    """Whether it must not get more than `max_records` (KIP-1206), even within one record batch."""
 
 
 class Acquired(NamedTuple):
@@ -71,14 +71,14 @@ class Acquired(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """What a member says about some records: one type for all, or one for each."""
+    """A member's acknowledgement of some records: one type for all, or one for each."""
 
     first_offset: int
     last_offset: int
     types: tuple[int, ...]
 
     def type_of(self, offset: int) -> AcknowledgeType:
-        """Return what it says about the record at an offset."""
+        """Return the type for the record at an offset."""
         return AcknowledgeType(self.types[0] if len(self.types) == 1 else self.types[offset - self.first_offset])
 
 
@@ -88,9 +88,9 @@ class Change:
 
     runs: Runs
     start_offset: int
-    """The start offset before the change, with which it is persisted."""
+    """The start offset before the change; it is persisted with the change."""
     batches: tuple[StateBatch, ...]
-    """The records whose persisted state changes; if there are none, nothing has to be persisted."""
+    """The records whose persisted state changes. If there are none, the change need not be persisted."""
     delivery_complete_count: int
 
 
@@ -98,7 +98,7 @@ class SharePartition:
     """One share-partition, from its persisted state until another node leads the partition."""
 
     def __init__(self, state: ShareState, start_offset: int) -> None:
-        """Begin with a persisted state; `start_offset` is where delivery starts if it has no start offset."""
+        """Begin with a persisted state. `start_offset` is used if the state has no start offset."""
         self.state_epoch = state.state_epoch
         self.start_offset = start_offset if state.start_offset == NO_OFFSET else state.start_offset
         self._runs = Runs(
@@ -115,16 +115,16 @@ class SharePartition:
         self._end = max(self.start_offset, (self._runs.last_offset or NO_OFFSET) + 1)
         self._settle()
 
-    # what is in flight
+    # the records in flight
 
     @property
     def next_fetch_offset(self) -> int:
-        """The first record that can be acquired, or may come to exist."""
+        """The first record that can be acquired, or the offset of the next record."""
         available = (run.first for run in self._runs if run.state is RecordState.AVAILABLE)
         return min(next(available, self._end), self._first_gap())
 
     def _first_gap(self) -> int:
-        """Return the first offset between the start and the end that is in no run, or the end."""
+        """Return the first offset between start and end that is in no run, or the end."""
         expected = self.start_offset
         for run in self._runs:
             if run.first > expected:
@@ -138,11 +138,11 @@ class SharePartition:
         return min((run.deadline_ms for run in self._runs if run.deadline_ms is not None), default=None)
 
     def has_room(self, settings: ShareSettings) -> bool:
-        """Return whether something could be acquired: there is a released record, or room for one more in flight."""
+        """Return whether records could be acquired: there is a released record, or room for one more in flight."""
         return self.next_fetch_offset < self._end or self._end - self.start_offset < settings.max_record_locks
 
     def log_start_moved(self, log_start_offset: int) -> None:
-        """Forget what was deleted from the log; later acknowledgements of it have no effect."""
+        """Forget records that were deleted from the log; later acknowledgements of them have no effect."""
         if log_start_offset > self.start_offset:
             self.start_offset = log_start_offset
             self._end = max(self._end, log_start_offset)
@@ -171,7 +171,7 @@ class SharePartition:
             available = [run for run in group if run.state is RecordState.AVAILABLE]
             limit, is_throttled = _throttle(available, settings)
             if is_throttled and count and limit == 1:
-                break  # the last attempt of a record is made alone
+                break  # the last attempt delivers a record alone
             if wish.is_strict:
                 limit = min(limit, wish.max_records - count)
             chosen = _first_records(available, limit)
@@ -193,7 +193,7 @@ class SharePartition:
         return found
 
     def _gaps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return the offsets between two that are in no run."""
+        """Return the offsets between `first` and `last` that are in no run."""
         found, expected = [], first
         for run in self._runs.between(first, last):
             if run.first > expected:
@@ -227,7 +227,7 @@ class SharePartition:
     def acknowledge(
         self, member_id: str, acknowledgements: Iterable[Acknowledgement], settings: ShareSettings, now_ms: int
     ) -> Change:
-        """Decide what a member says about records that it has. Raises AcknowledgeError."""
+        """Decide a member's acknowledgements of its records. Raises AcknowledgeError."""
         runs = self._runs.copy()
         changed: list[Run] = []
         for acknowledgement in acknowledgements:
@@ -258,12 +258,12 @@ class SharePartition:
         return found
 
     def release(self, member_id: str, settings: ShareSettings) -> Change:
-        """Decide that a member has none of its records any more."""
+        """Decide that a member gives back all its records."""
         owned = (run for run in self._runs if run.state is RecordState.ACQUIRED and run.member_id == member_id)
         return self._released(list(owned), settings)
 
     def time_out(self, settings: ShareSettings, now_ms: int) -> Change:
-        """Decide that the acquisition locks end whose time has come."""
+        """Decide that the acquisition locks that are due time out."""
         late = (run for run in self._runs if run.deadline_ms is not None and run.deadline_ms <= now_ms)
         return self._released(list(late), settings)
 
@@ -289,12 +289,12 @@ class SharePartition:
         return Change(runs, self.start_offset, joined(sorted(batches)), complete)
 
     def apply(self, change: Change) -> None:
-        """Let a change take effect that was decided just now."""
+        """Apply a change that was just decided."""
         self._runs = change.runs
         self._settle()
 
     def _settle(self) -> None:
-        """Move the start offset behind the records whose delivery is complete, and forget those."""
+        """Move the start offset past the records whose delivery is complete, and forget these."""
         for run in self._runs:
             if run.first > self.start_offset or run.state not in FINAL_RECORD_STATES:
                 break
@@ -315,10 +315,10 @@ def _by_batch(runs: Iterable[Run]) -> Iterable[list[Run]]:
 
 
 def _throttle(available: Sequence[Run], settings: ShareSettings) -> tuple[int, bool]:
-    """Return how many of the records may be acquired, and whether that is because of their delivery counts.
+    """Return how many of the records may be acquired, and whether delivery counts limit it.
 
-    Records that failed often come in ever smaller numbers, so that one bad record does not use up the deliveries of
-    those that were acquired with it; the last attempt is made with one record alone.
+    Records that failed often come in ever smaller numbers, so that one bad record does not use up the deliveries of the
+    records acquired with it; the last attempt is made with one record alone.
     """
     size = sum(run.size for run in available)
     most = max((run.delivery_count for run in available), default=0)

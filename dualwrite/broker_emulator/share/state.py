@@ -12,13 +12,13 @@ from uuid import UUID
 from dualwrite.broker_emulator.share.states import PERSISTED_RECORD_STATES
 
 NO_OFFSET = -1
-"""The start offset of a share-partition from which nothing was fetched yet."""
+"""The start offset of a share-partition that was never fetched from."""
 UNKNOWN_COUNT = -1
-"""The delivery complete count where the writer did not know it (before KIP-1226)."""
+"""The delivery complete count of writers that do not know it (before KIP-1226)."""
 _MAX_OFFSET = 2**63 - 1
-"""The highest end of a log, behind its last record."""
+"""The highest possible log end offset."""
 _MAX_DELIVERY_COUNT = 2**15 - 1
-"""The highest one that can be sent, with which a record cannot be delivered once more."""
+"""The highest count that can be sent; a record with this count cannot be delivered again."""
 
 
 class StateKey(NamedTuple):
@@ -48,7 +48,7 @@ class Summary(NamedTuple):
 
 
 NO_SUMMARY = Summary(0, 0, NO_OFFSET, UNKNOWN_COUNT)
-"""The summary where there is no state."""
+"""The summary of a share-partition without state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class ShareState:
     write_timestamp_ms: int = 0
     batches: tuple[StateBatch, ...] = ()
     updates: int = 0
-    """The number of updates since the last snapshot; decides when the next snapshot is due."""
+    """The number of updates since the last snapshot; determines when the next snapshot is due."""
 
     def updated(self, update: ShareStateUpdate) -> ShareState:
         """Return the state after an update."""
@@ -80,7 +80,7 @@ class ShareState:
 
 
 class ShareStateUpdate(NamedTuple):
-    """What a leader changes with one write."""
+    """The changes of one write by a leader."""
 
     leader_epoch: int
     start_offset: int
@@ -90,9 +90,9 @@ class ShareStateUpdate(NamedTuple):
 
 
 def inconsistency(start_offset: int, delivery_complete_count: int, batches: Iterable[StateBatch]) -> str | None:
-    """Return what is wrong with numbers that no leader writes, or None.
+    """Return the reason why numbers are inconsistent, as no leader writes them, or None.
 
-    Kafka stores any, and its leaders fail when they read them.
+    Kafka stores such numbers, and its leaders fail when they read them.
     """
     if start_offset < NO_OFFSET:
         return f"The start offset {start_offset} is negative."
@@ -109,7 +109,7 @@ def inconsistency(start_offset: int, delivery_complete_count: int, batches: Iter
 def combined(
     known: Iterable[StateBatch], newer: Iterable[StateBatch], start_offset: int = NO_OFFSET
 ) -> tuple[StateBatch, ...]:
-    """Return the known batches overlaid with the newer ones, from the start offset on, with like neighbours joined."""
+    """Return the known batches overlaid with the newer ones, from the start offset on; equal neighbours are joined."""
     kept = [
         batch if batch.first_offset >= start_offset else batch._replace(first_offset=start_offset)
         for batch in _overlaid([*known, *newer])
@@ -119,7 +119,7 @@ def combined(
 
 
 def _overlaid(batches: Sequence[StateBatch]) -> list[StateBatch]:
-    """Return the batches in the order of their offsets; where they overlap, the later one of the sequence counts."""
+    """Return the batches in the order of their offsets; where they overlap, the later one in the sequence counts."""
     ordered = sorted(batches)
     if all(before.last_offset < batch.first_offset for before, batch in pairwise(ordered)):
         return ordered

@@ -1,7 +1,7 @@
 """The share coordinator of one node: the state of share-partitions in `__share_group_state`. A thin shell.
 
-State changes when its record is appended; a writer gets its answer when the record is replicated. The records before
-the oldest snapshot that is still in use are deleted from time to time, as the topic is never compacted.
+State changes when its record is appended; a writer gets its response when the record is replicated. Records before the
+oldest snapshot in use are deleted from time to time, as the topic is never compacted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ UPDATES_PER_SNAPSHOT: Final = 500
 """Kafka's default of share.coordinator.snapshot.update.records.per.snapshot."""
 _PRUNED_EVERY: Final = 4 * UPDATES_PER_SNAPSHOT
 MAX_BATCHES: Final = 50_000
-"""More do not fit into a record of `__share_group_state`, which has `max.message.bytes`."""
+"""More batches do not fit into a record of `__share_group_state`, which `max.message.bytes` limits."""
 
 _FEW_BATCHES: Final = 1000
 
@@ -70,7 +70,7 @@ def kafka_id(topic_id: UUID) -> str:
 
 
 def partition_of(key: StateKey, partitions: int) -> int:
-    """Return the partition of `__share_group_state` that has a share-partition's state."""
+    """Return the partition of `__share_group_state` that holds a share-partition's state."""
     return partition_for(coordinator_key(key), partitions)
 
 
@@ -88,7 +88,7 @@ class ShareCoordinator:
 
     def load_partition(self, partition: Partition) -> None:
         """Become leader of a partition: rebuild its states from its records."""
-        self.unload_partition(partition.index)  # its own leader epoch before, which must write no more
+        self.unload_partition(partition.index)  # a shard of an older leader epoch must write no more
         self._shards[partition.index] = StateShard(self._cluster, partition)
 
     def unload_partition(self, index: int) -> None:
@@ -137,13 +137,13 @@ class StateShard:
             self._snapshot_offsets[key] = record.offset
 
     def close(self) -> None:
-        """End the shard, as the node no longer leads the partition: who has not written yet is refused."""
+        """End the shard, as the node no longer leads the partition. Pending writes are refused."""
         self._is_led = False
 
     # requests
 
     def read(self, key: StateKey, leader_epoch: int) -> ShareState:
-        """Return the state for the leader of a partition, and fence older leaders from now on. Raises StateError."""
+        """Return the state for the leader of a partition, and fence older leaders. Raises StateError."""
         _check_partition(key)
         _check_epochs(leader_epoch=leader_epoch)
         state = self._initialized(key, "Read")
@@ -163,9 +163,10 @@ class StateShard:
         self._store_update(key, state, update, state.updated(update))
 
     async def write_large(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
-        """Do the same for very many batches, which a thread combines while others are served. Raises StateError.
+        """Store an update of very many batches: a thread combines them while other requests are served. Raises
+        StateError.
 
-        If the state has changed meanwhile, the update is checked and combined again, with what is there then.
+        If the state has changed meanwhile, the update is checked and combined again with the new state.
         """
         while True:
             state = self._writable(key, state_epoch, update)
@@ -190,12 +191,12 @@ class StateShard:
         return state
 
     def is_large(self, key: StateKey, update: ShareStateUpdate) -> bool:
-        """Return whether an update and the state together have so many batches that `write` would hold up others."""
+        """Return whether the update and the state have so many batches that `write` would delay other requests."""
         state = self._states.get(key)
         return state is not None and len(state.batches) + len(update.batches) > _FEW_BATCHES
 
     def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
-        """Give a share-partition a new state, in place of any older one. Raises StateError."""
+        """Give a share-partition a new state, replacing any older one. Raises StateError."""
         _check_partition(key)
         _check_epochs(state_epoch=state_epoch)
         known = self._states.get(key)
@@ -224,7 +225,7 @@ class StateShard:
         self.forget(key)
 
     def forget(self, key: StateKey) -> None:
-        """Delete the state, if there is any, even if the partition does not exist any more. Raises StateError."""
+        """Delete the state, if there is any, even if the partition no longer exists. Raises StateError."""
         if key in self._states:
             self._append(state_records.encode_key(state_records.SNAPSHOT, key), None)
             del self._states[key]
@@ -232,7 +233,7 @@ class StateShard:
             self._prune()
 
     def summary(self, key: StateKey) -> Summary:
-        """Return the summary of a state, also if there is none. Raises StateError."""
+        """Return the summary of a state, or `NO_SUMMARY`. Raises StateError."""
         _check_partition(key)
         self._check_exists(key)
         state = self._states.get(key)
@@ -265,7 +266,7 @@ class StateShard:
     # the log
 
     def _store_update(self, key: StateKey, state: ShareState, update: ShareStateUpdate, after: ShareState) -> None:
-        """Append an update, or a snapshot after many of them; `after` is the new state. Raises StateError."""
+        """Append an update, or a snapshot after many updates; `after` is the new state. Raises StateError."""
         _check_size(after.batches)
         if after.updates > UPDATES_PER_SNAPSHOT:
             self._store_snapshot(key, self._next_snapshot(after))
@@ -299,9 +300,10 @@ class StateShard:
         return result.base_offset
 
     def _prune(self) -> None:
-        """Delete the records before the oldest snapshot now and then, after renewing those that hold back the others.
+        """Delete the records before the oldest snapshot now and then, after renewing old snapshots that hold back the
+        rest.
 
-        A snapshot is of the state as it is known, so this comes after the last record has changed that.
+        Renewed snapshots are of the present state, so call this after the last record has changed it.
         """
         if self._appended < _PRUNED_EVERY:
             return
@@ -311,7 +313,7 @@ class StateShard:
             for key, offset in list(self._snapshot_offsets.items()):
                 if log.log_end_offset - offset > _PRUNED_EVERY:
                     self._store_snapshot(key, self._next_snapshot(self._states[key]))
-        except StateError as error:  # what was asked for is stored; the next time is soon enough
+        except StateError as error:  # the request's own record is stored; the next time is soon enough
             logger.warning("%s not pruned: %s", self._partition.name, error)
             return
         oldest = min(self._snapshot_offsets.values(), default=log.log_end_offset)
@@ -339,7 +341,7 @@ def _check_numbers(start_offset: int, update: ShareStateUpdate) -> None:
 
 
 def _check_size(batches: Sequence[StateBatch]) -> None:
-    """Refuse what has no place in a record, as Kafka does, where nothing else would bound it."""
+    """Refuse a state too large for a record, as Kafka does; there is no other limit."""
     if len(batches) > MAX_BATCHES:
         raise StateError(ErrorCode.unknown_server_error, _TOO_MANY_BATCHES)
 

@@ -43,7 +43,7 @@ def encode_key(kind: int, key: StateKey) -> bytes:
 
 
 def decode_key(data: bytes) -> StateRecordKey:
-    """Decode a record key. Raises UnknownKeyVersionError for one of a later version."""
+    """Decode a record key. Raises UnknownKeyVersionError for a later version."""
     reader = FlexibleReader(data)
     kind = reader.int16()
     if kind not in (SNAPSHOT, UPDATE):
@@ -105,7 +105,7 @@ def encode_update(snapshot_epoch: int, update: ShareStateUpdate) -> bytes:
 def decode_update(value: bytes) -> ShareStateUpdate:
     """Decode the value of key 1."""
     reader = _value_reader(value)
-    reader.int32()  # the epoch of the snapshot, which the records before it have given
+    reader.int32()  # the snapshot epoch, known from earlier records
     leader_epoch, start_offset = reader.int32(), reader.int64()
     batches = _read_batches(reader)
     count = _read_count(reader)

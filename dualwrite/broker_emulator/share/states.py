@@ -1,4 +1,4 @@
-"""The states of a share group and of a record in flight, and which may follow which."""
+"""The states of a share group and of a record in flight, and the steps between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class ShareGroupState(StrEnum):
     EMPTY = "Empty"
     """No members."""
     STABLE = "Stable"
-    """At least one member: there is nothing to reconcile, because members share partitions."""
+    """At least one member. Members share partitions, so there is nothing to reconcile."""
     DEAD = "Dead"
     """Deleted. Groups in this state are not kept."""
 
@@ -21,7 +21,7 @@ NEXT_GROUP_STATES: dict[ShareGroupState, dict[ShareGroupState, str]] = {
     ShareGroupState.STABLE: {ShareGroupState.EMPTY: "the last member leaves"},
     ShareGroupState.DEAD: {},
 }
-"""The states that may follow each state, and what causes the step."""
+"""The states that may follow each state, with the cause of each step."""
 
 
 class RecordState(IntEnum):
@@ -50,18 +50,18 @@ NEXT_RECORD_STATES: dict[RecordState, dict[RecordState, str]] = {
     RecordState.ACKNOWLEDGED: {},
     RecordState.ARCHIVED: {},
 }
-"""The states that may follow each state, and what causes the step."""
+"""The states that may follow each state, with the cause of each step."""
 
 FINAL_RECORD_STATES = frozenset(state for state, after in NEXT_RECORD_STATES.items() if not after)
 """The states of records whose delivery is complete."""
 
 
 PERSISTED_RECORD_STATES = frozenset(RecordState) - {RecordState.ACQUIRED}
-"""The states that persisted batches may have."""
+"""The states that persisted batches can have."""
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says about a record that it has acquired; the value is the number in requests."""
+    """A member's acknowledgement of an acquired record; the value is the number in requests."""
 
     GAP = 0
     """There is no record at this offset."""
@@ -69,7 +69,7 @@ class AcknowledgeType(IntEnum):
     RELEASE = 2
     REJECT = 3
     RENEW = 4
-    """It needs more time (KIP-1222)."""
+    """The member needs more time (KIP-1222)."""
 
 
 STATE_AFTER: dict[AcknowledgeType, RecordState] = {
@@ -79,11 +79,11 @@ STATE_AFTER: dict[AcknowledgeType, RecordState] = {
     AcknowledgeType.REJECT: RecordState.ARCHIVED,
     AcknowledgeType.RENEW: RecordState.ACQUIRED,
 }
-"""The state to which an acknowledgement takes a record. At the delivery count limit a released one is archived."""
+"""The state to which an acknowledgement takes a record. At the delivery count limit, a released record is archived."""
 
 
 class InvalidStepError(Exception):
-    """The table of states does not allow a step; a bug in this package."""
+    """The table of states does not allow a step: a bug in this package."""
 
 
 def check_group_step(group_id: str, before: ShareGroupState, after: ShareGroupState) -> None:

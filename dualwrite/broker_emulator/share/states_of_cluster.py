@@ -1,4 +1,4 @@
-"""Access to the state of every share-partition, from whichever node coordinates it: what Kafka calls the persister."""
+"""Access to the state of every share-partition, on the node that coordinates it: Kafka's persister."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class ShareStates:
         return partitions[partition_of(key, len(partitions))]
 
     def _partitions(self) -> list[Partition]:
-        """Return the partitions of `__share_group_state`, which is created at the first call."""
+        """Return the partitions of `__share_group_state`; the first call creates the topic."""
         topic = self._cluster.topics.get(SHARE_STATE_TOPIC)
         if topic is None:
             nodes = self._cluster.nodes
