@@ -8,7 +8,7 @@ log-ends                             how far the journal and each log reached (`
 .clean-shutdown                      exists while no process uses the directory, if the last one stopped in order
 ```
 
-Nothing is deleted but what the journal records as deleted. A folder that it does not know belongs to somebody else.
+Only data that the journal records as deleted is deleted. Folders that it does not know are left alone.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class DataDirectory:
             logger.warning("%s has folders that belong to no topic, and they are left alone: %s", self.path, unknown)
 
     def _finish_deletions(self) -> None:
-        """Delete what is left of topics whose deletion is recorded. Raises OSError."""
+        """Delete the remaining folders of topics whose deletion is recorded. Raises OSError."""
         for topic in list(self._journal.doomed.values()):
             for folder in _folders_of(self.path, topic):
                 logger.info("removing %s: it belongs to a deleted topic", folder)
@@ -158,7 +158,7 @@ class DataDirectory:
             self._journal.record(journal.topic_destroyed(name))
 
     def _make_room(self, topic: str, partitions: Iterable[int]) -> Steps[None]:
-        """Check that nothing is in the way of new partitions, and make room for their ends. Raises StorageError."""
+        """Check that no folder is in the way of new partitions, and make room for their ends. Raises StorageError."""
         names = [f"{topic}-{partition}" for partition in partitions]
         for name in names:
             if (self.path / name).exists():
@@ -230,7 +230,7 @@ def _lock(path: Path) -> int:
 
 
 def _check_presence(path: Path, *, has_ends: bool) -> None:
-    """Refuse a directory without a journal that is not a new one. Raises StorageError."""
+    """Refuse a used directory without a journal. Raises StorageError."""
     if (path / _JOURNAL).exists():
         return
     folders = [folder.name for folder in _folders(path) if _is_partition(folder)]
@@ -241,7 +241,7 @@ def _check_presence(path: Path, *, has_ends: bool) -> None:
 
 
 def _check_journal(path: Path, metadata: journal.MetadataJournal, ends: LogEnds) -> None:
-    """Compare the journal with what was noted of it. Raises StorageError if its end is missing."""
+    """Compare the journal with its mark in the file of log ends. Raises StorageError if its end is missing."""
     found, noted = metadata.mark, ends.journal
     if noted is None or noted.generation < found.generation - 1:
         if found.generation:
@@ -257,7 +257,7 @@ def _check_journal(path: Path, metadata: journal.MetadataJournal, ends: LogEnds)
 
 
 def _check_unknown(path: Path, metadata: journal.MetadataJournal) -> None:
-    """Refuse folders like those of partitions, which the journal may know in its missing end. Raises StorageError."""
+    """Refuse unknown folders that look like partitions: the journal's lost end may name them. Raises StorageError."""
     for folder in _unknown_folders(path, metadata):
         if _is_partition(folder):
             raise StorageError(
@@ -271,12 +271,12 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _is_partition(folder: Path) -> bool:
-    """Return whether a folder looks like one of a partition with records."""
+    """Return whether a folder looks like a partition with records."""
     return re.fullmatch(r".+-\d+", folder.name) is not None and bool(segment_paths(folder))
 
 
 def _unknown_folders(path: Path, metadata: journal.MetadataJournal) -> Iterator[Path]:
-    """Return the folders that belong neither to a topic nor to one whose deletion is recorded."""
+    """Return the folders of neither a known topic nor a topic whose deletion is recorded."""
     known = {
         f"{topic.name}-{partition}"
         for topic in metadata.topics.values()
@@ -287,7 +287,7 @@ def _unknown_folders(path: Path, metadata: journal.MetadataJournal) -> Iterator[
 
 
 def _folders_of(path: Path, topic: StoredTopic) -> Iterator[Path]:
-    """Return the folders of a deleted topic that are still there, renamed or not."""
+    """Return the remaining folders of a deleted topic, renamed or not."""
     names = {f"{topic.name}-{partition}" for partition in range(len(topic.leader_epochs))}
     stems = {doomed_stem(name) for name in names}
     for folder in _folders(path):

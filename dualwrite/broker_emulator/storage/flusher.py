@@ -1,10 +1,10 @@
-"""Flushes writes from the operating system's cache to the disk, and says when they are there.
+"""Flushes writes from the operating system's cache to the disk, and tells when they are durable.
 
 Acknowledged records have one of three guarantees (`fsync`):
 
-* always: they survive a power failure. Nothing is acknowledged, or visible to consumers, before the disk has it.
-  Appends while the disk is busy go with the next round, so that many producers share one fsync.
-* interval: they survive a kill of the process at any moment; a power failure may lose what was written within the last
+* always: they survive a power failure. Records are neither acknowledged nor visible to consumers before the disk has
+  them. Appends while the disk is busy go with the next round, so that many producers share one fsync.
+* interval: they survive a kill of the process at any moment; a power failure may lose the records of the last
   `log.flush.interval.ms`.
 * never: they survive a kill of the process at any moment; the operating system decides when to write to the disk.
 
@@ -28,22 +28,22 @@ from dualwrite.broker_emulator.slices import Steps, Work
 logger = logging.getLogger(__name__)
 
 _AT_ONCE = 500
-"""Logs of a round that are taken, or finished, in one piece."""
+"""The number of logs in a round that are taken, or finished, in one piece."""
 _DESCRIPTOR_TIMEOUT_S = 30.0
 _DESCRIPTOR_PAUSE_S = 0.05
 
 
 class FlushJob(NamedTuple):
-    """What one log has to flush at one moment."""
+    """The flush of one log."""
 
     run: Callable[[], None]
-    """Flushes, possibly again; runs in a thread. Raises OSError."""
+    """Flushes, repeatedly if need be; runs in a thread. Raises OSError."""
     finished: Callable[[], None]
     """Runs in the event loop after the flush."""
 
 
 class Flushable(Protocol):
-    """A writer of files."""
+    """A writer of files to flush."""
 
     def begin_flush(self) -> FlushJob:
         """Return the job that flushes everything written so far."""
@@ -52,20 +52,20 @@ class Flushable(Protocol):
 class Flusher:
     """Flushes the logs of one data directory.
 
-    Without an event loop, the caller flushes at once, which is what tests of a single log want.
+    Without an event loop, the caller flushes at once, for tests of a single log.
     """
 
     def __init__(self, fsync: Fsync, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.fsync = fsync
         self.writes = 0
-        """How often a log was marked."""
+        """The number of times that a log was marked."""
         self._loop = loop
         self._executor = None if loop is None else ThreadPoolExecutor(1, "fsync")
         self._dirty: dict[Flushable, None] = {}
         self._round: asyncio.Future[None] | None = None
-        self._taken: dict[Flushable, None] = {}  # logs of the round whose jobs are still to be taken
+        self._taken: dict[Flushable, None] = {}  # logs of the round whose jobs have not been taken yet
         self._preparation: Work[None] | None = None
-        self._running: Future[None] | None = None  # the same round, in its thread
+        self._running: Future[None] | None = None  # the same round, running in the thread
         self._task: asyncio.Task[None] | None = None
         self._failure: StorageError | None = None
         self._is_scheduled = False
@@ -81,9 +81,9 @@ class Flusher:
         return self.delays_acknowledgement and (bool(self._dirty) or self._round is not None)
 
     def mark(self, written: Flushable, *, now: bool) -> None:
-        """Mark a log for the next round, or start a round `now`.
+        """Mark a log for the next round, and with `now` start a round.
 
-        A round starts at the end of the event loop's present iteration, so that appends within it are included.
+        A round starts at the end of the event loop's present iteration, to include all appends of the iteration.
         """
         self._dirty[written] = None
         self.writes += 1
@@ -96,7 +96,7 @@ class Flusher:
             self._loop.call_soon(self._begin_round)
 
     def begin_round(self) -> None:
-        """Start a round unless one is under way; called by the timer of fsync=interval."""
+        """Start a round unless one is running; called by the timer of fsync=interval."""
         if self._round is None and self._dirty and not self._is_scheduled:
             self._begin_round()
 
@@ -106,12 +106,12 @@ class Flusher:
         if self._round is not None or not self._dirty:
             return
         self._round = self._loop.create_future()
-        self._round.add_done_callback(lambda done: done.exception())  # retrieved, because possibly nothing awaits it
+        self._round.add_done_callback(lambda done: done.exception())  # retrieved, because possibly no task awaits it
         self._taken, self._dirty = self._dirty, {}
         self._preparation = self._carry_out(self._prepare(), len(self._taken))
 
     def _carry_out(self, steps: Steps[None], count: int) -> Work[None]:
-        """Carry out steps, at once if they are few."""
+        """Carry out steps, at once if there are few."""
         assert self._loop is not None
         work = Work(steps)
         if count <= _AT_ONCE:
@@ -127,7 +127,7 @@ class Flusher:
             while self._taken:
                 jobs.append(self._taken.popitem()[0].begin_flush())
                 yield
-        except Exception as error:  # now it is unknown what had to be flushed
+        except Exception as error:  # now it is unknown which data had to be flushed
             self._end_round(error)
             return
         assert self._executor is not None
@@ -168,7 +168,7 @@ class Flusher:
         self._failure = StorageError(problem)
 
     def check(self) -> None:
-        """Raise StorageError if a flush has failed: from then on it is unknown what the disk has."""
+        """Raise StorageError if a flush has failed: from then on the content of the disk is unknown."""
         if self._failure is not None:
             raise self._failure
 
@@ -191,7 +191,7 @@ class Flusher:
     def settle(self) -> None:
         """Block until the thread has finished its round; its files may then be changed."""
         if self._preparation is not None:
-            self._preparation.finish()  # its jobs so far are as good as running
+            self._preparation.finish()  # the jobs taken so far count as running
         if self._running is not None:
             wait([self._running])
 
@@ -207,7 +207,7 @@ class Flusher:
             job.finished()
 
     async def close(self) -> None:
-        """Wait for the round under way, and flush the rest. Raises StorageError."""
+        """Wait for the running round, and flush the rest. Raises StorageError."""
         if self._round is not None:
             await asyncio.shield(self._round)
         if self._executor is not None:
@@ -222,7 +222,7 @@ def _run_all(jobs: list[FlushJob]) -> None:
 
 
 def _run_all_with_retries(jobs: list[FlushJob]) -> None:
-    """Run all jobs; if connections of clients use up all file descriptors, wait a while for one."""
+    """Run all jobs. If client connections use up all file descriptors, wait a while for one."""
     deadline = time.monotonic() + _DESCRIPTOR_TIMEOUT_S
     for job in jobs:
         while True:

@@ -1,9 +1,9 @@
 """The metadata journal of a data directory: one line per change of the cluster, each with a checksum.
 
-At every start the file is rewritten with the present state only, as a new generation; its first line says how many
-lines that were. A line that was cut short by a crash is the last one and never took effect, because every change is in
-the file before it takes effect; damage before the last line is an error. Lines that are gone altogether are noticed by
-the size that `log_ends.py` keeps: a journal that lost its end must not be believed.
+Every start rewrites the file with the present state only, as a new generation; its first line says how many lines that
+takes. Each change is in the file before it takes effect. So a line cut short by a crash is the last one and never took
+effect, while damage before the last line is an error. A journal that lost whole lines at its end is detected by the
+size in `log_ends.py`.
 
 The file holds the keys of SCRAM users, so only its owner may read it.
 """
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _FORMAT = 2
 _OLD_FORMAT = 1
-"""Without a generation and the number of lines."""
+"""The format without a generation and the number of lines."""
 _OWNER_ONLY = 0o600
 
 
@@ -48,12 +48,12 @@ class MetadataJournal:
         self.finalized_features = FinalizedFeatures()
         self.topics: dict[str, StoredTopic] = {}
         self.doomed: dict[str, StoredTopic] = {}
-        """Topics whose deletion is recorded, and that of their folders is not."""
+        """Topics whose deletion is recorded, but not the removal of their folders."""
         self.values: StoredValues = {}
 
     @property
     def mark(self) -> JournalMark:
-        """How far the journal reaches; generation 0 is a journal of an old format, or none."""
+        """The present end of the journal. Generation 0 means an old format, or no journal."""
         return JournalMark(self._generation, self._size)
 
     def open(self) -> None:
@@ -84,7 +84,7 @@ class MetadataJournal:
         self.topics = {name: _after_restart(topic) for name, topic in self.topics.items()}
 
     def _begin(self, change: dict[str, Any]) -> int:
-        """Return how many lines there must be by the first one."""
+        """Return the number of lines that the first line demands."""
         if "format" not in change:
             raise StorageError(f"{self._path} does not begin with its format: its first lines are missing")
         self._generation = change.get("generation", 0)
@@ -111,9 +111,9 @@ class MetadataJournal:
             self._file = -1
 
     def record(self, *changes: dict[str, Any]) -> None:
-        """Write changes, then apply them. Raises StorageError, and then nothing has changed.
+        """Write changes, then apply them. Raises StorageError, without any change.
 
-        Of several, a crash may leave the first ones.
+        A crash may keep only the first of several changes.
         """
         if not changes:
             return
@@ -159,7 +159,7 @@ class MetadataJournal:
                     epoch, level, change.get("group_version"), change.get("share_version")
                 )
             case {"created": name, "id": topic_id, "configs": configs, "leader_epochs": leader_epochs}:
-                # none, or an empty list, in journals from before replicas could be reassigned
+                # missing or empty in journals from before replicas could be reassigned
                 replicas = change.get("replicas") or [() for _ in leader_epochs]
                 self.topics[name] = StoredTopic(name, uuid.UUID(topic_id), configs, leader_epochs, replicas)
                 self.doomed.pop(name, None)
@@ -197,7 +197,7 @@ def topic_deleted(name: str) -> dict[str, Any]:
 
 
 def topic_destroyed(name: str) -> dict[str, Any]:
-    """Return the change for a deleted topic of whose folders nothing is left."""
+    """Return the change for a deleted topic whose folders are all gone."""
     return {"destroyed": name}
 
 
@@ -237,7 +237,7 @@ def features_finalized(features: FinalizedFeatures) -> dict[str, Any]:
 
 
 def _after_restart(topic: StoredTopic) -> StoredTopic:
-    """Increment the leader epochs: a start is an election, so that nothing from before it passes for current."""
+    """Increment the leader epochs: a start is an election, so that requests with earlier epochs are refused."""
     return topic._replace(leader_epochs=[epoch + 1 for epoch in topic.leader_epochs])
 
 

@@ -1,12 +1,12 @@
-"""How far the journal and each log reached, in a file of their own, so that a start notices what is missing.
+"""The ends of the journal and of each log, in a file of their own, so that a start detects missing data.
 
-A log that lost its last batches looks like one that never had them; only something outside of it can tell. Each append
-is noted here before it is acknowledged, in memory that is mapped to the file and is not synced: that costs less than
-half a microsecond. What is noted survives a kill of the process, as the appends do. After a power failure (another boot
-of the machine) only what had been synced is relied on.
+A log that lost its last batches looks like a log that never had them, so its end is noted outside of the log. Each
+append is noted here before it is acknowledged, in memory that is mapped to the file and not synced: that costs less
+than half a microsecond. Notes survive a kill of the process, as the appends do. After a power failure (another boot of
+the machine), only synced data is relied on.
 
-The file is a header and an entry per partition, each 64 bytes with a checksum, and is written anew at every start. It
-proves things and holds nothing that cannot be rebuilt: without it, a start goes on with what it finds.
+The file is a header and an entry per partition, each 64 bytes with a checksum, and is rewritten at every start. It
+serves as proof only and can be rebuilt: without it, a start accepts the logs as it finds them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UNKNOWN_BOOT: Final = bytes(16)
 
 
 class Ends(NamedTuple):
-    """How far one log reached."""
+    """The ends of one log."""
 
     start: int
     """The log start offset: everything below it was deleted."""
@@ -47,7 +47,7 @@ class Ends(NamedTuple):
 
 
 class JournalMark(NamedTuple):
-    """How far the metadata journal reached."""
+    """The end of the metadata journal."""
 
     generation: int
     size_bytes: int
@@ -57,18 +57,18 @@ _NOTHING: Final = Ends(0, 0, 0)
 
 
 class LogEnd:
-    """The ends of one log: what the previous process left of them, and from now on what this one notes.
+    """The ends of one log: those that the previous process noted, and the present ones.
 
-    On its own, without a file, it keeps nothing and knows nothing of an earlier process.
+    Without a file, it stores nothing and knows nothing of an earlier process.
     """
 
     __slots__ = ("_file", "_key", "_position", "_start", "_synced", "_written", "found", "is_exact")
 
     def __init__(self, key: bytes = b"", found: Ends | None = None, *, is_exact: bool = False) -> None:
         self.found = found
-        """What the previous process noted; None if that is unknown."""
+        """The note of the previous process; None if unknown."""
         self.is_exact = is_exact and found is not None
-        """Whether what was written, and only that, must be there: nothing but the process has died since."""
+        """Whether the log must end exactly at `written`: the process may have died since, but not the machine."""
         self._key = key
         self._start, self._written, self._synced = found or _NOTHING
         self._file: LogEnds | None = None
@@ -76,14 +76,14 @@ class LogEnd:
 
     @property
     def required(self) -> int:
-        """The offset up to which the log must be there."""
+        """The offset up to which the log must be complete."""
         if self.found is None:
             return 0
         return self.found.written if self.is_exact else self.found.synced
 
     @property
     def start(self) -> int:
-        """The log start offset as it was noted, 0 if that is unknown."""
+        """The noted log start offset, 0 if unknown."""
         return self._start
 
     def loaded(self, start: int, end: int) -> None:
@@ -107,7 +107,7 @@ class LogEnd:
         self._note()
 
     def truncated(self, offset: int) -> None:
-        """Note that the log ends at `offset`, before anything is removed."""
+        """Note that the log ends at `offset`, before any record is removed."""
         self._written, self._synced = min(self._written, offset), min(self._synced, offset)
         self._note()
 
@@ -126,7 +126,7 @@ class LogEnd:
         self._note()
 
     def drop(self) -> int:
-        """Note nothing any more, and return the position of the entry, -1 if there is none."""
+        """Stop taking notes, and return the position of the entry, -1 if there is none."""
         position, self._file, self._position = self._position, None, -1
         return position
 
@@ -137,7 +137,7 @@ class LogEnds:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.journal: JournalMark | None = None
-        """How far the journal reached; None if that is unknown."""
+        """The end of the journal; None if unknown."""
         self._found: dict[bytes, Ends] = {}
         self._is_exact = False
         self._logs: dict[bytes, LogEnd] = {}
@@ -148,7 +148,7 @@ class LogEnds:
     # reading
 
     def read(self) -> None:
-        """Read what the previous process left; a file that is damaged is as good as none. Raises OSError."""
+        """Read the notes of the previous process; a damaged file counts as missing. Raises OSError."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -163,7 +163,7 @@ class LogEnds:
         self._found = dict(_entries(self.path, data))
 
     def forget(self) -> None:
-        """Rely on nothing that was read: the file belongs to another state of the directory."""
+        """Discard everything that was read: the file belongs to another state of the directory."""
         self.journal, self._found, self._is_exact = None, {}, False
 
     def of(self, topic_id: uuid.UUID, partition: int) -> LogEnd:
@@ -178,10 +178,10 @@ class LogEnds:
     # writing
 
     def open(self, journal: JournalMark) -> None:
-        """Write the file anew, with all logs as they were loaded. Raises OSError."""
+        """Rewrite the file, with all logs as they were loaded. Raises OSError."""
         blocks = [self._header(journal)]
         for log in self._logs.values():
-            log.keep_in(self, _BLOCK_BYTES * len(blocks))  # not yet open: nothing is written here
+            log.keep_in(self, _BLOCK_BYTES * len(blocks))  # not open yet: this writes nothing to the file
             blocks.append(log.encode().ljust(_BLOCK_BYTES, b"\0"))
         write_atomically(self.path, b"".join(blocks), sync=False)
         self._size = _BLOCK_BYTES * len(blocks)
@@ -190,15 +190,15 @@ class LogEnds:
         self._found = {}
 
     def journal_written(self, journal: JournalMark) -> None:
-        """Note how far the journal reaches."""
+        """Note the end of the journal."""
         self.write(0, self._header(journal))
 
     def make_room(self, partitions: int) -> None:
-        """Reserve entries for new partitions, so that no full disk refuses them later. Raises OSError."""
+        """Reserve entries for new partitions, so that a full disk cannot refuse them later. Raises OSError."""
         missing = partitions - len(self._free)
         if missing <= 0 or self._map is None:
             return
-        with self.path.open("r+b") as file:  # before it is mapped: a full disk is an error here, and a signal there
+        with self.path.open("r+b") as file:  # not yet mapped: a full disk is an error here, but a signal later
             file.seek(self._size)
             file.write(bytes(_BLOCK_BYTES * missing))
             file.flush()
@@ -246,14 +246,14 @@ def _entries(path: Path, data: bytes) -> Iterator[tuple[bytes, Ends]]:
 
 
 def _checked(block: bytes, size: int) -> bytes | None:
-    """Return the first `size` bytes of a block if the checksum after them is theirs."""
+    """Return the first `size` bytes of a block if the checksum after them is right."""
     if len(block) < size + _CRC.size or _CRC.unpack_from(block, size)[0] != crc32c(block[:size]):
         return None
     return block[:size] if any(block[:size]) else None
 
 
 def _boot() -> bytes:
-    """Return the id of the machine's present boot; zeros where the system has none."""
+    """Return the id of the machine's present boot, or zeros if the system has none."""
     try:
         return uuid.UUID(_BOOT_FILE.read_text().strip()).bytes
     except (OSError, ValueError):

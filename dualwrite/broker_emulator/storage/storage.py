@@ -23,24 +23,24 @@ def put_value(values: StoredValues, kind: str, key: str, value: Any) -> None:
 
 
 class StoredTopic(NamedTuple):
-    """A topic as it is stored."""
+    """The stored form of a topic."""
 
     name: str
     topic_id: uuid.UUID
     configs: Mapping[str, str | None]
     leader_epochs: list[int]
-    """The leader epoch of each partition from now on: a start is an election. Elections change it in place."""
+    """The leader epoch of each partition from now on, since a start is an election. Elections change it in place."""
     replicas: list[Sequence[int]]
     """The nodes with a replica of each partition, empty if unknown. Reassignments change it in place."""
 
 
 class FinalizedFeatures(NamedTuple):
-    """The levels of the cluster's features as updates have set them."""
+    """The levels of the cluster's features, as set by updates."""
 
     epoch: int = 0
     """Incremented by every update."""
     transaction_version: int | None = None
-    """None if it was never updated: then the settings determine it."""
+    """None if it was never updated, so that the settings determine it."""
     group_version: int | None = None
     share_version: int | None = None
 
@@ -53,7 +53,7 @@ class Space(NamedTuple):
 
 
 class Storage(Protocol):
-    """Stores what a cluster has, durably or not. Raises StorageError on failure."""
+    """Stores the state of a cluster, durably or not. Raises StorageError on failure."""
 
     @property
     def log_dir(self) -> str:
@@ -80,13 +80,13 @@ class Storage(Protocol):
 
     @property
     def writes(self) -> int:
-        """Grows with every append: a response to a request without one does not have to wait."""
+        """The number of appends so far: the response to a request without appends need not wait."""
 
     def topics(self) -> Sequence[StoredTopic]:
         """Return the stored topics, in the order of their creation."""
 
     def recovered(self) -> None:
-        """Note that all stored logs are loaded: only from now on is anything changed. Raises StorageError."""
+        """Note that all stored logs are loaded; changes are only made from now on. Raises StorageError."""
 
     def log(self, topic: str, partition: int) -> LogStorage:
         """Return the storage of a partition's segments. Raises StorageError."""
@@ -122,17 +122,19 @@ class Storage(Protocol):
         """Store a JSON value in place of the previous one; None removes it."""
 
     def begin_flush(self) -> None:
-        """Start to flush appends to the disk; called periodically."""
+        """Start flushing appends to the disk; called periodically."""
 
     async def flushed(self) -> None:
         """Wait until all appends so far may be acknowledged."""
 
     async def close(self, *, is_complete: bool) -> None:
-        """Release all resources; `is_complete`: all logs were closed, so the next start has nothing to recover."""
+        """Release all resources. `is_complete` says that all logs were closed, so the next start has nothing to
+        recover.
+        """
 
 
 class MemoryOnly:
-    """Storage in memory, which is gone when the cluster stops. Appends beyond a size limit fail."""
+    """Storage in memory, lost when the cluster stops. Appends beyond a size limit fail."""
 
     log_dir = "/memory"
     is_behind = False
