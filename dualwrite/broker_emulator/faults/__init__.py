@@ -1,8 +1,8 @@
-"""Declarative faults: which requests are hit, how often, and what happens to them instead of being served as usual.
+"""Declarative faults: which requests are hit, how often, and what happens to them instead of normal service.
 
-Open `fault.py` first, which defines a fault and reads what a request names; `actions.py` has what a fault can do,
-`registry.py` the faults that are in place, `service.py` carries an action out. `partition_errors.py` fails a part of a
-request, `markers.py` applies faults to the markers between nodes. Only `markers.py` imports the tables of `api/`.
+Open `fault.py` first: it defines a fault, and reads the names in a request. `actions.py` has the actions of faults,
+`registry.py` the faults in place; `service.py` carries an action out. `partition_errors.py` fails a part of a request,
+`markers.py` applies faults to the markers between nodes. Only `markers.py` imports the tables of `api/`.
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ class PartitionError:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait, in real time to about a millisecond, then serve the request as usual.
+    """Wait, in real time and to about a millisecond, then serve the request as usual.
 
-    A virtual clock of the broker has no influence on the delay.
+    A virtual clock of the broker does not affect the delay.
     """
 
     duration_ms: int
@@ -96,7 +96,7 @@ class Duplicate:
 class Reorder:
     """Apply the next request that the fault selects before this one.
 
-    The next one may arrive on any connection; the pair counts as one hit. Requests behind the first one on its
+    The next request may arrive on any connection; the pair counts as one hit. Later requests on the first one's
     connection are served meanwhile; responses keep their order. If no second request arrives, the handle's `release`
     lets the first one proceed.
     """
@@ -120,7 +120,7 @@ Action = (
 
 
 def error_code(code: ErrorCode | int | str) -> ErrorCode:
-    """Return the error code for a member, number or name. Raises ValueError for one that Kafka does not have."""
+    """Return the error code for a member, number or name. Raises ValueError for a code that Kafka does not have."""
     if not isinstance(code, str):
         return ErrorCode(code)
     try:

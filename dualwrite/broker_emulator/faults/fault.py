@@ -1,6 +1,6 @@
-"""The definition of a fault: which requests it selects, what happens to them, and the check that it makes sense.
+"""The definition of a fault: the requests it selects, its effect on them, and the check that it makes sense.
 
-The functions at the end read what a request names, in any API: transactional ids, groups, topics and partitions.
+The functions at the end read the names in a request of any API: transactional ids, groups, topics and partitions.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ _FIND_COORDINATOR, _GROUP_KEY, _TRANSACTION_KEY = 10, 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Which requests are hit, and what happens to them. A selector that is None accepts everything.
+    """The selected requests, and the action on them. A selector of None accepts every request.
 
     The first `skip` matching requests are served as usual; the next `count` are hit (None: all of them). With `action`
     None the fault only observes: all matching requests are counted and served as usual.
 
     The markers that coordinators send to partition leaders are WriteTxnMarkers requests too, one for each partition,
-    although they stay inside the process: a fault that names this API applies to them. For the coordinator, a marker
-    that was dropped or got no response has timed out, and it sends the marker again.
+    although they stay inside the process: a fault that names this API applies to them. To the coordinator, a dropped
+    marker or a marker without a response has timed out; it sends the marker again.
     """
 
     action: Action | None = None
     api: str | int | None = None
     """An API key, or its name in the case of Kafka's protocol guide ("EndTxn") or of this package ("end_txn")."""
     point: PausePoint | None = None
-    """Instead of requests: a coordinator that passes this pause point; it can be held, delayed, or its node crashed."""
+    """Instead of requests, selects a coordinator that passes this pause point; it can be held, delayed, or its node
+    crashed.
+    """
     client_id: str | None = None
     transactional_id: str | None = None
     group: str | None = None
@@ -108,7 +110,7 @@ _NUMBERS = ("partition", "node", "skip")
 
 
 def check(fault: Fault) -> None:
-    """Raise ValueError with every problem of `fault`. Without the check, such a fault would silently never hit."""
+    """Raise ValueError with every problem of `fault`, which would otherwise silently never hit."""
     problems = [*_selector_problems(fault), *_point_problems(fault), *_action_problems(fault)]
     if problems:
         raise ValueError("; ".join(problems))
@@ -188,7 +190,7 @@ def folded(name: str | int) -> str:
 
 
 def transactional_ids(call: Call) -> set[str]:
-    """Return the transactional ids that a request names."""
+    """Return the transactional ids in a request."""
     request = call.request
     named = {getattr(request, name, None) for name in ("transactional_id", "v3_and_below_transactional_id")}
     named.update(getattr(element, "transactional_id", None) for element in getattr(request, "transactions", ()))
@@ -197,7 +199,7 @@ def transactional_ids(call: Call) -> set[str]:
 
 
 def group_ids(call: Call) -> set[str]:
-    """Return the groups that a request names."""
+    """Return the groups in a request."""
     request = call.request
     lists = (*getattr(request, "groups_names", ()), *getattr(request, "group_ids", ()))
     named = {getattr(request, "group_id", None), *lists}
@@ -233,7 +235,7 @@ def _topics(call: Call) -> Iterator[tuple[str, Any]]:
 
 
 def topic_name(call: Call, element: Any) -> str:
-    """Return the topic that an element of a request names; "" if no topic has its id."""
+    """Return the name of the topic of an element of a request; "" if no topic has its id."""
     if isinstance(element, str):
         return element
     for attribute in ("name", "topic"):
@@ -245,12 +247,12 @@ def topic_name(call: Call, element: Any) -> str:
 
 
 def partition_numbers(element: Any) -> list[int]:
-    """Return the partitions in an element for one topic."""
+    """Return the partitions in a topic's element."""
     return [partition_number(entry) for name in PARTITION_LISTS for entry in getattr(element, name, None) or ()]
 
 
 def partition_number(entry: Any) -> int:
-    """Return the partition of an entry; in some messages the entry is the number itself."""
+    """Return the partition of an entry, which in some messages is the number itself."""
     for name in _PARTITION_NUMBERS:
         number = getattr(entry, name, None)
         if number is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.cluster import ClusterNode
 
 _KEY, _VERSION = 27, 2
-_new: Any = write_txn_markers  # kio's types want its own number types, which are plain numbers at run time
+_new: Any = write_txn_markers  # kio's types require its own number types, which are plain numbers at run time
 
 
 async def send_marker_with_faults(leader: ClusterNode, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
@@ -43,7 +43,7 @@ async def send_marker_with_faults(leader: ClusterNode, topic_partition: TopicPar
 
 
 class _MarkerLink:
-    """Takes the response. Without one, the marker has timed out for its sender."""
+    """Takes the response. Without a response, the marker has timed out for its sender."""
 
     def __init__(self) -> None:
         self.error = ErrorCode.request_timed_out
@@ -59,7 +59,7 @@ class _MarkerLink:
         """Do nothing: there is no connection."""
 
     def silence(self) -> None:
-        """Do nothing: each marker has a link of its own, so that no more requests follow."""
+        """Do nothing: each marker has its own link, so no more requests follow."""
 
     def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
         self.delayed_response = answering

@@ -1,6 +1,6 @@
 """Fail a part of a request: cut out the selected part, answer it with the error, and join both responses.
 
-Works on the names of fields only, so that a new API needs no code here.
+Uses only the names of fields, so that a new API needs no code here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IDENTITIES = (
     "node_id",
     "broker_id",
 )
-"""Fields that identify a row: rows with the same values in two responses are about the same thing."""
+"""Fields that identify a row: rows of two responses with the same values describe the same thing."""
 
 
 async def answer_with_partition_error(
@@ -61,12 +61,12 @@ async def answer_with_partition_error(
 
 
 def _without_waiting(request: Any) -> Any:
-    """Return a request that does not wait for data: a Fetch response with an error is sent at once."""
+    """Return the request without its waiting time: a Fetch response with an error is sent at once."""
     return replace(request, max_wait=timedelta(0)) if hasattr(request, "max_wait") else request
 
 
 def _part(call: Call, holder: Any, topic: str, partition: int | None, keep: bool) -> Any:
-    """Return `holder` with only the selected part (`keep`) or with only the rest; None if nothing is left."""
+    """Return `holder` with only the selected part (`keep`) or only the rest; None if it would be empty."""
     changed: dict[str, Any] = {}
     for name in TOPIC_LISTS:
         elements = getattr(holder, name, None)

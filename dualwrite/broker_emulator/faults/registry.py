@@ -1,7 +1,6 @@
-"""The faults that are in place, and the handles by which tests watch, release and remove them.
+"""The faults in place, and the handles by which tests watch, release and remove them.
 
-Faults may be added, watched, released and removed from any thread. Without faults, a request costs one attribute
-read.
+Faults may be added, watched, released and removed from any thread. Without faults, a request costs one attribute read.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FaultHandle:
-    """A fault in place: counts its hits, releases what it holds, removes it."""
+    """A fault in place: counts its hits, releases the requests that it holds, removes it."""
 
     def __init__(self, faults: Faults, fault: Fault, fault_id: int) -> None:
         self.fault = fault
@@ -44,17 +43,17 @@ class FaultHandle:
 
     @property
     def hits(self) -> int:
-        """How many requests the fault has hit or, without an action, observed."""
+        """The number of requests that the fault has hit or, without an action, observed."""
         return self._hits
 
     @property
     def held(self) -> int:
-        """How many requests, responses or copies are waiting for `release` now."""
+        """The number of requests, responses or copies that now wait for `release`."""
         return self._held
 
     @property
     def unsent(self) -> list[Any]:
-        """Responses that no client received: those to copies of requests, and dropped ones."""
+        """Responses that no client received: responses to copies of requests, and dropped responses."""
         return list(self._unsent)
 
     def wait(self, hits: int = 1, timeout_s: float = 60.0) -> None:
@@ -78,19 +77,19 @@ class FaultHandle:
                     raise TimeoutError(f"{reached()} of {count} {what} after {timeout_s} s: {self.fault}")
 
     def release(self) -> None:
-        """Release everything that is waiting now. The fault stays in place for the rest of its count."""
+        """Release everything that waits now. The fault stays in place for the rest of its count."""
         gate, self.gate = self.gate, Gate()
         gate.open()
 
     def remove(self) -> None:
-        """Remove the fault and release everything that it holds. Does nothing if it was removed already."""
+        """Remove the fault and release everything that it holds. Idempotent."""
         self._faults.remove(self)
         self.release()
 
     # for the broker's loop
 
     def take(self) -> bool:
-        """Count a matching request, and return whether it is hit."""
+        """Count a matching request, and return whether the fault hits it."""
         with self._changed:
             self._seen += 1
             if self._seen <= self.fault.skip or self.is_spent:
@@ -105,7 +104,7 @@ class FaultHandle:
         self._changes.notify()
 
     async def until(self, is_reached: Callable[[], bool]) -> None:
-        """Wait until `is_reached` returns True; it is called again whenever a count has changed."""
+        """Wait until `is_reached` returns True; it is called again after each change of a count."""
         await self._changes.until(is_reached)
 
     @property
@@ -137,7 +136,7 @@ class FaultHandle:
 
 
 class ReorderedPair:
-    """Two requests, of which the second is applied first."""
+    """Two requests, the second of which is applied first."""
 
     def __init__(self) -> None:
         self.second_applied: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -146,7 +145,7 @@ class ReorderedPair:
 
 @dataclass(slots=True, eq=False)
 class LateCopy:
-    """The copy of a request that is applied after `remaining` further requests."""
+    """The copy of a request, to be applied after `remaining` further requests."""
 
     handle: FaultHandle
     call: Call
@@ -154,7 +153,7 @@ class LateCopy:
 
 
 class Faults:
-    """The faults of one emulator, in the order in which they were added; the first match that has an action decides.
+    """The faults of one emulator, in the order in which they were added; the first match with an action decides.
 
     `active`, `meets_markers` and `meets_points` say whether any fault can apply to requests, to markers inside the
     process, or to pause points.
@@ -188,12 +187,12 @@ class Faults:
 
     @property
     def live(self) -> list[FaultHandle]:
-        """The faults that are in place, and spent ones that still hold something, in the order of their ids."""
+        """The faults in place, and spent faults that still hold requests, in the order of their ids."""
         with self._lock:
             return sorted({*self._handles, *self._holding}, key=lambda handle: handle.fault_id)
 
     def is_holding(self, handle: FaultHandle, is_holding: bool) -> None:
-        """Record whether something waits for the handle's release."""
+        """Record whether requests wait for the handle's release."""
         with self._lock:
             if is_holding:
                 self._holding[handle] = None
@@ -201,12 +200,12 @@ class Faults:
                 self._holding.pop(handle, None)
 
     def remove(self, handle: FaultHandle) -> None:
-        """Remove the fault without releasing what it holds (`FaultHandle.remove` does both)."""
+        """Remove the fault without releasing the requests that it holds (`FaultHandle.remove` does both)."""
         with self._lock:
             self._set(handles=tuple(other for other in self._handles if other is not handle))
 
     def clear(self) -> None:
-        """Remove every fault and release everything that they hold."""
+        """Remove every fault and release everything that the faults hold."""
         for handle in self.live:
             handle.remove()
 
@@ -222,7 +221,9 @@ class Faults:
     # for the broker's loop
 
     def take(self, call: Call) -> FaultHandle | None:
-        """Return the fault that acts on `call`, or None; count the call there and at each observing fault before it."""
+        """Return the fault that acts on `call`, or None. Counts the call at that fault, and at each observing fault
+        before it.
+        """
         return self._take(lambda fault: fault.accepts(call))
 
     def _take(self, accepts: Callable[[Fault], bool]) -> FaultHandle | None:
@@ -266,7 +267,7 @@ class Faults:
         return due
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` in a task of its own, apart from the connection that caused it."""
+        """Run `work` in a task of its own, independent of the connection that caused it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -298,7 +299,7 @@ class Gate:
         await waiting
 
     def open(self) -> None:
-        """Let all tasks pass, now and later. Does nothing if the gate is open."""
+        """Let all tasks pass, now and later. Idempotent."""
         with self._lock:
             self._is_open = True
             waiting, self._waiting = self._waiting, []

@@ -45,7 +45,7 @@ class Link(Protocol):
         """Stop reading and responding."""
 
     def overtake(self, answering: Coroutine[Any, Any, None]) -> None:
-        """Serve the following requests meanwhile, but send their responses after `answering` has sent its own."""
+        """Serve the following requests meanwhile, but send their responses after that of `answering`."""
 
 
 Apply = Callable[["Call"], Awaitable[Any]]
@@ -62,7 +62,7 @@ async def serve_with_faults(faults: Faults, call: Call, handle: Apply, link: Lin
 
 
 class _Service:
-    """One request, and what one fault does to it."""
+    """One request, and the effect of one fault on it."""
 
     def __init__(self, faults: Faults, call: Call, handle: Apply, link: Link) -> None:
         self._faults = faults
