@@ -1,8 +1,8 @@
 """Changes of topics and settings, one after the other, as Kafka's controller makes them.
 
-A request makes its changes slice by slice, and the next one waits for its turn (`async with changes`). Whoever cannot
-wait, such as a test in the same process, has the change that is under way finished at once and makes its own in one
-piece. So no change ever meets one that is half made.
+A request makes its changes slice by slice, and the next request waits for its turn (`async with changes`). A caller
+that cannot wait, such as a test in the same process, finishes the running change at once and makes its own in one
+piece. So no change ever meets a half-made one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Changes:
         self._turn.release()
 
     async def make(self, steps: Steps[R]) -> R:
-        """Make one change slice by slice, within `async with`, and return its result."""
+        """Make one change slice by slice, inside `async with`, and return its result."""
         work = Work(steps)
         self._under_way = work
         try:
@@ -41,7 +41,7 @@ class Changes:
             self._under_way = None
 
     def make_at_once(self, steps: Steps[R]) -> R:
-        """Make one change in one piece, after the one that is under way, and return its result."""
+        """Make one change in one piece, after finishing the running one, and return its result."""
         if self._under_way is not None:
             self._under_way.finish()
         return Work(steps).done_at_once()

@@ -1,4 +1,4 @@
-"""Return a running cluster to one without records, faults and held points, for the next test of a session."""
+"""Reset a running cluster to one without records, faults and held points, for the next test of a session."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _END_TIMEOUT_S: Final = 20.0
 
 
 async def clear(cluster: Cluster, start_node: Callable[[int], Awaitable[None]]) -> None:
-    """Release everything that is held, start every node, abort open transactions, delete records and idle groups.
+    """Release all holds, start every node, abort open transactions, delete records and idle groups.
 
-    Faults must be removed already. Raises TimeoutError if a transaction does not end.
+    Faults must have been removed. Raises TimeoutError if a transaction does not end.
     """
     for hold in cluster.pause_points.holds:
         hold.release()
@@ -37,7 +37,7 @@ async def clear(cluster: Cluster, start_node: Callable[[int], Awaitable[None]]) 
 
 
 async def _end_transactions(cluster: Cluster) -> None:
-    """Abort what is open by InitProducerId, which fences its producer, and wait until everything has ended."""
+    """Abort open transactions by InitProducerId, which fences their producers, and wait until all have ended."""
     aborted: set[str] = set()
     try:
         async with asyncio.timeout(_END_TIMEOUT_S):
@@ -66,7 +66,7 @@ def _open_ids(cluster: Cluster) -> list[tuple[ClusterNode, str]]:
 
 
 async def _delete_idle_groups(cluster: Cluster) -> None:
-    """Delete groups without members; one that a client has joined meanwhile, or never left, stays."""
+    """Delete groups without members. Groups that a client has just joined, or never left, stay."""
     for node in cluster.living_nodes:
         for shard in node.groups.shards():
             for group_id in list(shard.groups):

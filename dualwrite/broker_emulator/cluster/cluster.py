@@ -1,7 +1,7 @@
-"""The cluster of one emulator: what all of its nodes share, and its topics. `elections.py` has their leaders.
+"""The cluster of one emulator: the state that its nodes share, and its topics. `elections.py` has their leaders.
 
-What changes all partitions of a topic, or of the cluster, is a sequence of steps (`changes.py`): a topic of ten
-thousand partitions must not hold up the clients of the others.
+Changes of all partitions of a topic, or of the cluster, are sequences of steps (`changes.py`): a topic of ten thousand
+partitions must not hold up the clients of other topics.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PRODUCER_IDS_PER_MS: Final = 1000
-"""More than any emulator allocates, so that two emulators that follow the same clock never allocate the same id."""
+"""More than any emulator allocates, so that two emulators on the same clock never allocate the same id."""
 
 
 class NodeGoneError(Exception):
@@ -80,7 +80,7 @@ class NodeGoneError(Exception):
 
 
 class ClusterNode(Protocol):
-    """A node (`node.py`) as the cluster and everything that gets it from the cluster see it."""
+    """A node (`node.py`), as seen by the cluster and its users."""
 
     @property
     def node_id(self) -> int: ...
@@ -136,7 +136,7 @@ class ClusterNode(Protocol):
 
 
 class Cluster:
-    """What all nodes of one emulator share. Everything here runs in the emulator's loop."""
+    """The state that all nodes of one emulator share. Everything here runs in the emulator's loop."""
 
     def __init__(self, config: BrokerConfig, clock: Clock, faults: Faults, storage: Storage | None = None) -> None:
         self.storage: Storage = storage or MemoryOnly(config.memory_limit_bytes)
@@ -146,7 +146,7 @@ class Cluster:
         """Called after the settings of brokers have changed; must not raise."""
         self.given_config = config
         self.config = config
-        """The settings of every node that has none of its own (`config_of`)."""
+        """The settings of every node without settings of its own (`config_of`)."""
         self._node_configs: dict[int, BrokerConfig] = {}
         self._read_configs()
         self.clock = clock
@@ -161,13 +161,13 @@ class Cluster:
         self.nodes: dict[int, ClusterNode] = {}
         self.topics: dict[str, Topic] = {}
         # A database outlives this memory and may hold the prepared state of an earlier emulator. If producer ids
-        # started from 0 again, a new transaction could be mistaken for that prepared one and be committed.
+        # started from 0 again, a new transaction could be mistaken for the prepared one and be committed.
         first_producer_id = self.storage.next_producer_id or clock.now_ms() * PRODUCER_IDS_PER_MS
         self.producer_id_blocks = ProducerIdBlocks(first_producer_id, self.storage.producer_ids_allocated)
         self.topics_version = 0
-        """Grows whenever a topic is created, deleted or extended: consumer groups then look at their topics again."""
+        """Grows whenever a topic is created, deleted or extended; consumer groups then reread their topics."""
         self.changes = Changes()
-        """For whatever changes topics and settings, except at the start."""
+        """Orders changes of topics and settings, except at the start."""
         self.elections = Elections(self)
         self._topics_by_id: dict[uuid.UUID, Topic] = {}
         self._first_leader = 0
@@ -190,7 +190,7 @@ class Cluster:
 
     @property
     def default_replication_factor(self) -> int:
-        """The replication factor of topics that are created without one; it may exceed the number of nodes."""
+        """The replication factor of topics created without one; it may exceed the number of nodes."""
         return self.config.default_replication_factor or len(self.nodes)
 
     def create_internal_topics(self) -> None:
@@ -230,7 +230,7 @@ class Cluster:
         self.storage.recovered()
 
     def _stored_assignments(self, stored: StoredTopic) -> list[Sequence[int]]:
-        """Return the stored replicas on nodes that still exist, or new ones for a partition that has none left."""
+        """Return the stored replicas on nodes that still exist, or new replicas for partitions without any."""
         fresh = self._place_replicas(len(stored.leader_epochs), len(self.nodes))
         known = [[node_id for node_id in replicas if node_id in self.nodes] for replicas in stored.replicas]
         return [replicas or new for replicas, new in zip_longest(known, fresh)]
@@ -262,8 +262,8 @@ class Cluster:
     ) -> Steps[Topic]:
         """Create a topic, with leaders round-robin over the living nodes and the default replication factor.
 
-        `assignments` lists the nodes of each partition instead, the preferred leader first. Nobody sees the topic
-        before it is complete. Raises ValueError if the name is taken or illegal, the value of a setting is invalid, or
+        `assignments` lists the nodes of each partition instead, the preferred leader first. The topic becomes visible
+        once it is complete. Raises ValueError if the name is taken or illegal, the value of a setting is invalid, or
         the cluster has too few nodes; StorageError if the topic cannot be stored.
         """
         if name in self.topics or not is_legal_topic_name(name) or partitions < 1:
@@ -271,7 +271,7 @@ class Cluster:
         if assignments is None:
             assignments = self._place_replicas(partitions, replication_factor or self.default_replication_factor)
         topic = Topic(name, uuid.uuid4(), configs=dict(configs or {}))
-        self._log_config(topic)  # before anything is stored: it raises if a setting is invalid
+        self._log_config(topic)  # before the topic is stored: it raises if a setting is invalid
         leader_epochs = [0] * len(assignments)
         yield from self.storage.topic_created(
             StoredTopic(name, topic.topic_id, topic.configs, leader_epochs, list(assignments))
@@ -280,7 +280,7 @@ class Cluster:
         return topic
 
     def partition_creation(self, topic: Topic, assignments: Sequence[Sequence[int]]) -> Steps[None]:
-        """Add partitions to a topic, one for each assignment. Nobody sees some of them before the others.
+        """Add partitions to a topic, one for each assignment. They become visible together.
 
         Raises StorageError if they cannot be stored.
         """
@@ -356,7 +356,7 @@ class Cluster:
     # settings
 
     def config_of(self, node_id: int) -> BrokerConfig:
-        """Return the settings of a node: those given at start, altered for all brokers, altered for this one."""
+        """Return the settings of a node: those given at start, overridden by those for all brokers, then by its own."""
         return self._node_configs.get(node_id, self.config)
 
     def group_config(self, group_id: str) -> Mapping[str, str]:
@@ -423,7 +423,7 @@ class Cluster:
         self.changes.make_at_once(self.topic_deletion(name))
 
     def topic_deletion(self, name: str) -> Steps[None]:
-        """Delete a topic, its data, and what groups have committed for it.
+        """Delete a topic, its data, and the offsets that groups have committed for it.
 
         Raises KeyError for an unknown topic, StorageError if storage fails.
         """
@@ -431,15 +431,15 @@ class Cluster:
         yield from self.offset_removal({name})
 
     def offset_removal(self, topics: Collection[str]) -> Steps[None]:
-        """Remove what groups have committed for deleted topics."""
+        """Remove the offsets that groups have committed for deleted topics."""
         for node in self.living_nodes:
             yield from node.groups.forget_topics(topics)
 
     def removal(self, name: str) -> Steps[None]:
-        """Remove a topic and its data, but not what groups have committed for it: that is cheaper for many at a time.
+        """Remove a topic and its data, but not the offsets that groups have committed for it (`offset_removal`).
 
-        Nobody finds the topic after the first step. In the following ones, the requests that wait for it end, and its
-        data is removed. Raises as `topic_deletion` does.
+        The offsets of many topics are cheaper to remove together. The topic cannot be found after the first step. The following steps end the requests that wait for it, and
+        remove its data. Raises as `topic_deletion` does.
         """
         topic = self.topics[name]
         self.altered_configs.forget(ConfigResource.TOPIC, name)
@@ -486,7 +486,7 @@ class Cluster:
         group_version: int | None = None,
         share_version: int | None = None,
     ) -> Steps[None]:
-        """Set the finalized levels of features (None: leave as it is); every update increments the features' epoch.
+        """Set the finalized levels of features (None: unchanged); every update increments the features' epoch.
 
         Raises ValueError for a level that the profile does not support, StorageError if it cannot be stored.
         """
@@ -523,7 +523,7 @@ class Cluster:
     @cached_property
     def share_states(self) -> ShareStates:
         """The persisted state of share groups."""
-        # imported on first use: many clusters have no share groups, and start faster without
+        # imported on first use: many clusters have no share groups, and start faster without them
         from dualwrite.broker_emulator.share.states_of_cluster import ShareStates
 
         return ShareStates(self)

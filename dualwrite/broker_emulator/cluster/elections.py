@@ -1,7 +1,7 @@
-"""The leaders of partitions: elections when nodes come and go, and reassignments, which can end with one.
+"""The leaders of partitions: elections when nodes come and go, and reassignments, which can end with an election.
 
-What concerns all partitions of a node is a sequence of steps (`changes.py`), so that it does not hold up the clients of
-the other nodes.
+Work on all partitions of a node is a sequence of steps (`changes.py`), so that it does not hold up the clients of other
+nodes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.slices import Steps, at_once
 from dualwrite.broker_emulator.storage.storage import Storage
 
 _STORED_TOGETHER: Final = 100
-"""Elections that are stored with one write."""
+"""The number of elections that are stored with one write."""
 
 
 class LeaderNode(Protocol):
@@ -34,7 +34,7 @@ class LeaderNode(Protocol):
 
 
 class ElectingCluster(Protocol):
-    """What elections need of the cluster (`cluster.py`)."""
+    """The part of the cluster (`cluster.py`) that elections need."""
 
     @property
     def storage(self) -> Storage: ...
@@ -65,8 +65,8 @@ class Elections:
     def make_leader(self, partition: Partition, leader_id: int) -> None:
         """Make a node the leader of a partition (NO_LEADER: leave it without one), with a new leader epoch.
 
-        A node that was not the leader before has only the replicated records: the others are lost. Requests that wait
-        for the partition wake up and find another leader. Raises StorageError if storage fails; then nothing changed.
+        A node that was not the leader before has only the replicated records; the others are lost. Requests that wait
+        for the partition wake up and find another leader. Raises StorageError if storage fails, without any change.
         """
         self._make_leaders([(partition, leader_id)])
 
@@ -103,7 +103,7 @@ class Elections:
             yield
 
     def adoption(self, begun: LeaderNode) -> Steps[None]:
-        """Make a node that has just started the leader of the partitions that have none, while it is alive.
+        """Make a node that has just started the leader of the partitions without one, while it is alive.
 
         Raises StorageError if storage fails.
         """
@@ -137,7 +137,7 @@ class Elections:
         self._finish_reassignment_if_possible(partition)
 
     def cancel_reassignment(self, partition: Partition) -> None:
-        """Cancel the reassignment that is under way. Raises StorageError if storage fails."""
+        """Cancel the running reassignment. Raises StorageError if storage fails."""
         before = cancelled(assignment_of(partition))
         self._cluster.storage.replicas_assigned(*partition.name, before.replicas)
         assign(partition, before)
@@ -170,6 +170,6 @@ def elect(replicas: Sequence[int], living: Sequence[int]) -> int:
 
 
 def wake(callbacks: list[Callable[[], None]]) -> None:
-    """Call everything that waits for a change of a log."""
+    """Call all callbacks that wait for a change of a log."""
     for callback in list(callbacks):
         callback()

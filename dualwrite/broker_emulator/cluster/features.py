@@ -1,6 +1,6 @@
-"""The features of a cluster: which levels a broker supports, and which level is finalized.
+"""The features of a cluster: the levels that a broker supports, and the finalized level.
 
-Kafka has more features (KIP-584, KIP-1022); this broker has those that its behaviour depends on.
+Kafka has more features (KIP-584, KIP-1022); this broker has only those that affect its behaviour.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def finalized_level(feature: str, config: BrokerConfig) -> int:
 
 
 def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
-    """Return why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
+    """Return the reason why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
 
     Level 0 means that the feature is not finalized, so even an unknown feature can be set to it.
     """
@@ -62,7 +62,7 @@ def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: r
 
 
 def as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerConfig:
-    """Return the settings with the levels that the features were updated to."""
+    """Return the settings with the levels set by updates of the features."""
     if features.transaction_version is not None:
         config = replace(config, transaction_version=features.transaction_version)
     if features.share_version is not None:
@@ -71,5 +71,5 @@ def as_finalized(config: BrokerConfig, features: FinalizedFeatures) -> BrokerCon
 
 
 def is_supported(feature: str, level: int, config: BrokerConfig) -> bool:
-    """Return whether a broker with `config` supports the level; 0 is supported even of an unknown feature."""
+    """Return whether a broker with `config` supports the level; level 0 is supported even for an unknown feature."""
     return level in (supported_levels(feature, config) or range(1))

@@ -1,4 +1,4 @@
-"""One broker: its listeners' addresses, its two coordinators, and their access to the partitions of the cluster."""
+"""One broker: the addresses of its listeners, its two coordinators, and their access to the cluster's partitions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class Node:
-    """One broker from start to end: a node that restarts is a new object, so that it remembers nothing."""
+    """One broker from start to end. A restarted node is a new object, so that it remembers nothing."""
 
     def __init__(self, node_id: int, cluster: Cluster, endpoints: Mapping[str, Endpoint]) -> None:
         self.node_id = node_id
@@ -60,7 +60,7 @@ class Node:
         self.connections: set[ClientConnection] = set()
         self.counters = NodeCounters()
         self.served: dict[tuple[int, int], Served] = {}
-        """The API versions requested so far, by key and version; no setting that affects them can be altered."""
+        """The API versions requested so far, by key and version; settings that affect them can no longer be altered."""
         self.quotas = NodeQuotas(cluster.quotas, cluster.clock, cluster.config)
         self.groups = GroupCoordinator(cluster)
         self.add_partitions_to_txn = AddPartitionsToTxnManager(node_id, cluster)
@@ -82,15 +82,15 @@ class Node:
 
     @cached_property
     def share_coordinator(self) -> ShareCoordinator:
-        """The state of share groups in the partitions of `__share_group_state` that the node leads."""
-        # imported on first use: many clusters have no share groups, and start faster without
+        """The coordinator of share groups' state, for the partitions of `__share_group_state` that the node leads."""
+        # imported on first use: many clusters have no share groups, and start faster without them
         from dualwrite.broker_emulator.share.state_coordinator import ShareCoordinator
 
         return ShareCoordinator(self.cluster)
 
     @cached_property
     def share_leader(self) -> ShareLeader:
-        """The share groups' records in flight of the partitions that the node leads."""
+        """The records in flight of share groups, in the partitions that the node leads."""
         from dualwrite.broker_emulator.share.leader import ShareLeader
 
         return ShareLeader(self.cluster)
@@ -100,25 +100,25 @@ class Node:
     def crash(self) -> None:
         """Die at once, as by SIGKILL: requests in progress are never finished; other nodes take over its partitions.
 
-        Must run in the emulator's loop; a request that this very node serves may call it. No effect on a dead node.
+        Must run in the emulator's loop, even from a request that this node serves. No effect on a dead node.
         """
         if self.is_alive:
             self.end()
             self.cluster.changes.make_at_once(self.cluster.elections.replacement(self))
 
     async def stop(self) -> None:
-        """Shut down in order: other nodes take over its partitions first; requests that wait for them get an error."""
+        """Shut down in order: other nodes take over its partitions first; requests that wait for these get an error."""
         if not self.is_alive:
             return
         changes = self.cluster.changes
         async with changes:
             await changes.make(self.cluster.elections.replacement(self))
-        await asyncio.sleep(0)  # the requests that were woken send their responses
+        await asyncio.sleep(0)  # the woken requests send their responses
         await asyncio.sleep(0)
-        self.crash()  # other nodes also take over whatever it has come to lead meanwhile
+        self.crash()  # other nodes also take over partitions that it has come to lead meanwhile
 
     def end(self) -> None:
-        """Stop serving and forget everything, without handing anything over to other nodes."""
+        """Stop serving and forget everything, without handing over to other nodes."""
         self.is_alive = False
         for server in self.servers:
             server.close()
@@ -134,13 +134,13 @@ class Node:
             task.cancel()
 
     def disconnected(self, connection: ClientConnection) -> None:
-        """Forget a connection that has ended, and what lasts only as long as it does."""
+        """Forget a connection that has ended, and the state that lasts only as long as it does."""
         self.connections.discard(connection)
         if self.is_alive and "share_leader" in vars(self):
             self._start(self.share_leader.disconnected(connection))
 
     async def run_for_peer(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` for another broker, to the end even if that one dies. Raises NodeGoneError if this one dies."""
+        """Do `work` for another broker, to the end even if that broker dies. Raises NodeGoneError if this node dies."""
         task = self._start(work)
         try:
             return await asyncio.shield(task)
@@ -159,9 +159,9 @@ class Node:
     # leadership
 
     def lead(self, partition: Partition) -> None:
-        """Become leader, and of an internal partition the coordinator. A test can hold the loading at a pause point.
+        """Become leader, and coordinator if the partition is internal. A test can hold the loading at a pause point.
 
-        Raises UnreadableRecordError if a record of the partition cannot be read: then the node does not coordinate it.
+        Raises UnreadableRecordError if a record of the partition cannot be read; the node then does not coordinate it.
         """
         coordinator = self._coordinator_on(partition)
         if coordinator is None:
@@ -201,7 +201,7 @@ class Node:
                 coordinator.begin_loading(partition.index)
 
     def resign(self, partition: Partition) -> None:
-        """Cease to be leader, and of an internal partition the coordinator, which forgets what it loaded."""
+        """Cease to be leader, and coordinator if the partition is internal; the coordinator forgets its state."""
         coordinator = self._coordinator_on(partition)
         if coordinator is not None:
             coordinator.unload_partition(partition.index)
@@ -220,7 +220,7 @@ class Node:
     def write_marker(self, topic_partition: TopicPartition, marker: Marker) -> Soon[ErrorCode]:
         """Write a transaction marker to one partition, as its leader does for WriteTxnMarkers.
 
-        The result is there once the marker is replicated. On `__consumer_offsets`, pending offsets are committed or
+        The result arrives once the marker is replicated. On `__consumer_offsets`, pending offsets are committed or
         dropped before that (KAFKA-17507).
         """
         partition = self.cluster.partition(*topic_partition)
@@ -253,7 +253,7 @@ class Node:
         return error
 
     def _complete_offsets(self, partition: Partition, marker: Marker) -> None:
-        """Commit or drop the offsets of a transaction, if the marker is on a partition of `__consumer_offsets`."""
+        """Commit or drop the offsets of a transaction if the partition is one of `__consumer_offsets`."""
         if partition.topic.name == OFFSETS_TOPIC:
             self.groups.complete_transaction(partition.index, marker.producer_id, commit=marker.commit)
 
@@ -306,7 +306,7 @@ class _ClusterMarkers:
 
     @staticmethod
     async def _send_with_faults(leader: ClusterNode, topic_partition: TopicPartition, marker: Marker) -> ErrorCode:
-        # the file of the API imports much that a broker without such faults does not need
+        # the API's file has many imports that a broker without such faults does not need
         from dualwrite.broker_emulator.faults.markers import send_marker_with_faults
 
         await asyncio.sleep(0)  # EndTxn is answered before a fault delays its markers

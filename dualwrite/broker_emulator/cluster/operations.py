@@ -1,4 +1,4 @@
-"""What tests do to a cluster, from Python (`Emulator`) or over HTTP (`control`). Runs in the emulator's loop."""
+"""Operations of tests on a cluster, from Python (`Emulator`) or over HTTP (`control`). Run in the emulator's loop."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _MAX_LISTED_TOPICS = 10
-"""How many topics an error message lists if no name resembles the unknown one."""
+"""The number of topics that an error message lists if no name resembles the unknown one."""
 
 
 @contextmanager
@@ -71,7 +71,7 @@ class Operations:
     # topics, partitions and their leaders
 
     def topic(self, name: str) -> Topic:
-        """Return the topic. Raises KeyError for an unknown one."""
+        """Return the topic. Raises KeyError if it is unknown."""
         topics = self._cluster.topics
         if name not in topics:
             known = sorted(topic.name for topic in topics.values() if not topic.is_internal)
@@ -80,7 +80,7 @@ class Operations:
         return topics[name]
 
     def partition(self, topic: str, index: int) -> Partition:
-        """Return the partition. Raises KeyError for an unknown one."""
+        """Return the partition. Raises KeyError if it is unknown."""
         partitions = self.topic(topic).partitions
         if not 0 <= index < len(partitions):
             raise KeyError(f"{topic} has no partition {index}; it has {len(partitions)}, numbered from 0")
@@ -106,7 +106,10 @@ class Operations:
         return moved
 
     def partition_creation(self, topic: str, count: int) -> Steps[None]:
-        """Extend a topic to `count` partitions. Raises KeyError for an unknown topic, ValueError if it has as many."""
+        """Extend a topic to `count` partitions.
+
+        Raises KeyError for an unknown topic, ValueError for an internal one or one that has as many.
+        """
         known = self.topic(topic)
         additional = count - len(known.partitions)
         if known.is_internal or additional <= 0:
@@ -114,7 +117,7 @@ class Operations:
         yield from self._cluster.partition_creation(known, self._cluster.assign_more(known, additional))
 
     def reassign(self, partition: Partition, replicas: Sequence[int] | None) -> None:
-        """Move the replicas to these nodes, or (None) cancel the reassignment under way. Raises ValueError."""
+        """Move the replicas to these nodes, or (None) cancel the running reassignment. Raises ValueError."""
         if replicas is None:
             if not assignment_of(partition).is_changing:
                 raise ValueError(f"no reassignment of {partition.name} is under way")
@@ -137,7 +140,7 @@ class Operations:
     def set_config(
         self, changes: Mapping[str, str | None], *, topic: str | None, group: str | None, node_id: int | None
     ) -> None:
-        """Alter settings (None: reset) of a topic, a group or a node, or of all brokers if none of them is given.
+        """Alter settings (None: reset) of a topic, a group, a node or, if none is given, all brokers.
 
         Raises KeyError for an unknown topic, ValueError for an unknown node and for an invalid setting.
         """
@@ -157,7 +160,7 @@ class Operations:
             self._cluster.changes.make_at_once(steps)
 
     def set_quota(self, named: Entity, changes: Mapping[str, float | None]) -> None:
-        """Set quotas of an entity, or take them away (None). Raises ValueError where it cannot have them."""
+        """Set quotas of an entity, or remove them (None). Raises ValueError for invalid entities or quotas."""
         problem = quota_problem(named, changes)
         if problem is not None:
             raise ValueError(problem)
@@ -173,7 +176,7 @@ class Operations:
         return self.partition(OFFSETS_TOPIC, self._cluster.group_partition(group))
 
     async def set_next_epoch(self, producer_epoch: int, transactional_id: str | None) -> None:
-        """Have the next InitProducerId return this epoch.
+        """Make the next InitProducerId return this epoch.
 
         Raises ValueError for an epoch at which no producer can start, or while the id is in use by a transaction.
         """
@@ -189,7 +192,7 @@ class Operations:
             raise ValueError(f"the epoch of {transactional_id!r} cannot be set now: {error.name}")
 
     def hold_replication(self, topic: str, index: int) -> PartitionLog:
-        """Keep followers from fetching. Raises KeyError for an unknown partition, ValueError if it is held already."""
+        """Keep followers from fetching. Raises KeyError for an unknown partition, ValueError if it is already held."""
         log = self.partition(topic, index).log
         if log.is_high_watermark_held:
             raise ValueError(f"the replication of {topic}-{index} is already held")
@@ -210,7 +213,7 @@ class Operations:
         return authorizer
 
     def add_acls(self, acls: Iterable[Acl]) -> None:
-        """Add ACLs in order. Raises what the authorizer raises for the first one that it rejects."""
+        """Add ACLs in order. Raises the authorizer's error for the first ACL that it rejects."""
         for acl in acls:
             self.authorizer.add(acl)
 

@@ -1,13 +1,13 @@
 """Replication as far as clients can observe it, and the replica assignments of partitions (KIP-455).
 
-Followers have no logs of their own: what a follower has of a partition is everything below its high watermark, so a
-follower that becomes leader starts with exactly that. A Produce with acks=all waits for the high watermark; an election
-ends the wait with an error.
+Followers have no logs of their own: a follower has every record below the partition's high watermark, and starts with
+exactly these if it becomes leader. A Produce with acks=all waits for the high watermark; an election ends the wait with
+an error.
 
 Because all replicas share one log, a new replica has every record at once, and a reassignment completes as soon as it
-is requested. Only while a test holds the replication of the partition do new replicas lack something: the reassignment
-is then under way until the test releases the replication or the reassignment is cancelled. A restart holds nothing
-back, so a reassignment under way completes there.
+is requested. New replicas lack records only while a test holds the replication of the partition: the reassignment is
+then under way until the test releases the replication or the reassignment is cancelled. A restart releases the
+replication, so a reassignment under way completes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from dualwrite.broker_emulator.cluster.topics import Partition
 
 REQUEST_TIMEOUT_S = 30.0
-"""How long brokers wait for the replication of what they write themselves (markers, records of coordinators)."""
+"""The time that brokers wait for the replication of their own writes (markers, records of coordinators)."""
 
 
 async def wait_until_replicated(
@@ -55,7 +55,7 @@ class ReplicaNode(Protocol):
 
 
 def lacks_replicas(partition: Partition, nodes: Mapping[int, ReplicaNode]) -> bool:
-    """Return whether too few replicas are in sync for acks=all; a topic with fewer replicas needs all of them."""
+    """Return whether too few replicas are in sync for acks=all. A topic with fewer replicas needs all of them."""
     least = partition.log.config.min_insync_replicas
     if least <= 1:
         return False
@@ -83,7 +83,7 @@ class Assignment(NamedTuple):
 
 
 def started(current: Assignment, target: Sequence[int]) -> Assignment:
-    """Return `current` on its way to `target`; a reassignment to something else may be under way."""
+    """Return `current` on its way to `target`; another reassignment may be under way."""
     complete = [node_id for node_id in current.replicas if node_id not in current.adding]
     removing = tuple(node_id for node_id in complete if node_id not in target)
     adding = tuple(node_id for node_id in target if node_id not in complete)
@@ -96,7 +96,7 @@ def finished(current: Assignment) -> Assignment:
 
 
 def cancelled(current: Assignment) -> Assignment:
-    """Return `current` without the replicas to be added, and with those to be removed."""
+    """Return `current` without the replicas to be added, and without removing any."""
     return Assignment(tuple(node_id for node_id in current.replicas if node_id not in current.adding))
 
 

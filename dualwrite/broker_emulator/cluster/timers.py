@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ConfiguredTimers:
-    """Periodic work whose intervals are broker settings; a timer restarts when its setting is altered."""
+    """Periodic work with intervals from broker settings; a timer restarts when its setting is altered."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -20,7 +20,7 @@ class ConfiguredTimers:
         cluster.on_config_change.append(self._apply_config)
 
     def every(self, setting: str, work: Callable[[], None]) -> None:
-        """Call `work` periodically; the interval is the field `setting` of `BrokerConfig`, in milliseconds."""
+        """Call `work` periodically, every `setting` milliseconds: a field of `BrokerConfig`."""
         interval_ms: int = getattr(self._cluster.config, setting)
         self._running[setting] = (interval_ms, self._cluster.clock.call_every(interval_ms, work), work)
 

@@ -1,4 +1,4 @@
-"""Topics and partitions: their names, where the replicas of a partition are, and which node leads it."""
+"""Topics and partitions: their names, the nodes with replicas of a partition, and the node that leads it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRANSACTION_STATE_TOPIC: Final = "__transaction_state"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 METADATA_TOPIC: Final = "__cluster_metadata"
-"""The log of Kafka's controllers, which is not a topic for clients."""
+"""The log of Kafka's controllers, not a topic for clients."""
 
 NO_LEADER: Final = -1
 
@@ -30,7 +30,7 @@ _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class TopicPartition(NamedTuple):
-    """The name of a partition: a topic and the index of one of its partitions."""
+    """The name of a partition: its topic and its index."""
 
     topic: str
     partition: int
@@ -43,7 +43,7 @@ class TopicPartition(NamedTuple):
 class Partition:
     """One partition, the nodes that have a replica of it, and the node that leads it.
 
-    All replicas share one log. What a follower lacks of it is everything above the high watermark.
+    All replicas share one log. A follower lacks the records above the high watermark.
     """
 
     topic: Topic
@@ -54,7 +54,7 @@ class Partition:
     replicas: Sequence[int]
     """Nodes that have a replica or are about to, the preferred leader first."""
     last_leader_id: int = NO_LEADER
-    """While the partition has no leader: the node that has the records that were not replicated."""
+    """The node that has the unreplicated records, while the partition has no leader."""
     adding: Sequence[int] = ()
     """Replicas of a reassignment under way that do not have every record yet."""
     removing: Sequence[int] = ()
@@ -82,7 +82,7 @@ class Topic:
     topic_id: uuid.UUID
     partitions: list[Partition] = field(default_factory=list)
     configs: dict[str, str | None] = field(default_factory=dict)
-    """The settings of the topic itself. Those that concern logs (`LogConfig`) are passed on to its logs."""
+    """The topic's own settings. Those that concern logs (`LogConfig`) are passed on to its logs."""
     is_internal: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,7 +90,7 @@ class Topic:
 
 
 class InternalTopic(NamedTuple):
-    """How a topic of the coordinators is created."""
+    """The number of partitions and the settings with which a topic of the coordinators is created."""
 
     partitions: int
     configs: Mapping[str, str]
@@ -126,11 +126,11 @@ SHARE_STATE_CONFIGS: Mapping[str, str] = {
     "min.insync.replicas": "1",
     "retention.ms": "-1",
 }
-"""The settings of `__share_group_state`, whose coordinators delete what they do not need any more."""
+"""The settings of `__share_group_state`, whose coordinators delete obsolete records themselves."""
 
 
 class ClusterView(Protocol):
-    """What the group coordinators read of the cluster (`cluster.py`)."""
+    """The part of the cluster (`cluster.py`) that the group coordinators read."""
 
     @property
     def clock(self) -> Clock: ...
@@ -178,7 +178,7 @@ def why_not_a_topic_name(name: str) -> str | None:
 
 
 class NamesAlike:
-    """The topics with '.' or '_' in their names: Kafka takes these for the same, because they are in its metrics."""
+    """The topics with '.' or '_' in their names. Metrics replace '.' by '_', so Kafka treats such names as equal."""
 
     def __init__(self, topics: Iterable[str]) -> None:
         self._topics = {_unified(name): name for name in topics if "." in name or "_" in name}
