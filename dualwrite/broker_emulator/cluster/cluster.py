@@ -438,8 +438,8 @@ class Cluster:
     def removal(self, name: str) -> Steps[None]:
         """Remove a topic and its data, but not the offsets that groups have committed for it (`offset_removal`).
 
-        The offsets of many topics are cheaper to remove together. The topic cannot be found after the first step. The following steps end the requests that wait for it, and
-        remove its data. Raises as `topic_deletion` does.
+        The offsets of many topics are cheaper to remove together. The topic cannot be found after the first step; the
+        following steps end the requests that wait for it, and remove its data. Raises as `topic_deletion` does.
         """
         topic = self.topics[name]
         self.altered_configs.forget(ConfigResource.TOPIC, name)

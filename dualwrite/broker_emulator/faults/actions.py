@@ -1,4 +1,4 @@
-"""The actions of faults. A request is "applied" when the broker has done what it requests."""
+"""The actions of faults. A request is "applied" when the broker has carried it out."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Link(Protocol):
         """Close the connection at once."""
 
     def close(self) -> None:
-        """Close the connection after sending what is buffered."""
+        """Close the connection after sending the buffered data."""
 
     def silence(self) -> None:
         """Stop reading and responding."""
