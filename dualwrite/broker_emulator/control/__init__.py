@@ -1,10 +1,10 @@
 """The control port: HTTP endpoints by which test suites in other processes and languages drive the emulator.
 
-Open `server.py` first: it routes a request to its endpoint. `endpoint.py` defines the table of endpoints and
-`endpoints/` holds one file per subject, `shapes.py` reads, writes and describes JSON by dataclasses, `openapi.py`
-describes the endpoints, `http_server.py` and `http_connection.py` are HTTP on asyncio, `page/` is the HTML page. May
-import every other package of the emulator but `schema_registry/`, which is on the same HTTP; only that one and
-`emulator.py` import this one, when a port is opened.
+Open `server.py` first: it routes a request to its endpoint. `endpoint.py` defines the table of endpoints; `endpoints/`
+has one file per subject. `shapes.py` reads, writes and describes JSON by dataclasses; `openapi.py` describes the
+endpoints. `http_server.py` and `http_connection.py` are HTTP on asyncio; `page/` is the HTML page. May import every
+other package of the emulator except `schema_registry/`, which uses the same HTTP server. Only `schema_registry/` and
+`emulator.py` import this package, when a port is opened.
 """
 
 from __future__ import annotations

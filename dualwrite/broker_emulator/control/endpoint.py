@@ -1,6 +1,6 @@
 """The table of endpoints: one `Endpoint` per method and path, for routing, validation and the OpenAPI document.
 
-`ControlledEmulator` is what they operate on: a running emulator, and the faults that clients may still query.
+Endpoints operate on a `ControlledEmulator`: a running emulator, and the faults that clients may still query.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ class KnownFaults:
         self._added: dict[int, FaultHandle] = {}
 
     def add(self, fault: Fault) -> FaultHandle:
-        """Put a fault in place; if too many are known, forget the oldest one that is used up.
+        """Put a fault in place; if too many are known, forget the oldest spent one.
 
-        Raises ValueError for a fault that can never select or do anything.
+        Raises ValueError for a fault that can never select a request or have an effect.
         """
         handle = self._faults.add(fault)
         self._added[handle.fault_id] = handle
@@ -120,11 +120,11 @@ class KnownFaults:
         return [known[fault_id] for fault_id in sorted(known)]
 
     def find(self, fault_id: int) -> FaultHandle | None:
-        """Return the fault with this id, or None if it is not known."""
+        """Return the fault with this id, or None if it is unknown."""
         return next((handle for handle in self.all() if handle.fault_id == fault_id), None)
 
     def remove(self, handle: FaultHandle) -> None:
-        """Remove a fault, release everything that it holds, and forget it."""
+        """Remove a fault, release the requests that it holds, and forget it."""
         self._added.pop(handle.fault_id, None)
         handle.remove()
 

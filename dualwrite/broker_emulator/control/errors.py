@@ -8,7 +8,7 @@ from http import HTTPStatus
 
 
 class ControlError(Exception):
-    """An error response. `known` lists the valid names where the request had an unknown one."""
+    """An error response. `known` lists the valid names if the request had an unknown one."""
 
     def __init__(self, status: HTTPStatus, code: str, message: str, known: Iterable[str] = ()) -> None:
         super().__init__(message)
@@ -19,7 +19,7 @@ class ControlError(Exception):
 
 
 def bad_request(message: str, known: Iterable[str] = (), code: str = "bad-request") -> ControlError:
-    """Return a 400: the request is invalid whatever the state of the emulator."""
+    """Return a 400: the request is invalid in any state of the emulator."""
     return ControlError(HTTPStatus.BAD_REQUEST, code, message, known)
 
 

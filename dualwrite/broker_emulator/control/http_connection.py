@@ -1,11 +1,11 @@
-"""One client's HTTP connection, on h11. A misbehaving client can end its own connection only.
+"""One client's HTTP connection, on h11. A misbehaving client can end only its own connection.
 
-One request at a time, with limits on how much and how slowly a client may send and read. An idle connection costs the
-broker nothing.
+One request at a time, with limits on the amount and the time of a client's sending and reading. An idle connection
+costs the broker nothing.
 
 Only programs, and pages served by this port, may use it (`refusal_reason`). Any page open in a browser on this machine
-can send requests here, and, with a host name that it makes point here (DNS rebinding), even read the responses.
-Browsers state the origin of a request in the headers Origin and Host.
+can send requests here and, with a host name that it points here (DNS rebinding), even read the responses. Browsers
+state the origin of a request in the headers Origin and Host.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MAX_BODY_BYTES: Final = 1 << 20
 MAX_HEAD_BYTES: Final = 16 << 10
 MAX_BUFFERED_WHILE_BUSY: Final = 64 << 10
 REQUEST_TIMEOUT_S: Final = 10.0
-"""How long a client may take to send a request, or to read a response."""
+"""The time that a client may take to send a request, or to read a response."""
 MAX_DISCARDED_BYTES: Final = 8 << 20
-"""How much of a refused request is read, so that a client which sends all of it before it reads gets the response."""
+"""How much of a refused request is read, so that a client that sends all of it before reading gets the response."""
 IDLE_TIMEOUT_S: Final = 75.0
-"""How long a connection may stay open without a request."""
+"""The time that a connection may stay open without a request."""
 
 JSON = "application/json"
 
@@ -61,7 +61,7 @@ class HttpRequest:
     headers: Mapping[str, str]
     body: bytes
     peer_host: str = ""
-    """The address that it came from."""
+    """The address of the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class HttpResponse:
 
 Handler = Callable[[HttpRequest], Awaitable[HttpResponse]]
 ErrorForm = Callable[[ControlError, Mapping[str, str]], HttpResponse]
-"""Makes a response of an error, with these headers."""
+"""Makes a response of an error, with additional headers."""
 
 
 def error_response(error: ControlError, headers: Mapping[str, str] | None = None) -> HttpResponse:
@@ -108,13 +108,13 @@ class HttpConnection(asyncio.Protocol):
         self.work: asyncio.Task[None] | None = None
         """Serves the present request."""
         self._rest: Turn | None = None
-        """Reads in a later turn of the loop, where all connections together have one slice in each."""
+        """Reads on in a later turn of the loop; in each turn, all connections together have one slice."""
         self._request: h11.Request | None = None
         self._body = bytearray()
         self._buffered = 0
         """Bytes received while a request was being served."""
         self._discarded: int | None = None
-        """Bytes of a refused request that were received after the response; None: it was not refused."""
+        """Bytes of a refused request that arrived after the response; None if it was not refused."""
 
     # called by asyncio
 
@@ -128,7 +128,7 @@ class HttpConnection(asyncio.Protocol):
         self._close_after(REQUEST_TIMEOUT_S)
 
     def _take_place_of_idle(self) -> bool:
-        """Close a connection without a request, so that clients which only keep theirs open shut nobody out."""
+        """Evict an idle connection to admit a new one."""
         idle = next((each for each in self._connections if each.is_idle), None)
         if idle is not None:
             self._connections.discard(idle)
@@ -179,7 +179,7 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being served, or about to be read."""
+        """Whether no request is being served or about to be read."""
         return self.work is None and self._rest is None
 
     @property
@@ -187,7 +187,7 @@ class HttpConnection(asyncio.Protocol):
         return self._request is None and not self._http.trailing_data[0]
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Call `step`; respond to an error of the client, and close the connection."""
+        """Call `step`. After a client's error, respond with it and close the connection."""
         try:
             step()
         except h11.RemoteProtocolError as error:
@@ -197,7 +197,7 @@ class HttpConnection(asyncio.Protocol):
             self._fail(error)
 
     def _read(self) -> None:
-        """Read what was received, slice by slice: a request may come in very many chunks."""
+        """Read the received bytes slice by slice: a request may come in very many chunks."""
         pace = Pace()
         while self._transport is not None and not self._transport.is_closing():
             if pace.is_over:
@@ -298,14 +298,14 @@ class HttpConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def _fail(self, error: ControlError) -> None:
-        """Send the error, if a response can still be sent, and close."""
+        """Send the error, if a response can still be sent, and close the connection."""
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self._write(self._error_form(error, {"Connection": "close"}), with_body=True)
         if self._transport is None:
             return
-        self._close_after(REQUEST_TIMEOUT_S)  # a client that does not read would keep it open
+        self._close_after(REQUEST_TIMEOUT_S)  # a client that does not read would keep the connection open
         if self._http.their_state is h11.SEND_BODY:
-            # To close with data unread would reset the connection, and the client might not get the response.
+            # Closing with unread data would reset the connection, and the client might not get the response.
             self._discarded = 0
             self._transport.write_eof()
         else:
@@ -340,7 +340,7 @@ def _headers(request: h11.Request) -> dict[str, str]:
 
 
 def refusal_reason(method: str, headers: Mapping[str, str], own_names: Collection[str]) -> str | None:
-    """Return why a request is refused, or None. `own_names`, in lower case, are those that are known to lead here."""
+    """Return the reason to refuse a request, or None. `own_names`, in lower case, are known to lead here."""
     host = headers.get("host")
     if host is None:
         return "a request needs exactly one Host header"
@@ -370,7 +370,7 @@ def _name_of(host: str) -> str | None:
 
 
 def _is_private(name: str, own_names: Collection[str]) -> bool:
-    """Return whether only this port can have the name. One without a dot can be a top-level domain, or a neighbour."""
+    """Return whether the name is only this port's. A name without a dot can be a top-level domain or another host."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

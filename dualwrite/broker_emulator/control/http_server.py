@@ -1,6 +1,6 @@
-"""A server of HTTP in the emulator's event loop: one address, its connections, and who may use it.
+"""An HTTP server in the emulator's event loop: one address, its connections, and the check of origins.
 
-The control port is one, and the schema registry is another one.
+The control port and the schema registry are such servers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_CONNECTIONS: Final = 128
 
 
 class HttpServer(ABC):
-    """Listens on one address. `name` is what messages call it; `error_form` makes responses of errors."""
+    """Listens on one address. `name` is its name in messages; `error_form` makes responses of errors."""
 
     def __init__(self, name: str, own_names: Collection[str], error_form: ErrorForm = error_response) -> None:
         self._name = name
@@ -38,10 +38,10 @@ class HttpServer(ABC):
 
     @abstractmethod
     async def respond(self, request: HttpRequest) -> HttpResponse:
-        """Serve one request. Raises ControlError if it is invalid or cannot be done."""
+        """Serve one request. Raises ControlError for an invalid or impossible request."""
 
     async def start(self, host: str, port: int) -> None:
-        """Start to listen; port 0 picks a free port. Sets `port`. Raises OSError if the address cannot be used."""
+        """Start listening; port 0 picks a free port. Sets `port`. Raises OSError if the address cannot be used."""
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(self._connection, host, port)
@@ -57,7 +57,7 @@ class HttpServer(ABC):
             connection.abort()
 
     def check_origin(self, request: HttpRequest) -> None:
-        """Raise ControlError for a request of a page that this port did not serve."""
+        """Raise ControlError for a request from a page that this port did not serve."""
         refusal = refusal_reason(request.method, request.headers, self._own_names)
         if refusal is not None:
             raise ControlError(HTTPStatus.FORBIDDEN, "refused", refusal)

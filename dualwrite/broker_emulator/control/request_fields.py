@@ -1,4 +1,4 @@
-"""Select requests by the values of their fields: the predicate of faults that are added over HTTP."""
+"""Select requests by the values of their fields: the predicate of faults added over HTTP."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SCALARS = (str, int, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class RequestFields:
-    """A fault's predicate: each of these fields of a request, or of a pause point's context, has this value."""
+    """A fault's predicate: the required values of fields of a request, or of a pause point's context."""
 
     wanted: Mapping[str, Any]
 

@@ -1,6 +1,6 @@
 """The server of the control port: route a request to its endpoint, validate its inputs, send the response.
 
-It runs in the emulator's own event loop, so that no state changes between a check and the action that relies on it.
+It runs in the emulator's own event loop, so no state changes between a check and the action that relies on it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.log.segments import StorageError
 from dualwrite.broker_emulator.suggestions import did_you_mean
 
 MAX_IN_PROGRESS: Final = 96
-"""Requests that may wait at the same time; the connections that are left are for health checks and short requests."""
+"""The number of requests that may wait at the same time, leaving connections for health checks and short requests."""
 HEALTH: Final = "/v1/health"
 
 ROUTES: Final = Routes(ENDPOINTS)
@@ -42,7 +42,7 @@ class ControlServer(HttpServer):
         self._in_progress = 0
 
     async def respond(self, request: HttpRequest) -> HttpResponse:
-        """Serve one request. Raises ControlError if it is invalid or cannot be done."""
+        """Serve one request. Raises ControlError for an invalid or impossible request."""
         self.check_origin(request)
         path, _, query = request.target.partition("?")
         endpoint, named = _find(request.method, path)
@@ -56,7 +56,7 @@ class ControlServer(HttpServer):
         return HttpResponse(endpoint.status, JSON, body)
 
     async def _handled(self, endpoint: Endpoint, inputs: Mapping[str, Any]) -> Any:
-        """Return the result of a request. Requests that wait leave connections to those that do not."""
+        """Return the result of a request. Limits waiting requests, which would use up all connections."""
         if self._in_progress >= MAX_IN_PROGRESS and endpoint.template != HEALTH:
             raise ControlError(HTTPStatus.SERVICE_UNAVAILABLE, "busy", "too many requests are waiting")
         self._in_progress += 1

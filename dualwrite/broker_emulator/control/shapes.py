@@ -246,7 +246,7 @@ def write(value: Any) -> Any:
 
 
 def schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of `kind`, and add those of the dataclasses that it refers to to `definitions`."""
+    """Return the JSON Schema of `kind`, and add the schemas of its dataclasses to `definitions`."""
     kind, notes = _unwrapped(kind)
     described = {**_schema_of(kind, definitions)}
     for note in notes:
@@ -313,7 +313,7 @@ Limit: TypeAlias = Annotated[int, AtLeast(1), AtMost(10_000), "The most elements
 
 
 def first(elements: Iterable[T], limit: int) -> tuple[list[T], int]:
-    """Return at most `limit` elements, and how many there are in all.
+    """Return at most `limit` elements, and the total number.
 
     Lists are cut so that no request keeps the event loop from serving clients.
     """

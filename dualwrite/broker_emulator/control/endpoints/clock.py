@@ -15,7 +15,7 @@ from dualwrite.broker_emulator.control.shapes import AtLeast, AtMost
 
 _STEP_MS: Final = 600_000
 _SLICE_S: Final = 0.005
-"""How much virtual and real time passes until clients, and what the timers started, are served in between."""
+"""The virtual and the real time that pass before clients, and work started by timers, are served in between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

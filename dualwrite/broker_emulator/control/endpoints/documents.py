@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.metrics.snapshot import collection
 from dualwrite.broker_emulator.slices import in_slices
 
 _RENDERED_IN_LOOP: Final = 200
-"""Partitions whose metrics are written at once; those of more are written in a thread."""
+"""Up to this number of partitions, metrics are written at once; beyond it, in a thread."""
 
 
 async def metrics(controlled: ControlledEmulator) -> Content:

@@ -24,7 +24,7 @@ _JSON_KINDS: Mapping[str, Any] = {
     "duration_ms": Annotated[int, AtLeast(0)],
     "after_requests": Annotated[int, AtLeast(0)],
 }
-"""The JSON types of actions' fields, where JSON differs from Python or has a bound."""
+"""The JSON types of actions' fields that differ from Python's or have a bound."""
 
 
 def _shape(action: type[Any]) -> Any:
@@ -55,7 +55,7 @@ else:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFault:
-    """Which requests the fault selects, and what happens to them. An omitted selector accepts everything."""
+    """The requests that the fault selects, and its action on them. An omitted selector accepts every request."""
 
     action: Annotated[ActionShape | None, "What happens to the requests; without it, they are only counted."] = None
     api: Annotated[str | int | None, "An API's name or key, such as EndTxn or 26."] = None
@@ -77,7 +77,7 @@ class NewFault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultView:
-    """A fault, and what it has done."""
+    """A fault, and its effects so far."""
 
     fault_id: int
     action: dict[str, Any] | None
@@ -90,21 +90,21 @@ class FaultView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultList:
-    """Faults in the order in which they were added; the first one with an action that matches decides."""
+    """Faults in the order in which they were added; the first matching fault with an action decides."""
 
     faults: tuple[FaultView, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsentList:
-    """Responses that no client received: those to copies of requests, and dropped ones."""
+    """Responses that no client received: responses to copies of requests, and dropped responses."""
 
     unsent: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removed:
-    """How many faults were removed."""
+    """The number of removed faults."""
 
     removed: int
 
@@ -118,7 +118,7 @@ class FaultPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultWait:
-    """What to wait for: all conditions that are given."""
+    """The conditions to wait for; all that are given must hold."""
 
     hits: Annotated[int, AtLeast(1), "At least this many requests were hit."] | None = None
     held: Annotated[int, AtLeast(1), "At least this many are waiting for a release."] | None = None
@@ -234,7 +234,7 @@ async def release(controlled: ControlledEmulator, path: FaultPath) -> FaultView:
 
 
 async def _until_gone(handle: FaultHandle, hits: int) -> None:
-    """Wait until the released requests have gone on, so that the view counts them no longer; new ones may arrive."""
+    """Wait until the released requests have continued, so that the view no longer counts them; new ones may arrive."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_GONE_TIMEOUT_S):
             await handle.until(lambda: handle.held == 0 or handle.hits > hits)

@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.pause_points import Hold, PausePoint, match_all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewHold:
-    """The pause point to hold, and for which transactions. An omitted selector accepts everything."""
+    """The pause point to hold, and the transactions to hold there. An omitted selector accepts every transaction."""
 
     point: PausePoint
     transactional_id: str | None = None
@@ -54,7 +54,7 @@ class HoldPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldWait:
-    """How often the pause point must be reached, and within what time."""
+    """The number of times that the pause point must be reached, and the time limit."""
 
     hits: Annotated[int, AtLeast(1)] = 1
     timeout_ms: Annotated[int, AtLeast(0), AtMost(60_000)] = 10_000
@@ -118,7 +118,7 @@ async def wait(controlled: ControlledEmulator, path: HoldPath, query: HoldWait) 
 async def release(controlled: ControlledEmulator, path: HoldPath) -> HoldView:
     hold = _find(controlled, path)
     hold.release()
-    await asyncio.sleep(0)  # everything that waited has gone on when the response is sent
+    await asyncio.sleep(0)  # all held tasks have continued when the response is sent
     return view(hold)
 
 

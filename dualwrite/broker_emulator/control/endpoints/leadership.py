@@ -1,4 +1,4 @@
-"""Which nodes have a partition and which one leads it: leaders, reassignments, elections, coordinators."""
+"""The leaders and replicas of partitions: leaders, reassignments, elections, coordinators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MovedPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedList:
-    """The partitions that an election has moved."""
+    """The partitions whose leader an election changed."""
 
     moved: tuple[MovedPartition, ...]
 
@@ -90,7 +90,7 @@ _ERRORS = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorQuery:
-    """The transactional id or the group whose coordinator is wanted."""
+    """The transactional id or the group whose coordinator is requested."""
 
     transactional_id: str | None = None
     group: str | None = None
@@ -98,7 +98,7 @@ class CoordinatorQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewCoordinator:
-    """The node that will coordinate an id or a group, and all others of the same internal partition."""
+    """The node that will coordinate this id or group, and all others of the same internal partition."""
 
     node: int
     transactional_id: str | None = None

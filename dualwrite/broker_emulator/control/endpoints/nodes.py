@@ -137,7 +137,7 @@ class DisconnectQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disconnected:
-    """How many connections were closed."""
+    """The number of closed connections."""
 
     disconnected: int
 

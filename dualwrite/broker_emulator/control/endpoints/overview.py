@@ -1,4 +1,4 @@
-"""The health of the emulator, for probes and for processes that wait for its start; and its whole state."""
+"""The health of the emulator, for probes and for processes that wait for its start, and its whole state."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class State:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateQuery:
-    """Selects what of the state is returned."""
+    """Selects parts of the state."""
 
     internal: bool = False
     limit: Limit = 1000

@@ -17,7 +17,7 @@ from dualwrite.broker_emulator.log.results import ProducerDescription
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerView:
-    """What a partition knows about a producer; null where it knows nothing."""
+    """A partition's knowledge of a producer; null for unknown values."""
 
     producer_id: int
     producer_epoch: int
@@ -83,7 +83,7 @@ class PartitionPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationRelease:
-    """How far followers may fetch."""
+    """The offset up to which followers may fetch."""
 
     up_to: Annotated[
         Annotated[int, AtLeast(0)] | None,

@@ -23,7 +23,7 @@ Encoding: TypeAlias = Literal["text", "base64"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeaderView:
-    """A header of a record; its value is encoded like that of the record."""
+    """A header of a record; its value has the same encoding as the record's."""
 
     key: str
     value: str | None
@@ -56,7 +56,7 @@ class RecordList:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordQuery:
-    """Selects records, and how bytes are written."""
+    """Selects records and the encoding of bytes."""
 
     partition: Annotated[int, AtLeast(0)] | None = None
     offset: Annotated[Annotated[int, AtLeast(0)] | None, "The first offset; needs a partition."] = None
@@ -75,7 +75,7 @@ async def list_all(controlled: ControlledEmulator, path: TopicPath, query: Recor
         raise bad_request("'query.offset' needs a 'query.partition': offsets are counted in each partition")
     logs = dict(_logs(controlled, path.topic, query.partition))
     try:
-        # reading takes long if there are many: clients are served meanwhile
+        # reading many records takes long: clients are served meanwhile
         return await asyncio.to_thread(_read, path.topic, logs, query)
     except (UnsupportedCompressionError, CorruptRecordError) as error:
         raise conflict(str(error)) from None
@@ -83,7 +83,7 @@ async def list_all(controlled: ControlledEmulator, path: TopicPath, query: Recor
 
 def _logs(controlled: ControlledEmulator, name: str, index: int | None) -> Iterator[tuple[int, LogSnapshot]]:
     topic = controlled.cluster.topics.get(name)
-    if topic is None:  # nothing was ever written to it
+    if topic is None:  # it was never written to
         return
     chosen = topic.partitions if index is None else [find(controlled, PartitionPath(topic=name, partition=index))]
     for partition in chosen:

@@ -15,7 +15,7 @@ from dualwrite.broker_emulator.suggestions import did_you_mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A new topic. Without a replication factor it has a replica on every node."""
+    """A new topic. Without a replication factor every node has a replica."""
 
     name: str
     partitions: Annotated[int, AtLeast(1), AtMost(10_000)] = 1

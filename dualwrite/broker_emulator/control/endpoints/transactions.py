@@ -28,7 +28,7 @@ class TransactionPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionView:
-    """One transactional id; a field is null where it is unknown or no transaction is open."""
+    """One transactional id; unknown fields are null, as are those of a transaction while none is open."""
 
     transactional_id: str
     state: Annotated[str, "By Kafka's name, such as Ongoing."]
