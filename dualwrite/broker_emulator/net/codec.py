@@ -2,9 +2,9 @@
 
 kio's reader is compiled, but its writer walks the schema field by field for every message, and its entities are frozen
 dataclasses, whose construction costs a call per field. Together they took more than a quarter of the time of a
-transaction with one record. Here, a function is generated once for each entity type that does what kio does; adjacent
-fields of fixed width become one `struct.pack`. The bytes are the same as kio's: the tests check that for every API and
-version that is served.
+transaction with one record. Here, a function with the same effect is generated once for each entity type; adjacent
+fields of fixed width become one `struct.pack`. The bytes are the same as kio's: tests check that for every served API
+and version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LONGEST_TEXT = 32_767
 
 @cache
 def builder(entity_type: type[Any]) -> Callable[..., Any]:
-    """Return a function that builds an `entity_type` from fields by name, ignoring those that this version lacks.
+    """Return a function that builds an `entity_type` from fields by name, ignoring fields that this version lacks.
 
     It is not a class with an `__init__`, because calling that takes twice as long.
     """
@@ -54,7 +54,7 @@ def builder(entity_type: type[Any]) -> Callable[..., Any]:
 
 
 def _mutable(entity_type: type[Any]) -> type[Any]:
-    """Return a subclass of `entity_type` that is not frozen, so that assigning a field costs next to nothing."""
+    """Return an unfrozen subclass of `entity_type`, so that assigning a field costs next to nothing."""
     return type(
         entity_type.__name__,
         (entity_type,),
@@ -81,7 +81,7 @@ def _equality(entity_type: type[Any]) -> Callable[[Any, Any], Any]:
 
 
 def cut_long_texts(entity: Any) -> None:
-    """Cut the texts of an entity that `builder` made which are too long for a field with two bytes for the length."""
+    """Cut texts that are too long for a field with two bytes of length, in an entity that `builder` made."""
     for member in fields(entity):
         value = getattr(entity, member.name)
         if isinstance(value, str) and len(value) > _LONGEST_TEXT // 4:
@@ -174,7 +174,7 @@ def write_tags(emit: Emit, tags: list[tuple[int, list[bytes]]]) -> None:
 
 @cache
 def writer(entity_type: type[Any]) -> Writer:
-    """Return a function that writes an `entity_type`. Raises NotImplementedError for a field that it cannot write."""
+    """Return a function that writes an `entity_type`. Raises NotImplementedError for an unsupported field."""
     source = _WriterSource(entity_type.__flexible__)
     source.add_members(entity_type, "entity")
     return source.compiled()
@@ -202,7 +202,7 @@ class _WriterSource:
         }
 
     def add_members(self, entity_type: Any, entity: str) -> None:
-        """Add all fields, including tagged ones, of the entity in the variable `entity` of the source."""
+        """Add all fields, including tagged ones, of the entity in the source's variable `entity`."""
         members = fields(entity_type)
         for member in members:
             if "tag" not in member.metadata:
@@ -223,7 +223,7 @@ class _WriterSource:
             self._add_sized(kind, value)
 
     def _add_sized(self, kind: _Kind, value: str) -> None:
-        """Add a string or bytes after its length. A null that is not allowed raises, because None has no length."""
+        """Add a string or bytes after its length. A forbidden null raises, because None has no length."""
         if kind.kafka_type == _TEXT:
             content = f"{value}.encode()" + (f" if {value} is not None else None" if kind.is_nullable else "")
             letter = "h"

@@ -38,7 +38,7 @@ def listeners_of(
 
 
 class Listeners:
-    """All listeners of all nodes. Raises ValueError for listeners in conflict and for unusable certificates."""
+    """All listeners of all nodes. Raises ValueError for conflicting listeners and unusable certificates."""
 
     def __init__(self, listeners: Sequence[Listener], nodes: int, first_node_id: int = 0) -> None:
         check_listeners(list(listeners), nodes)
@@ -117,7 +117,7 @@ class Listeners:
 
 
 def _reserve(host: str, port: int) -> socket.socket:
-    """Bind an address without listening there, so that no other process gets it while its node is down.
+    """Bind an address without listening, so that no other process takes it while its node is down.
 
     Raises OSError if it is in use.
     """

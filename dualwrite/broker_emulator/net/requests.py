@@ -1,6 +1,7 @@
-"""Frames to requests, and responses to frames; large ones in such a way that a thread can do it.
+"""Frames to requests, and responses to frames; large ones can be converted in a thread.
 
-Neither touches any state, so the event loop serves others while a thread decodes or encodes ten thousands of elements.
+The conversion touches no state, so the event loop serves others while a thread decodes or encodes tens of thousands of
+elements.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ HEADER_BYTES: Final = _HEADER.size
 unpack_header: Final = _HEADER.unpack_from
 
 _LARGE_FRAME: Final = 8 << 10
-"""Frames smaller than this are decoded at once, whatever they hold."""
+"""Smaller frames are always decoded at once."""
 _FEW_ELEMENTS: Final = 1000
 
 
 class TooLargeToDecodeAtOnceError(Exception):
-    """The request has so many elements that decoding it would hold up others; `decode` returns it, in a thread."""
+    """The request has so many elements that decoding it would hold up others; call `decode` in a thread to get it."""
 
     def __init__(self, decode: Callable[[], Any]) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ class TooLargeToDecodeAtOnceError(Exception):
 
 
 def decoded(message: Schema, frame: bytes | memoryview, offset: int, max_elements: int) -> Any:
-    """Return the request. Raises TooLargeToDecodeAtOnceError, and many types for a malformed one."""
+    """Return the request. Raises TooLargeToDecodeAtOnceError, and many other types for a malformed request."""
     if len(frame) >= _LARGE_FRAME:
         _check_large(message, frame, offset, max_elements)
     elif message.check_bounds is not None:

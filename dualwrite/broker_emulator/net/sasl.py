@@ -1,4 +1,4 @@
-"""A connection at a listener with SASL; `security/login_states.py` says which requests it allows at which time."""
+"""A connection at a listener with SASL; `security/login_states.py` has the requests allowed in each state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SaslConnection(Connection):
         super().__init__(node, listener, closing_log)
         cluster = node.cluster
         self._delay_s = cluster.config.connection_failed_authentication_delay_ms / 1000
-        self._max_frame_size = cluster.config.sasl_server_max_receive_size  # until it has logged in
+        self._max_frame_size = cluster.config.sasl_server_max_receive_size  # until the client has logged in
         self._verdict = Reaction.SERVE
         self._login = self.login = Login(settings, cluster.scram_users.find, cluster.clock.now_ms)
 
@@ -71,7 +71,7 @@ class SaslConnection(Connection):
         return response
 
     async def _follow(self, call: Call, response: Any) -> None:
-        """Do what a step of the login entails besides its response."""
+        """Carry out the effects of a login step besides its response."""
         login = self._login
         if call.api.key == API_VERSIONS and response.error_code == ErrorCode.none:
             login.versions_sent()
@@ -80,7 +80,7 @@ class SaslConnection(Connection):
         self._apply_login()
 
     def _apply_login(self) -> None:
-        """Give the connection the principal and the frame limit that follow from the state of its login."""
+        """Set the connection's principal and frame limit according to the state of its login."""
         config, login = self.node.cluster.config, self._login
         if login.state is State.AUTHENTICATED and login.principal is not None:
             self.principal = login.principal
@@ -89,7 +89,7 @@ class SaslConnection(Connection):
             self._max_frame_size = config.sasl_server_max_receive_size
 
     async def _answer_token(self, token: bytes) -> None:
-        """Respond to a bare token, which clients send that know SaslHandshake v0 only."""
+        """Respond to a bare token, from a client that only knows SaslHandshake v0."""
         try:
             response, _ = self._login.respond(token)
         except LoginFailedError:

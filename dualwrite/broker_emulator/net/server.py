@@ -4,10 +4,10 @@ A connection serves one request at a time and sends responses in order, as Kafka
 request is in progress). A request that does not have to wait is answered within the call that delivered its bytes: its
 coroutine is stepped once in place, and a task is created only for the rest of a coroutine that really waits.
 
-Whatever a client sends or fails to send, the worst result is that its own connection is closed, with the reason in the
-log. The memory that one connection can occupy is bounded: one frame of at most `socket.request.max.bytes`, allocated as
-it arrives and not by the size that it claims; what the client sends while a request waits; and one unread response.
-The unread responses of all connections together are bounded, too (`MAX_UNREAD_OF_ALL`).
+A misbehaving client can at worst get its own connection closed, with the reason in the log. The memory of one
+connection is bounded: one frame of at most `socket.request.max.bytes`, allocated as it arrives and not by its claimed
+size; the bytes that arrive while a request waits; and one unread response. The unread responses of all connections
+together are bounded, too (`MAX_UNREAD_OF_ALL`).
 """
 
 from __future__ import annotations
@@ -51,27 +51,29 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _MAX_BUFFERED_WHILE_BUSY = 1 << 20
-"""Bytes to buffer from a client that keeps sending while one of its requests waits; beyond that, reading pauses."""
+"""Bytes to buffer from a client that keeps sending while one of its requests waits; beyond this, reading pauses."""
 _MAX_UNREAD = 1 << 20
-"""Bytes of responses to buffer for a client that does not read them; beyond that, none of its requests is served."""
+"""Bytes of responses to buffer for a client that does not read them; beyond this, its requests are not served."""
 MAX_UNREAD_OF_ALL = 512 << 20
-"""Bytes of such responses of all connections together; beyond that, those that have not read for longest are closed."""
+"""Such bytes of all connections together; beyond this, the connections that have not read for longest are closed."""
 _LONG_NS = 3_000_000
-"""A response that took longer to make may be large."""
+"""Responses that took longer to make may be large."""
 LINES_PER_INTERVAL = 50
 INTERVAL_S = 10.0
 
 
 class MalformedFrameError(Exception):
-    """Bytes that are not a request this broker serves; the message says what is wrong with them."""
+    """Bytes that are not a request that this broker serves; the message has the reason."""
 
 
 class ConnectionLimitError(Exception):
-    """One connection more than the broker accepts; the message names the setting."""
+    """More connections than the broker accepts; the message names the setting."""
 
 
 class ClosingLog:
-    """Logs why connections are closed: at most `LINES_PER_INTERVAL` lines per `INTERVAL_S`, then how many more."""
+    """Logs the reasons for closing connections: at most `LINES_PER_INTERVAL` lines per `INTERVAL_S`, then the number of
+    further ones.
+    """
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -113,21 +115,21 @@ class Connection(asyncio.Protocol):
         self._work: asyncio.Task[None] | None = None
         self._work_api: Api | None = None
         self._rest: Turn | None = None
-        """Serves in a later turn of the loop what a client has sent at once."""
+        """Serves further requests of the client in a later turn of the loop."""
         self._silent = False
         self._unread = False
         self.unread_since_s = 0.0
         self._muted: Timer | None = None
-        """Runs while the client is not served because it exceeded a quota."""
+        """Runs while the client is muted because it exceeded a quota."""
         self._is_paused = False
-        """Whether it is unread or muted."""
+        """Whether the connection is unread or muted."""
         self._request_bytes = 0
         self._handled_ns = 0
-        """How long the request that was handled last took."""
+        """The duration of the last handled request."""
         self._ran_before_wait_ns = 0
-        """How long the request in progress ran before it had to wait."""
+        """The time that the request in progress ran before it had to wait."""
         self._held_frames: list[bytes] | None = None
-        """Responses that are ready and wait for an earlier one."""
+        """Responses that are ready but wait for an earlier one."""
         self._loop = asyncio.get_running_loop()
         self._last_active_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -159,7 +161,7 @@ class Connection(asyncio.Protocol):
                 self._delay_closing(too_early_ms)
 
     def _excess(self) -> str | None:
-        """Return the limit that one more connection exceeds, or None."""
+        """Return the limit that another connection would exceed, or None."""
         config, others = self.node.config, self.node.connections
         if len(others) >= config.max_connections:
             return f"max.connections={config.max_connections}"
@@ -169,7 +171,7 @@ class Connection(asyncio.Protocol):
         return None
 
     def _close_if_idle(self) -> None:
-        """Close the connection if nothing came for too long; it is not idle while a request is in progress."""
+        """Close the connection if no data came for too long; it is not idle while a request is in progress."""
         now_s = self._loop.time()
         if self._work is not None:
             self._last_active_s = now_s
@@ -178,10 +180,10 @@ class Connection(asyncio.Protocol):
             self._idle_timer = self._loop.call_later(left_s, self._close_if_idle)
         else:
             self._log_closing(f"nothing came for connections.max.idle.ms={self._max_idle_s * 1000:.0f}")
-            self.abort()  # a client that does not read would not see an orderly close either
+            self.abort()  # an orderly close would not reach a client that does not read either
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._transport = None  # a request in progress is finished all the same, as in Kafka
+        self._transport = None  # a request in progress is still finished, as in Kafka
         self._buffer.clear()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
@@ -214,7 +216,7 @@ class Connection(asyncio.Protocol):
         self._limit_unread()
 
     def _limit_unread(self) -> None:
-        """Close those that have not read for longest while all together have too much to read."""
+        """Close the connections that have not read for longest, while all together have too many unread bytes."""
         unread = [
             other
             for node in self.node.cluster.nodes.values()
@@ -230,11 +232,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes of responses that the client should read before it is served again."""
+        """Bytes of responses that the client must read before it is served again."""
         return self._transport.get_write_buffer_size() if self._unread and self._transport is not None else 0
 
     def stop_waiting_for_reads(self) -> None:
-        """Close the connection, because its client does not read."""
+        """Close the connection because its client does not read."""
         self._log_closing(f"it does not read, and all such clients have more than {MAX_UNREAD_OF_ALL} bytes to read")
         self.abort()
 
@@ -250,7 +252,7 @@ class Connection(asyncio.Protocol):
     # quotas
 
     def _mute(self, duration_ms: int) -> None:
-        """Serve nothing for a while, as Kafka does when a client has exceeded a quota (KIP-219)."""
+        """Stop serving for a while, as Kafka does when a client has exceeded a quota (KIP-219)."""
         if self._muted is not None:
             self._muted.cancel()
         self._is_paused = True
@@ -353,7 +355,7 @@ class Connection(asyncio.Protocol):
     async def _serve_large(
         self, large: TooLargeToDecodeAtOnceError, api: Api, message: Schema, correlation_id: int
     ) -> Any:
-        """Serve a request of very many elements, which is decoded in a thread, so that others are served meanwhile."""
+        """Serve a request of very many elements: it is decoded in a thread, while others are served."""
         try:
             request = await asyncio.to_thread(large.decode)
         except Exception as error:  # as above
@@ -383,7 +385,7 @@ class Connection(asyncio.Protocol):
         return self._handle(call)
 
     def _look_up(self, key: int, version: int) -> Served | None:
-        """Return what serves this version, and remember it in the node; None for a version that is not served."""
+        """Return the handler of this API version, and remember it in the node; None if the version is not served."""
         api = APIS.get(key)
         if api is None:
             raise MalformedFrameError(f"API key {key} is not served")
@@ -393,7 +395,7 @@ class Connection(asyncio.Protocol):
         return served
 
     def _refuse_version(self, key: int, version: int, correlation_id: int) -> None:
-        """Answer ApiVersions from the header alone (KIP-511); close the connection for any other API, as Kafka does."""
+        """Answer ApiVersions from the header alone (KIP-511); for any other API close the connection, as Kafka does."""
         if key != API_VERSIONS:
             raise MalformedFrameError(f"{APIS[key].schema_name} v{version} is not served")
         oldest = schema(API_VERSIONS, 0)
@@ -402,7 +404,7 @@ class Connection(asyncio.Protocol):
     # responses out
 
     def _send_response(self, message: Schema | None, correlation_id: int, response: Any) -> None:
-        """Send the response of a request; None if it has none, or if it was already sent."""
+        """Send the response of a request, unless it has none or it was already sent."""
         if message is not None and response is not None:
             self.write(self.encode(message, correlation_id, response))
 
@@ -419,7 +421,7 @@ class Connection(asyncio.Protocol):
             counters.by_api[message.key].failed(codes)
 
     async def _send_large_response(self, message: Schema, correlation_id: int, response: Any) -> None:
-        """Send a large response, which is encoded in a thread."""
+        """Send a large response, encoding it in a thread."""
         frame, codes = await asyncio.to_thread(encoded_large, message, correlation_id, response)
         self._count(message, frame, codes)
         self.write(frame)
@@ -449,8 +451,9 @@ class Connection(asyncio.Protocol):
     def _run(
         self, work: Coroutine[Any, Any, Any], api: Api, message: Schema | None = None, correlation_id: int = 0
     ) -> None:
-        """Run `work` until it ends or waits, and send its response; if it waits, its rest becomes this connection's
-        task."""
+        """Run `work` until it ends or waits, and send its response. If it waits, its rest becomes the connection's
+        task.
+        """
         began_ns = time.perf_counter_ns() if self.node.cluster.quotas.is_active else 0
         self._handled_ns = 0
         outcome = begin(work)
@@ -486,7 +489,7 @@ class Connection(asyncio.Protocol):
         self._resume_serving()
 
     def _resume_serving(self) -> None:
-        """Serve what arrived while a request was waiting."""
+        """Serve the frames that arrived while a request was waiting."""
         if self._transport is not None and self._is_open and not self._is_paused:
             self._transport.resume_reading()
             self._serve_buffered()
@@ -496,7 +499,7 @@ class Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def write(self, frame: bytes) -> None:
-        """Send a frame, or keep it until a delayed response before it is sent."""
+        """Send a frame, or keep it until an earlier delayed response is sent."""
         if self._held_frames is not None:
             self._held_frames.append(frame)
         elif self._transport is not None:

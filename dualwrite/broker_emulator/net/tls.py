@@ -1,7 +1,7 @@
 """TLS between a socket and a connection: a protocol for the socket, and the transport that the connection writes to.
 
-It does what asyncio's own TLS does not: it sends a rejected client the alert that says why, logs which client failed at
-what, and lets a connection count, and be broken, while its handshake is under way.
+Unlike asyncio's own TLS, it sends a rejected client the alert with the reason, logs the client and its error, and lets
+a connection be counted and broken while its handshake is under way.
 """
 
 from __future__ import annotations
