@@ -1,7 +1,7 @@
 """A Kafka broker and transaction coordinator in one process (KIP-98, KIP-664, KIP-890, KIP-939).
 
 Public names are imported on first access (PEP 562), so that the command line can control what its process loads. Open
-first: `emulator.py`, the emulator as tests use it; then `api/` for what each request does, and `transactions/`.
+first: `emulator.py`, the emulator as tests use it; then `api/`, the handlers of all requests, and `transactions/`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("kio", "crc32c"):
         raise
-    if sys.argv[:1] == ["-m"]:  # while Python looks for the module to run: a traceback would not help
+    if sys.argv[:1] == ["-m"]:  # Python is looking for the module to run: a traceback would not help
         print(f"{NEEDED} ({error})", file=sys.stderr)
         raise SystemExit(2) from error
     raise ModuleNotFoundError(f"{NEEDED} ({error})", name=error.name) from error
@@ -123,7 +123,7 @@ PUBLIC_NAMES = {
     "security.sasl.mechanism": ("Sasl", "UnsecuredTokens"),
     "security.tls": ("ClientAuth", "Tls"),
 }
-"""The public names by the module that defines them."""
+"""The public names, by the module that defines them."""
 
 
 def __getattr__(name: str) -> Any:

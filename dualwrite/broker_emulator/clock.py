@@ -1,8 +1,8 @@
 """`Clock`: the emulator's only source of time.
 
-Everything that the broker decides by time (transaction timeouts, expiry, append timestamps) uses a `Clock`. Waiting for
-the network (long polls, retry back-off) uses the time of the event loop instead, because it paces clients, which live
-in real time whatever the broker's clock says.
+All decisions of the broker that depend on time (transaction timeouts, expiry, append timestamps) use a `Clock`. Waiting
+for the network (long polls, retry back-off) uses the time of the event loop instead: it paces clients, which live in
+real time whether or not the broker's clock does.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class _VirtualTimer:
 
 
 MOST_RUNS = 1000
-"""How often a periodic call runs in one step of a virtual clock."""
+"""The most calls of a periodic timer in one step of a virtual clock."""
 
 
 class VirtualClock:
     """Time that stands still until `advance` moves it; due timers fire in order, each at its due time.
 
-    In a long step a periodic call is left out at most of its due times, so that weeks pass in a moment, as they do for
-    a machine whose clock is set: it runs at the first, at the last, and `MOST_RUNS` times in all.
+    In a long step, a periodic call skips most of its due times, so that weeks pass in a moment, as on a machine whose
+    clock is set: it runs at the first due time, at the last, and `MOST_RUNS` times in all.
     """
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
@@ -121,7 +121,7 @@ class VirtualClock:
             pass
 
     def passing(self, duration_ms: int) -> Iterator[None]:
-        """Move time forward like `advance`, one timer at a time: it stands still at each element."""
+        """Move time forward like `advance`, one timer at a time: time stands still at each element."""
         if duration_ms < 0:
             raise ValueError(f"cannot advance by a negative duration: {duration_ms} ms")
         end_ms = self._now_ms + duration_ms
@@ -139,7 +139,7 @@ class VirtualClock:
 
 
 def _intervals_until_next(timer: _VirtualTimer, end_ms: int, duration_ms: int) -> int:
-    """Return after how many intervals a periodic timer fires again in a step of `duration_ms` to `end_ms`."""
+    """Return the number of intervals until a periodic timer fires again in a step of `duration_ms` to `end_ms`."""
     assert timer.interval_ms is not None
     left = (end_ms - timer.due_ms) // timer.interval_ms
     return max(1, min(left, 1 + duration_ms // (timer.interval_ms * MOST_RUNS)))

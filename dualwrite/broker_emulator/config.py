@@ -25,7 +25,7 @@ TWO_PHASE_COMMIT_TIMEOUT_MS = 2147483647
 
 
 class Fsync(StrEnum):
-    """When acknowledged records are on disk (`storage/flusher.py` says what each value guarantees)."""
+    """When acknowledged records are on disk (`storage/flusher.py` has the guarantee of each value)."""
 
     ALWAYS = "always"
     INTERVAL = "interval"
@@ -34,7 +34,7 @@ class Fsync(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Settings of all brokers of one emulator; defaults are Kafka's unless a comment says why not."""
+    """Settings of all brokers of one emulator. Defaults are Kafka's unless a comment says otherwise."""
 
     profile: Profile = Profile.KIP_939
     node_id: int = 0
@@ -66,7 +66,7 @@ class BrokerConfig:
     sasl_server_max_receive_size: int = 524288
     max_request_elements: int = 100_000
     """Not a setting of Kafka: the maximum number of elements (topics, partitions, ...) of all arrays of a request."""
-    transaction_two_phase_commit_enable: bool = True  # Kafka: false; here it is what the broker is for
+    transaction_two_phase_commit_enable: bool = True  # Kafka: false; here it is the broker's purpose
     transaction_max_timeout_ms: int = 900_000
     transaction_state_log_num_partitions: int = 50
     offsets_topic_num_partitions: int = 50
@@ -81,8 +81,8 @@ class BrokerConfig:
     group_consumer_heartbeat_interval_ms: int = 5_000
     group_consumer_max_size: int = 2147483647
     group_consumer_assignors: tuple[str, ...] = ("uniform", "range")
-    """The assignors that members may request; the first is the default."""
-    group_consumer_assignment_interval_ms: int = 0  # Kafka: 1000 since 4.4, to batch; here nothing waits for that
+    """The assignors that members may request, the default first."""
+    group_consumer_assignment_interval_ms: int = 0  # Kafka: 1000 since 4.4, to batch, which is not needed here
     group_consumer_migration_policy: str = "bidirectional"
     group_consumer_regex_refresh_interval_ms: int = 600_000
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = 10_000
@@ -94,16 +94,16 @@ class BrokerConfig:
     add_partitions_to_txn_retry_backoff_ms: int = 20
     add_partitions_to_txn_retry_backoff_max_ms: int = 100
     authorizer_class_name: str = ""
-    """The full name of Kafka's StandardAuthorizer; if empty, access control is off and everything is allowed."""
+    """The full name of Kafka's StandardAuthorizer; if empty, access control is off and every request is allowed."""
     super_users: str = ""
     """Principals that may do everything, as in `User:alice;User:bob`."""
     allow_everyone_if_no_acl_found: bool = False
     memory_limit_bytes: int = 1 << 30
     """Not a setting of Kafka: the maximum size of all records in memory; beyond it, appends are refused."""
     fsync: Fsync = Fsync.INTERVAL
-    """Not a setting of Kafka: what an acknowledgement guarantees with a data directory."""
+    """Not a setting of Kafka: the guarantee of an acknowledgement with a data directory."""
     log_flush_interval_ms: int = 1_000  # Kafka: never, because of its replicas; used with fsync=interval
-    log_segment_bytes: int = 64 << 20  # Kafka: 1 GiB; nothing is deleted or compacted before its segment is full
+    log_segment_bytes: int = 64 << 20  # Kafka: 1 GiB; only full segments are deleted or compacted
     log_cleanup_policy: str = "delete"
     log_retention_ms: int = 604_800_000
     log_retention_bytes: int = -1
@@ -124,14 +124,14 @@ class BrokerConfig:
     transaction_state_log_min_isr: int = 1  # Kafka: 2; there are as many replicas as nodes, and two may become one
 
     properties: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """All settings given to `from_properties`, by Kafka's name, as text; including those without effect here."""
+    """All settings given to `from_properties`, by Kafka's name, as text, including those without effect here."""
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Self:
         """Build the settings from Kafka's dotted names, as in `server.properties`; values may be text or Python values.
 
-        Settings of Kafka that have no effect here are accepted, and listed in one line of the log. An unknown setting
-        is a warning there, as in Kafka. Raises ValueError for an invalid value.
+        Settings of Kafka without effect here are accepted, and listed in one log line. An unknown setting causes a
+        warning, as in Kafka. Raises ValueError for an invalid value.
         """
         given = {name: given_text(value) for name, value in properties.items()}
         ignored = {name: problem for name in given if (problem := problem_of_name(name, cls.names())) is not None}
@@ -160,7 +160,7 @@ class BrokerConfig:
 
     @classmethod
     def names(cls) -> list[str]:
-        """Return the names of the settings that have a field, with `_` for `.`."""
+        """Return the names of the settings with a field, with `_` for `.`."""
         return [member.name for member in fields(cls) if member.name != "properties"]
 
 
@@ -171,7 +171,7 @@ def read_properties(path: str | Path) -> dict[str, str]:
     missing.
     """
     try:
-        import javaproperties  # needed for such a file only
+        import javaproperties  # needed only for such a file
     except ModuleNotFoundError:
         raise ValueError(
             f"{path} cannot be read without the package javaproperties: pip install 'dualwrite[emulator]'"

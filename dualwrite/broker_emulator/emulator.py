@@ -57,8 +57,8 @@ class Emulator:
     secured or not; every node has all of them. `scram_users` are passwords by user name, for both SCRAM mechanisms.
     `topics` maps names to numbers of partitions; missing topics are created before the first client can connect.
     Everything is stored in memory, or in `data_dir`, from where a later emulator restores it. `acls`, or `super_users`
-    such as "User:admin", turn access control on: any other user may do what an ACL allows, and nothing else. `control`
-    is host:port of control over HTTP, and `schema_registry` of a schema registry; both are off by default.
+    such as "User:admin", turn access control on: any other user may do only what an ACL allows. `control` is host:port
+    of control over HTTP, and `schema_registry` of a schema registry; both are off by default.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Emulator:
         self._storage: Storage | None = None
         self._is_recovered = False
         self.cluster: Cluster
-        """Exists from `start` on; use it only in the emulator's loop (`call_in_loop`)."""
+        """Exists from `start` on. Use it only in the emulator's loop (`call_in_loop`)."""
         self.operations: Operations
-        """What the methods of this class do, in the emulator's loop; exists from `start` on."""
+        """The operations behind the methods of this class, for the emulator's loop; exists from `start` on."""
         self._timers: ConfiguredTimers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -186,7 +186,7 @@ class Emulator:
             self._registry, self.schema_registry_url = await self._open_registry(*self._registry_address)
 
     async def _open_control(self, host: str, port: int) -> tuple[ControlServer, str]:
-        # what nobody asks for need not be there, nor take time to load
+        # imported only if enabled: it may be missing, and takes time to load
         from dualwrite.broker_emulator.control.endpoint import ControlledEmulator
         from dualwrite.broker_emulator.control.server import ControlServer
 
@@ -206,12 +206,12 @@ class Emulator:
         return server, f"http://{host}:{server.port}"
 
     def _own_names(self, host: str) -> set[str]:
-        """Return the names that are known to lead to a port on `host`."""
+        """Return the names known to lead to a port on `host`."""
         advertised = ",".join(self.bootstrap(name) for name in self.listeners).split(",")
         return {host, socket.gethostname(), *(address.rpartition(":")[0] for address in advertised)}
 
     def _begin_maintenance(self, cluster: Cluster, storage: Storage) -> None:
-        """Start the periodic work that belongs to no node."""
+        """Start the periodic work of the whole cluster."""
         logs = LogMaintenance(cluster.clock, lambda: (partition.log for partition in cluster.partitions()))
         timers = self._timers = ConfiguredTimers(cluster)
         timers.every("producer_id_expiration_check_interval_ms", logs.expire_producers)
@@ -306,17 +306,17 @@ class Emulator:
         group: str | None = None,
         node_id: int | None = None,
     ) -> None:
-        """Alter settings of a topic, a group or a node, or of all brokers if none of them is given.
+        """Alter settings of a topic, a group, a node or, if none is given, all brokers.
 
-        Names are Kafka's, values are text; None resets a setting. They are in effect when this returns. Raises KeyError
-        for an unknown topic, ValueError with Kafka's message for an invalid setting.
+        Names are Kafka's, values are text; None resets a setting. Changes are in effect when this returns. Raises
+        KeyError for an unknown topic, ValueError with Kafka's message for an invalid setting.
         """
         self.call_in_loop(lambda: self.operations.set_config(changes, topic=topic, group=group, node_id=node_id))
 
     def advance_clock(self, duration_ms: int) -> None:
         """Advance the broker's time; all timers that became due have run when this returns.
 
-        What a timer started may still be unfinished: a server-side abort writes its markers afterwards. Raises
+        Work started by a timer may still be unfinished: a server-side abort writes its markers afterwards. Raises
         TypeError unless the emulator runs on a VirtualClock.
         """
         clock = self.clock
@@ -366,16 +366,16 @@ class Emulator:
     def create_partitions(self, topic: str, count: int) -> None:
         """Extend a topic to `count` partitions, as CreatePartitions does; clients notice with their next Metadata.
 
-        Raises KeyError for an unknown topic, ValueError if it has that many already.
+        Raises KeyError for an unknown topic, ValueError if it already has as many.
         """
         changes = self.cluster.changes
         self.call_in_loop(lambda: changes.make_at_once(self.operations.partition_creation(topic, count)))
 
     def reassign(self, topic: str, partition: int, replicas: Sequence[int] | None) -> None:
-        """Move the replicas of a partition to these nodes, the preferred leader first, or (None) cancel that.
+        """Move the replicas of a partition to these nodes, the preferred leader first, or (None) cancel the move.
 
-        The reassignment completes at once, or, if a new node is down or the replication of the partition is held, as
-        soon as that ends. Raises KeyError for an unknown partition, ValueError for invalid replicas.
+        The reassignment completes at once. If a new node is down or the replication of the partition is held, it
+        completes as soon as that ends. Raises KeyError for an unknown partition, ValueError for invalid replicas.
         """
         self.call_in_loop(lambda: self.operations.reassign(self.operations.partition(topic, partition), replicas))
 
@@ -404,11 +404,11 @@ class Emulator:
         )
 
     def reset(self) -> None:
-        """Return to a cluster without records, faults and held points, while its clients stay connected.
+        """Reset the cluster to one without records, faults and held points, while its clients stay connected.
 
-        Every node runs again. Open transactions are aborted, and whoever left them open is fenced; the records of all
-        topics are deleted, as DeleteRecords does; groups without members are deleted. Topics, transactional ids and
-        groups with members stay, because clients may still use them. Raises TimeoutError if a transaction does not end.
+        Every node runs again. Open transactions are aborted and their producers fenced; the records of all topics are
+        deleted, as DeleteRecords does; groups without members are deleted. Topics, transactional ids and groups with
+        members stay, because clients may still use them. Raises TimeoutError if a transaction does not end.
         """
         self.faults.clear()
         self._await(clear(self.cluster, self._start_node))
@@ -416,7 +416,7 @@ class Emulator:
     # clients
 
     def disconnect_clients(self, *, client_id: str | None = None) -> int:
-        """Break the connections of `client_id`, or all, abruptly; return their number."""
+        """Break the connections of `client_id`, or all connections, abruptly; return their number."""
         return self.call_in_loop(lambda: self.operations.disconnect(client_id))
 
     def hold(self, point: PausePoint, match: Match | None = None) -> HeldPoint:
@@ -426,16 +426,17 @@ class Emulator:
     def set_transaction_version(self, level: int) -> None:
         """Finalize this level of the feature `transaction.version`, up or down, as UpdateFeatures does.
 
-        Clients learn it when they reconnect. Raises ValueError for a level that the profile does not support.
+        Clients learn the new level when they reconnect. Raises ValueError for a level that the profile does not
+        support.
         """
         cluster = self.cluster
         self.call_in_loop(lambda: cluster.changes.make_at_once(cluster.finalize_features(level)))
 
     def set_next_producer_epoch(self, producer_epoch: int, *, transactional_id: str | None = None) -> None:
-        """Have the next InitProducerId of an id return this epoch (1 to 32766), which is stored as Kafka stores it.
+        """Make the next InitProducerId of an id return this epoch (1 to 32766), stored in Kafka's way.
 
-        Without an id: that of every producer without one (0 to 32766), until the emulator stops. Raises ValueError for
-        another epoch, and while the id has an open transaction.
+        Without an id, set the epoch of all producers without one (0 to 32766) until the emulator stops. Raises
+        ValueError for any other epoch, and while the id has an open transaction.
         """
         self._await(self.operations.set_next_epoch(producer_epoch, transactional_id))
 
@@ -454,7 +455,7 @@ class Emulator:
         return self.call_in_loop(lambda: self.operations.authorizer.acls(wanted))
 
     def add_acls(self, *acls: Acl) -> None:
-        """Add ACLs; they take effect at the next request. An ACL that exists already has no effect.
+        """Add ACLs; they take effect at the next request. Existing ACLs are ignored.
 
         Raises ValueError for an ACL that Kafka rejects, RuntimeError while access control is off, StorageError.
         """
@@ -477,7 +478,7 @@ class Emulator:
         """Set quotas by Kafka's names (None: remove) of a user, a client id, both together, or an address.
 
         A name of None is the default entity, whose quotas apply to entities without their own. Raises ValueError for
-        quotas that the entity cannot have.
+        quotas that are invalid for the entity.
         """
         named = ((USER, user), (CLIENT_ID, client_id), (IP, ip))
         self.call_in_loop(lambda: self.operations.set_quota(entity(part for part in named if part[1] != ""), quotas))
@@ -486,20 +487,20 @@ class Emulator:
 
     def metrics(self) -> MetricsSnapshot:
         """Return the current values of all metrics (`metrics.prometheus` writes them as text)."""
-        from dualwrite.broker_emulator.metrics.snapshot import collect  # as with control: not before it is asked for
+        from dualwrite.broker_emulator.metrics.snapshot import collect  # imported only when needed, as control is
 
         return self.call_in_loop(lambda: collect(self.cluster))
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
-        """Return the present state of a partition. Raises KeyError for an unknown one."""
+        """Return the present state of a partition. Raises KeyError if it is unknown."""
         return self.call_in_loop(lambda: snapshot(self.operations.partition(topic, partition)))
 
     def records(self, topic: str, partition: int | None = None, *, read_committed: bool = True) -> list[Record]:
-        """Return the records of a topic, or of one partition, as a consumer gets them: values, keys, headers, offsets.
+        """Return the records of a topic or of one partition, as a consumer gets them: values, keys, headers, offsets.
 
-        They are ordered by partition and offset, up to the last stable offset, or without `read_committed` up to the
-        high watermark. A topic that was never used has none. Raises KeyError for a partition that a topic does not
-        have, UnsupportedCompressionError if the package cramjam is needed and not installed.
+        They are ordered by partition and offset, up to the last stable offset or, without `read_committed`, up to the
+        high watermark. A topic that was never used has no records. Raises KeyError for an unknown partition,
+        UnsupportedCompressionError if the package cramjam is needed and not installed.
         """
         logs = self.call_in_loop(lambda: self._read(topic, partition))
         return [record for log in logs for record in _visible(log, read_committed=read_committed)]
@@ -523,7 +524,7 @@ class Emulator:
         return asyncio.run_coroutine_threadsafe(work, self._running_loop).result(timeout_s)
 
     def call_in_loop(self, function: Callable[[], T]) -> T:
-        """Run `function` in the emulator's loop and return its result, or raise what it raises."""
+        """Run `function` in the emulator's loop; return its result or raise its error."""
         outcome: Future[T] = Future()
 
         def run() -> None:

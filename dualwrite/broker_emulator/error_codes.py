@@ -1,8 +1,8 @@
-"""Kafka's error codes: a fast name for the one that every request reads, and codes that depend on the version.
+"""Kafka's error codes: a fast name for the code that every request reads, and codes that depend on the version.
 
 Until Python 3.12, reading a member of an enum class takes as long as six function calls: the `__getattr__` of its
-metaclass keeps the interpreter from caching where the member is. Modules on the path of every request therefore bind
-the members that they need to names of their own.
+metaclass keeps the interpreter from caching the member's place. Modules on the path of every request therefore bind the
+members that they need to names of their own.
 """
 
 from __future__ import annotations

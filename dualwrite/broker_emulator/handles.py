@@ -1,4 +1,4 @@
-"""What the methods of `Emulator` return of a running emulator: what a test holds, and what it has seen."""
+"""Return values of the methods of `Emulator`: snapshots, and held points and replications of a running emulator."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HeldPoint:
 
     @property
     def hits(self) -> int:
-        """How often the point has been reached."""
+        """The number of times that the point has been reached."""
         return self._hold.hits
 
     def wait_reached(self, timeout_s: float = 60.0) -> None:
@@ -74,7 +74,7 @@ class HeldReplication:
         self._log = log
 
     def release(self, up_to: int | None = None) -> None:
-        """Let the followers fetch the records below offset `up_to`, or everything from now on.
+        """Let the followers fetch the records below offset `up_to`, or all records from now on.
 
         Raises ValueError if `up_to` is already replicated, beyond the log end, or inside a batch.
         """

@@ -1,9 +1,9 @@
 """Regular expressions of clients (KIP-848, KIP-1152): RE2/J's syntax and complaints, in time linear in the text.
 
-Kafka matches them with RE2/J, which never backtracks. Python's engine does: a pattern such as `(a+)+b` would block it,
-and with it the whole broker, for years. So RE2 itself matches them here, and what RE2/J decides otherwise than RE2 is
-decided here: `\\C`, names of groups, and a repetition of a `{` that stands for itself. Known to differ: RE2 refuses
-nested repetitions whose counts multiply to more than 1,000, too, and programs of more than a mebibyte.
+Kafka matches them with RE2/J, which never backtracks. Python's engine does: a pattern such as `(a+)+b` would block the
+whole broker for years. So RE2 itself matches them here, and this module handles the cases in which RE2/J differs from
+RE2: `\\C`, names of groups, and a repetition of a literal `{`. Known to differ: RE2 also refuses nested repetitions
+whose counts multiply to more than 1,000, and programs of more than a mebibyte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 import re2
 
 _MAX_PATTERN_BYTES: Final = 32_767
-"""The longest that a coordinator could store."""
+"""The longest pattern that a coordinator could store."""
 _MAX_MEMORY_BYTES: Final = 1 << 20
 _MAX_COUNT: Final = 1000
 
@@ -37,7 +37,7 @@ _RE2J_SAYS: Final[Mapping[str, str]] = {
     "invalid named capture group": _BAD_NAME,
     "pattern too large - compile failed": "expression is too large",
 }
-"""RE2/J's complaint by RE2's, where they differ."""
+"""RE2/J's complaint by RE2's, if they differ."""
 
 _TOKEN: Final = re.compile(
     r"\\Q.*?(?:\\E|$)"
@@ -49,12 +49,12 @@ _TOKEN: Final = re.compile(
     r"|\{(?P<repeated>[*+?]|\{(?:0|[1-9]\d*)(?:,(?:0|[1-9]\d*)?)?\})?",
     re.DOTALL | re.ASCII,
 )
-"""What a legal pattern consists of, as far as it matters here; the last alternative is a `{` that stands for itself."""
+"""The relevant tokens of a legal pattern; the last alternative is a literal `{`."""
 _QUOTED_OR_ESCAPED: Final = re.compile(r"(\\Q.*?(?:\\E|$))|\\(.)", re.DOTALL)
 
 
 class PatternError(ValueError):
-    """Kafka would refuse the pattern (128 INVALID_REGULAR_EXPRESSION); the message is RE2/J's."""
+    """A pattern that Kafka refuses (128 INVALID_REGULAR_EXPRESSION); the message is RE2/J's."""
 
 
 class LinearPattern:
@@ -96,7 +96,7 @@ def _options() -> Any:
 
 
 def _with_plain_letters(pattern: str) -> str:
-    """Remove the backslash in front of letters beyond ASCII, which only RE2/J allows."""
+    """Remove the backslash before letters beyond ASCII, which only RE2/J allows."""
     return _QUOTED_OR_ESCAPED.sub(
         lambda found: found.group() if found[1] or found[2].isascii() else found[2],
         pattern,
@@ -111,7 +111,7 @@ def _complaint(said: str) -> str:
 
 
 def _check_for_re2j(pattern: str) -> None:
-    """Refuse what RE2 accepts and RE2/J does not. Raises PatternError."""
+    """Refuse patterns that RE2 accepts and RE2/J does not. Raises PatternError."""
     names: set[str] = set()
     for token in _TOKEN.finditer(pattern):
         if token["escaped"] == "C":  # a single byte, which Java's strings do not have

@@ -1,4 +1,4 @@
-"""What clients send, as it may stand in the log: on one line, of readable characters, and not too long."""
+"""Text from clients made safe for the log: on one line, of readable characters, and not too long."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_CHARACTERS: Final = 1000
 def log_text(text: object) -> str:
     """Return `text` with line ends, escape sequences and other invisible characters spelled out, and cut if it is long.
 
-    A client that chooses a name with a line end could otherwise write lines of its own into the log.
+    Otherwise a client whose name contains a line end could write its own lines into the log.
     """
     shown = str(text)
     if len(shown) > _MAX_CHARACTERS:

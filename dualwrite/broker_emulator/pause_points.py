@@ -1,7 +1,7 @@
 """Pause points: named instants inside the broker at which a test can hold a request or a coordinator.
 
-A point that is not held costs one attribute read. The names are the members of `PausePoint`; `docs/` and the tests of
-faults use the same names.
+A point that is not held costs one attribute read. Points are named by the members of `PausePoint`; `docs/` and the
+tests of faults use the same names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dualwrite.broker_emulator.condition_notifier import ConditionNotifier
 
 
 class PausePoint(StrEnum):
-    """Where a broker can be held, in the order in which one transaction passes the points."""
+    """The points at which a broker can be held, in the order in which a transaction passes them."""
 
     BEFORE_VERIFICATION = "before-verification"  # a partition leader is about to ask the coordinator (KIP-890)
     AFTER_VERIFICATION = "after-verification"  # it has the response and has not appended yet
@@ -53,12 +53,12 @@ class Hold:
     """Called by `release`."""
     hits: int = 0
     waiting: int = 0
-    """How many tasks wait here at present."""
+    """The number of tasks that wait here now."""
     changes: ConditionNotifier = field(default_factory=ConditionNotifier)
     released: asyncio.Event = field(default_factory=asyncio.Event)
 
     def release(self) -> None:
-        """Release every task that waits here, now and later; no effect if already released."""
+        """Release every task that waits here, now and later. Idempotent."""
         self.released.set()
         self.ended(self)
 
@@ -98,7 +98,7 @@ class PausePoints:
 
     def __init__(self, faults: PointFaults | None = None) -> None:
         self.active = False
-        """Whether anything can happen at a point; callers skip `reach` if not."""
+        """Whether a hold or a fault can act at any point; otherwise callers skip `reach`."""
         self._hold_ids = itertools.count(1)
         self._holds: list[Hold] = []
         self._faults = faults
@@ -125,7 +125,7 @@ class PausePoints:
 
     @property
     def holds(self) -> list[Hold]:
-        """The holds that were not released, oldest first."""
+        """The unreleased holds, oldest first."""
         return list(self._holds)
 
     async def reach(self, point: PausePoint, **context: Any) -> None:

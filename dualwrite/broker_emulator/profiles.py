@@ -1,8 +1,7 @@
-"""The profiles: whose behaviour is imitated, as a table with one row for each behaviour that differs.
+"""The profiles: the Kafka versions to imitate, as a table with one row for each behaviour that differs.
 
-A row is a field of `Behaviours`, with its value in each profile. Code asks `config.behaviours` for a behaviour by
-name and compares no profiles. Which versions of an API a profile offers is in `api/registry.py`. docs/profiles.md
-shows both.
+A row is a field of `Behaviours`, with its value in each profile. Code reads a behaviour from `config.behaviours` by
+name and compares no profiles. `api/registry.py` has the API versions of each profile. docs/profiles.md shows both.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 
 class Profile(StrEnum):
-    """The behaviour to imitate. KIP_939 is everything that the KIPs specify, by their text."""
+    """The behaviour to imitate. KIP_939 is everything that the KIPs specify, to the letter."""
 
     KIP_939 = "kip-939"
     KIP_939_PR_21735 = "kip-939-pr-21735"
@@ -26,7 +25,7 @@ class Profile(StrEnum):
 
 
 class KeepPrepared(StrEnum):
-    """What InitProducerId with KeepPreparedTxn does to an open transaction (KIP-939)."""
+    """The effect of InitProducerId with KeepPreparedTxn on an open transaction (KIP-939)."""
 
     SECOND_PAIR = "the client gets a second pair"
     SAME_PAIR = "the client gets the pair of the transaction"
@@ -48,7 +47,7 @@ class Settings(StrEnum):
 
 
 class Row(NamedTuple):
-    """One behaviour: what it is, where it was decided or seen, and its value in each profile."""
+    """One behaviour: its description, the source of the decision or observation, and its value in each profile."""
 
     what: str
     source: str
@@ -56,7 +55,7 @@ class Row(NamedTuple):
 
 
 PULL_REQUESTS: Final = (Profile.KIP_939_PR_21735, Profile.KIP_939_PR_22704)
-"""Kafka's open pull requests for KIP-939. What they do not change is as in Kafka 4.4."""
+"""Kafka's open pull requests for KIP-939. Behaviours that they do not change are those of Kafka 4.4."""
 BEFORE_4_4: Final = (Profile.KAFKA_4_3, Profile.KAFKA_3_9)
 RELEASES: Final = (Profile.KAFKA_4_4, *BEFORE_4_4)
 
@@ -74,7 +73,7 @@ def _not_in_3_9(what: str, source: str) -> Any:
 
 
 def _of_kip_939(what: str, source: str) -> Any:
-    """Return the row of what is on Kafka's trunk or in a KIP, and in no release; pull requests are taken as 4.4."""
+    """Return the row of a behaviour of Kafka's trunk or of a KIP that is in no release; pull requests count as 4.4."""
     return _row(what, source, True, but=dict.fromkeys((*PULL_REQUESTS, *RELEASES), False))
 
 
@@ -250,5 +249,5 @@ def rows() -> Iterator[tuple[str, Row]]:
 
 @cache
 def behaviours_of(profile: Profile) -> Behaviours:
-    """Return the column of the table that belongs to a profile."""
+    """Return a profile's column of the table."""
     return Behaviours(**{name: row.values[profile] for name, row in rows()})

@@ -1,14 +1,14 @@
-"""Long work in slices: an event loop that serves many clients must not be held up by the request of one.
+"""Long work in slices: a long request of one client must not hold up an event loop that serves many.
 
-A request of ordinary size is handled in one piece and costs nothing more. Where a request names ten thousands of
-things, or a group, a topic or a cluster has as many, the work pauses every few milliseconds, and other connections are
-served in between.
+A request of ordinary size is handled in one piece at no extra cost. If a request names tens of thousands of elements,
+or a group, a topic or a cluster has as many, the work pauses every few milliseconds, and other connections are served
+in between.
 
-However much work pauses, in each turn of the loop only one goes on: many connections together take no more of the loop
+In each turn of the loop, only one paused piece of work continues: many connections together take no more of the loop
 than one.
 
-Where others may see nothing half done, the work is a sequence of steps (`Steps`), which the caller can also take all at
-once.
+Work whose intermediate states must stay invisible is a sequence of steps (`Steps`), which the caller can also take all
+at once.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Steps = Generator[None, None, R]
-"""Work that ends with a result and yields wherever it may pause."""
+"""Work that ends with a result, and yields wherever it may pause."""
 
 SLICE_NS: Final = 5_000_000
-"""How long work may go on before others have a turn."""
+"""The time that work may run before other tasks have a turn."""
 _RETRIES_AT_ONCE: Final = 100
 
 
 class Turn:
-    """The next slice of work that has paused, until it is taken or cancelled."""
+    """The next slice of paused work, until it is taken or cancelled."""
 
     __slots__ = ("go_on",)
 
@@ -48,11 +48,11 @@ class Turn:
 
 
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, deque[Turn]] = WeakKeyDictionary()
-"""The paused work of each event loop, in the order in which it goes on."""
+"""The paused work of each event loop, in the order in which it continues."""
 
 
 def later(go_on: Callable[[], None]) -> Turn:
-    """Call `go_on` in a later turn of the loop: in the order of these calls, one in each turn."""
+    """Call `go_on` in a later turn of the loop: in the order of these calls, one per turn."""
     loop = asyncio.get_running_loop()
     queue = _queues.get(loop)
     if queue is None:
@@ -75,7 +75,7 @@ def _take_next(loop: asyncio.AbstractEventLoop, queue: deque[Turn]) -> None:
 
 
 async def pause() -> None:
-    """Let others run, until it is the turn of the caller."""
+    """Let other tasks run until it is the caller's turn."""
     future = asyncio.get_running_loop().create_future()
     turn = later(lambda: None if future.done() else future.set_result(None))
     try:
@@ -86,7 +86,7 @@ async def pause() -> None:
 
 
 async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Return what `function` makes of each item, in order. Nothing else may change `items` meanwhile."""
+    """Return the result of `function` for each item, in order. The caller must keep `items` unchanged meanwhile."""
     results: list[R] = []
     ends_ns = perf_counter_ns() + SLICE_NS
     for item in items:
@@ -98,16 +98,17 @@ async def mapped(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 async def mapped_rows(function: Callable[[T], R], items: Iterable[T]) -> Callable[..., R]:
-    """Return a function that returns what `function` makes of each item, one after the other, whatever it is given.
+    """Return a function that ignores its arguments and returns the results of `function` for the items, one per call.
 
-    For responses with the structure of their request: it takes the place of what makes a row of what is requested.
+    For responses with the structure of their request: it replaces the function that makes a row of the response from a
+    row of the request.
     """
     rows = iter(await mapped(function, items))
     return lambda *_: next(rows)
 
 
 async def all_done(works: Iterable[Coroutine[Any, Any, R]], *, at_once: int = 0) -> list[R]:
-    """Do works beside each other, so that none that waits delays the others; return their results in order.
+    """Run coroutines side by side, so that none delays the others; return their results in order.
 
     The first `at_once` are begun in one piece. If one fails, or the caller is cancelled, those that wait are cancelled.
     """
@@ -132,7 +133,7 @@ async def all_done(works: Iterable[Coroutine[Any, Any, R]], *, at_once: int = 0)
 
 
 class Retries:
-    """Makes tasks wait before they try again. Those that wait for the same moment go on some at a time."""
+    """Makes tasks wait before they try again. Tasks that wait for the same moment continue some at a time."""
 
     def __init__(self, backoff_s: float) -> None:
         self._backoff_s = backoff_s
@@ -161,7 +162,7 @@ class Retries:
 
 
 class Pace:
-    """Keeps a loop that has to wait now and then from going on for longer than a slice in one piece."""
+    """Makes a long loop pause after each slice of time."""
 
     def __init__(self) -> None:
         self._ends_ns = perf_counter_ns() + SLICE_NS
@@ -172,7 +173,7 @@ class Pace:
         return perf_counter_ns() > self._ends_ns
 
     async def keep(self) -> None:
-        """Let others run if a slice of time has passed; call it once for each item."""
+        """Let other tasks run if a slice of time has passed; call it once for each item."""
         if self.is_over:
             await pause()
             self._ends_ns = perf_counter_ns() + SLICE_NS
@@ -186,7 +187,7 @@ async def selected(test: Callable[[T], bool], items: Iterable[T]) -> list[T]:
 
 
 class Work(Generic[R]):
-    """Steps on their way to their result, which is there once they are done; it can be an exception."""
+    """Steps on the way to their result, which can be an exception."""
 
     def __init__(self, steps: Steps[R]) -> None:
         self._steps = steps
@@ -195,7 +196,7 @@ class Work(Generic[R]):
     async def done_in_slices(self) -> R:
         """Take the steps slice by slice, and return their result.
 
-        What has begun is never left half done: if the caller is cancelled, the remaining steps are taken at once.
+        Work that has begun is always completed: if the caller is cancelled, the remaining steps are taken at once.
         """
         try:
             while True:
@@ -217,7 +218,7 @@ class Work(Generic[R]):
         return self._result.result()
 
     def _takes_slice(self) -> bool:
-        """Take the steps of one slice of time; return whether they are done."""
+        """Take the steps of one slice of time; return whether all steps are done."""
         ends_ns = perf_counter_ns() + SLICE_NS
         while not self._result.done():
             self._take_step()
@@ -240,5 +241,5 @@ def at_once(steps: Steps[R]) -> R:
 
 
 async def in_slices(steps: Steps[R]) -> R:
-    """Take the steps slice by slice, and return the result; if the caller is cancelled, the rest at once."""
+    """Take the steps slice by slice, and return the result; if the caller is cancelled, take the rest at once."""
     return await Work(steps).done_in_slices()

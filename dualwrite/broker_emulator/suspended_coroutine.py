@@ -1,4 +1,4 @@
-"""Coroutines that start without a task: only one that really waits needs a task, for the rest of its run."""
+"""Coroutines that start without a task, and get one only if they really wait."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Generic, TypeVar, Union
 T = TypeVar("T")
 
 Soon = Union[T, Coroutine[Any, Any, T]]  # noqa: UP007  # a generic alias needs `Union` until Python 3.12
-"""A result, or where it has to be waited for, the coroutine that returns it.
+"""A result or, if it is not there yet, the coroutine that returns it.
 
-For what nearly never waits and is on the path of every transaction: a coroutine costs as much as five calls.
+For calls that almost never wait and are on the path of every transaction: a coroutine costs as much as five calls.
 """
 
 
 class SuspendedCoroutine(Generic[T]):
-    """The rest of a coroutine that was started and waits; await it once."""
+    """The rest of a started coroutine that waits; await it once."""
 
     __slots__ = ("_coroutine", "_waited_for")
 
@@ -43,7 +43,7 @@ class SuspendedCoroutine(Generic[T]):
 
 
 def begin(coroutine: Coroutine[Any, Any, T]) -> SuspendedCoroutine[T] | T:
-    """Run `coroutine` until it waits or ends; return its rest or its result. Raises what it raises.
+    """Run `coroutine` until it waits or ends; return its rest or its result. Raises the error of the coroutine.
 
     Until it waits it runs outside of a task of its own, so it must not need `asyncio.current_task()` before (as
     TaskGroup and `asyncio.timeout` do).
@@ -57,5 +57,5 @@ def begin(coroutine: Coroutine[Any, Any, T]) -> SuspendedCoroutine[T] | T:
 
 
 async def finish(rest: SuspendedCoroutine[T]) -> T:
-    """Await `rest`; the coroutine to create a task from."""
+    """Await `rest`: a coroutine from which a task can be created."""
     return await rest
