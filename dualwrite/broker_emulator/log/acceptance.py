@@ -1,4 +1,4 @@
-"""Whether a partition takes the batches of an append, by what it knows of their producers; changes nothing."""
+"""Decide whether a partition accepts the batches of an append, from its producers' state; changes nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.log.verification import VerificationEntry, Verifi
 
 
 class Expected(NamedTuple):
-    """What a partition compares batches with."""
+    """The state that a partition checks batches against."""
 
     producers: Mapping[int, ProducerEntry]
     verifications: Verifications
@@ -39,7 +39,7 @@ def accept(
 ) -> dict[int, ProducerEntry] | AppendedBatch | Rejection:
     """Return the producers as they are after all batches, the earlier batch of a duplicate, or the first rejection.
 
-    `guard`: what the append presents.
+    `guard` is the verification guard that the append presents.
     """
     entries: dict[int, ProducerEntry] = {}
     for header, _ in batches:
@@ -68,6 +68,6 @@ def _check_order(
     verification: VerificationEntry | None,
     from_client: bool,
 ) -> Rejection | None:
-    """Check sequence and kind of a batch, in Kafka's order; duplicate, epoch and verification were checked before."""
+    """Check sequence and kind of a batch, in Kafka's order. Duplicate, epoch and verification were checked before."""
     rejection = check_sequence(entry, header, verification) if from_client else None
     return rejection or check_same_kind(entry, header)

@@ -1,4 +1,4 @@
-"""Waiting until there is something new to read in one of several logs."""
+"""Wait until one of several logs has new data to read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dualwrite.broker_emulator.log.partition_log import PartitionLog
 async def wait_for_advance(logs: Collection[PartitionLog], deadline_s: float) -> None:
     """Wait until the high watermark or last stable offset of one of `logs` moves, or its leader changes.
 
-    Waits at most until the event loop's time `deadline_s`.
+    Waits until the event loop's time `deadline_s` at most.
     """
     loop = asyncio.get_running_loop()
     advanced: asyncio.Future[None] = loop.create_future()

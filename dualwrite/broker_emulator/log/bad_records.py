@@ -1,6 +1,6 @@
-"""Which records of a batch a topic does not take, and why (KIP-467): all of them, with Kafka's sentences.
+"""The records of a batch that a topic rejects, and the reasons (KIP-467): all of them, with Kafka's sentences.
 
-Clients drop the records that are named, or split the batch, and send the others again.
+Clients drop the named records, or split the batch, and send the others again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dualwrite.broker_emulator.log.record_batch import Record, wrapped
 
 _NO_TIMESTAMP: Final = -1
 _SHOWN: Final = 3
-"""How many records the message of the batch names."""
+"""The number of records that the message of the batch names."""
 
 
 def check_each(
@@ -24,7 +24,7 @@ def check_each(
 ) -> Rejection | None:
     """Check each record by the topic's settings: its key (compaction), then its time (KIP-937).
 
-    One bad timestamp makes the error 32, whatever else is wrong.
+    One bad timestamp makes the error 32, independently of other faults.
     """
     limits_time = config.limits_timestamps and not config.is_log_append_time
     if not config.is_compacted and not limits_time:

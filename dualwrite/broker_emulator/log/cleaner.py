@@ -2,18 +2,18 @@
 
 Records of a transaction are kept or removed by its outcome (KIP-98):
 
-* Records of an aborted transaction are removed, whatever their keys.
+* Records of an aborted transaction are removed, with or without newer records of their keys.
 * A marker is kept while records or batches of its transaction precede it. Then it gets a time to live of
   `delete.retention.ms`, so that consumers reading the transaction still find it; the first run after that removes it.
 * Tombstones get the same time to live when a run first finds them (KIP-534).
 
-A batch whose records are all removed is removed too, with two exceptions that are kept as empty batches: the last one
-of a producer (duplicates of it must be recognised) and the last one of a segment (so that segments stay contiguous).
+A batch whose records are all removed is removed too, with two exceptions that are kept as empty batches: the last batch
+of a producer (duplicates of it must be recognised) and the last batch of a segment (so that segments stay contiguous).
 A batch in a compression that the broker cannot decode is kept whole. While there is one, tombstones are kept as well,
 because that batch may have an older record of the same key.
 
-A run stops at a compressed batch with a record that is larger than `max.decompressed.message.bytes` allows by then.
-Batches of aborted transactions are not looked into.
+A run stops at a compressed batch with a record larger than the present `max.decompressed.message.bytes`. Batches of
+aborted transactions are not decompressed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from dualwrite.broker_emulator.slices import Steps, at_once
 
 _WITHOUT_PRODUCER = {"attributes": 0, "producer_id": NO_PRODUCER_ID, "producer_epoch": -1, "base_sequence": NO_SEQUENCE}
 _MAX_KEYS = 1_000_000
-"""How many keys one run handles; a log with more keys takes several runs."""
+"""The number of keys that one run handles; a log with more keys takes several runs."""
 
 
 class TransactionOutcomes:
@@ -94,7 +94,7 @@ class Cleaner:
     def __init__(self, segments: Segments, storage: LogStorage) -> None:
         self._segments = segments
         self._storage = storage
-        self._clean_until = 0  # lost in a restart: the first run then reads everything again
+        self._clean_until = 0  # lost in a restart: the first run then rereads everything
 
     def clean(
         self, config: LogConfig, now_ms: int, limit_offset: int, producers: Mapping[int, ProducerEntry]
@@ -214,7 +214,7 @@ def _groups(segments: Sequence[Segment], segment_bytes: int) -> list[list[Segmen
 
 
 class _Run:
-    """Decides what to keep of each batch, in one run over a log from its beginning."""
+    """Decides which records of each batch to keep, in one run over a log from its beginning."""
 
     def __init__(
         self,

@@ -14,11 +14,11 @@ GZIP: Final = 1
 ZSTD: Final = 4
 NAMES: Final[Mapping[int, str]] = {GZIP: "gzip", 2: "snappy", 3: "lz4", ZSTD: "zstd"}
 MAX_BYTES: Final = 16 << 20
-"""What a batch may expand to, unless topics allow batches so large that this would be little."""
+"""The size to which any batch may expand."""
 TIMES: Final = 16
-"""How many times the largest batch of a topic that may be, if that is more."""
+"""A larger batch may expand to this many times the size of the topic's largest batch."""
 MOST_BYTES: Final = 128 << 20
-"""The limit in bytes, however large a batch the owner of a topic allows: the memory is the broker's."""
+"""The upper limit in bytes for topics with very large batches: the memory is the broker's."""
 
 _FIRST_GUESS: Final = 4
 _GZIP_WINDOW: Final = 31
@@ -26,11 +26,13 @@ _GZIP_STEP_BYTES: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
-"""The magic and two version numbers. Java's snappy library frames its blocks so, each preceded by its length."""
+"""The magic and two version numbers: the header of Java's snappy library, whose blocks are each preceded by their
+length.
+"""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_KIND_BITS: Final = 0b1110_0010
 _LZ4_KIND: Final = 0b0110_0000
-"""Version 1, and blocks that do not refer to others: Kafka reads no other frames (KIP-57)."""
+"""Version 1, and blocks that do not refer to other blocks: Kafka reads no other frames (KIP-57)."""
 _LZ4_HAS_BLOCK_CHECKSUMS: Final = 0x10
 _LZ4_HAS_SIZE: Final = 0x08
 _LZ4_HAS_CHECKSUM: Final = 0x04
@@ -47,7 +49,7 @@ class CodecMissingError(ValueError):
 
 
 class DecompressionError(ValueError):
-    """The bytes are not of their codec, or there is no such codec."""
+    """The bytes are not valid for their codec, or there is no such codec."""
 
 
 class ExpansionError(ValueError):
@@ -55,7 +57,7 @@ class ExpansionError(ValueError):
 
 
 def limit_for(max_message_bytes: int) -> int:
-    """Return how many bytes a batch of a topic may expand to."""
+    """Return the size to which a batch of a topic may expand, in bytes."""
     return min(max(MAX_BYTES, TIMES * max_message_bytes), MOST_BYTES)
 
 
@@ -135,7 +137,7 @@ def _lz4(body: bytes, limit: int) -> bytes:
 
 
 def _lz4_end(body: bytes) -> int:
-    """Return where the frame ends, as Kafka ignores what follows it."""
+    """Return the end of the frame, since Kafka ignores the bytes after it."""
     flags = body[len(_LZ4_MAGIC)]
     position = len(_LZ4_MAGIC) + 3 + 8 * bool(flags & _LZ4_HAS_SIZE)
     while True:
@@ -153,7 +155,7 @@ def _zstd(body: bytes, limit: int) -> bytes:
 
 
 def _frames(codec: str, body: bytes, limit: int) -> bytes:
-    """Decompress into a buffer that grows up to the limit, since frames need not say how large their contents are."""
+    """Decompress into a buffer that grows up to the limit, since frames need not state the size of their contents."""
     library = _library(codec)
     expand: Callable[[bytes, bytearray], int] = getattr(library, codec).decompress_into
     size = min(_FIRST_GUESS * len(body), limit)

@@ -1,7 +1,7 @@
-"""Load the segments of one partition at a start: what is there, whether something is missing, what a crash tore.
+"""Load the segments of one partition at a start: detect missing data and torn writes.
 
-Everything is read and judged first. Only then are leftovers deleted and a torn write truncated, so that a start that
-is refused has changed nothing.
+All files are read and judged first. Leftovers are deleted and a torn write truncated only afterwards, so that a refused
+start changes nothing.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _ADVICE: Final = f"Restore the file, {_START_OVER}"
 
 
 class Loaded(NamedTuple):
-    """A partition as it was found."""
+    """A partition as its storage was found."""
 
     segments: list[DiskSegment]
     """Oldest first, contiguous, at least one."""
     log_start_offset: int
     not_indexed: list[DiskSegment]
-    """Segments, not the newest, whose index must be written again."""
+    """Segments, except the newest, whose index must be rewritten."""
 
 
 def own_files(folder: Path) -> list[Path]:
-    """Return the files in a partition's folder that a broker wrote; whatever else is there belongs to somebody else."""
+    """Return the files in a partition's folder that a broker wrote; other files are not the broker's."""
     return sorted(path for path in folder.iterdir() if _OWN.fullmatch(path.name))
 
 
@@ -92,7 +92,7 @@ def _decode_offset(data: bytes) -> int:
 
 
 def compacted_bases(folder: Path) -> list[int]:
-    """Return the base offsets of the segments that an interrupted compaction replaces; none if there is none."""
+    """Return the base offsets of the segments that an interrupted compaction replaces; none without a compaction."""
     path = folder / COMPACTION_FILE
     try:
         bases = _decode_value(path.read_bytes())
@@ -137,7 +137,7 @@ class Loader:
         self._leftovers: list[Path] = []
 
     def load(self) -> Loaded:
-        """Load the partition and bring its state up to the end. Raises StorageError, and then nothing has changed."""
+        """Load the partition and bring its state up to the end. Raises StorageError, without changing any file."""
         log_start_offset = self._log_start_offset()
         segments = self._segments(log_start_offset)
         self._restore_state(segments)
@@ -146,10 +146,10 @@ class Loader:
         self._clean_up(segments[-1], damage)
         return Loaded(segments, log_start_offset, self._not_indexed)
 
-    # what is there
+    # segments found
 
     def _log_start_offset(self) -> int:
-        """Return the log start offset. It is noted before it is written to its file, and never moves backwards."""
+        """Return the log start offset. It is noted before its file is written, and never moves backwards."""
         path = self._folder / LOG_START_FILE
         noted = self._end.start
         try:
@@ -167,7 +167,7 @@ class Loader:
         return max(stored, noted)
 
     def _segments(self, log_start_offset: int) -> list[DiskSegment]:
-        """Return the stored segments, with what their indexes say."""
+        """Return the stored segments, with the contents of their indexes."""
         segments = []
         is_indexed = True
         for path in self._stored(log_start_offset):
@@ -183,13 +183,13 @@ class Loader:
         return segments
 
     def _stored(self, log_start_offset: int) -> list[Path]:
-        """Return the segments' files without empty ones at the end, which hold nothing."""
+        """Return the segments' files, without empty ones at the end."""
         paths = segment_paths(self._folder)
         while paths and paths[-1].stat().st_size == 0 and not paths[-1].with_suffix(".index").exists():
             self._leftovers.append(paths.pop())
         return paths or [segment_path(self._folder, log_start_offset)]
 
-    # what it means
+    # state and contents
 
     def _restore_state(self, segments: Sequence[DiskSegment]) -> None:
         """Restore the state at the end of the indexed part, from the newest snapshot and the batches after it."""
@@ -214,7 +214,7 @@ class Loader:
                 self._state.replay(header, batch, None)
 
     def _read_segments(self, segments: Sequence[DiskSegment]) -> Damage | None:
-        """Read the part that no index covers, and return what a crash tore at its end."""
+        """Read the part that no index covers, and return the torn write at its end."""
         expected = segments[0].base_offset
         damage: Damage | None = None
         for segment in segments:
@@ -248,12 +248,12 @@ class Loader:
                 segment.next_offset,
                 accept,
                 may_have_gaps=not is_last,
-                # where it is known that nothing more was acknowledged, a record may hold whatever it likes
+                # if nothing more can have been acknowledged, a record may contain any bytes
                 must_search=lambda: not (self._end.is_exact and segment.next_offset >= self._end.required),
             )
         return None if damage is None else damage.moved_by(known)
 
-    # what is missing
+    # missing data
 
     def _check_torn(self, segment: DiskSegment, damage: Damage, *, is_last: bool) -> None:
         where = f"{segment.path} is damaged at position {damage.position} ({damage.problem})"
@@ -273,7 +273,7 @@ class Loader:
             )
 
     def _check_end(self, last: DiskSegment, damage: Damage | None) -> None:
-        """Compare the end of the log with what was noted."""
+        """Compare the end of the log with its note."""
         end, found = last.next_offset, self._end.found
         if end < self._end.required:
             raise StorageError(missing_end(self._folder, end, self._end.required))
@@ -306,7 +306,7 @@ class Loader:
 
 
 def missing_end(folder: Path, end: int, required: int) -> str:
-    """Describe a log that ends too early, and what can be done."""
+    """Describe a log that ends too early, and the possible remedies."""
     return (
         f"{folder} ends at offset {end}; the records up to offset {required - 1} were acknowledged and are missing: "
         f"something else has removed or cut off its files. Restore them, {_START_OVER}"

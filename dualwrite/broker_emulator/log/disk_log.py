@@ -1,9 +1,9 @@
 """One partition on disk: a folder of segments, with indexes and snapshots for a fast start.
 
 Beside each `<base offset>.log` there is an `.index`: the positions of its offsets, and the transactions aborted in it.
-It is written when a segment is complete, and at intervals for the newest one, together with `<offset>.snapshot`:
-the state of producers at that offset. All of these can be rebuilt from the batches. They bound what a start reads:
-only what was appended since they were last written.
+It is written when a segment is complete, and at intervals for the newest one, together with `<offset>.snapshot`: the
+state of producers at that offset. All of these can be rebuilt from the batches. They limit the work of a start: it only
+reads batches appended since they were last written.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from dualwrite.broker_emulator.storage.log_ends import LogEnd
 logger = logging.getLogger(__name__)
 
 CHECKPOINT_INTERVAL_BYTES = 8 << 20
-"""Bytes appended between two writes of the newest segment's index and a snapshot; what a start has to read at most."""
+"""Bytes appended between two writes of the newest segment's index and a snapshot: the most that a start has to read."""
 
 _SNAPSHOT_COST = 64
 """A snapshot is written once this many times its size was appended, so that snapshots never dominate the writes."""
 
 _KEPT_SNAPSHOTS = 2
 DELETED_SUFFIX = "-delete"
-"""Suffix of the folders of deleted topics; a partition's folder never has it, as its name ends with a number."""
+"""Suffix of the folders of deleted topics. A partition's folder never has it, as its name ends with a number."""
 _SUFFIXES = (".log", ".index")
 _MAX_NAME_LENGTH = 255
 
@@ -67,7 +67,7 @@ class DiskLog:
         self._sync = flusher.fsync is not Fsync.NEVER
         self._state: LogState
         self._active: DiskSegment
-        self._complete: list[DiskSegment] = []  # segments whose index is not written yet
+        self._complete: list[DiskSegment] = []  # segments whose index has not been written yet
         self._flushed: Callable[[int], None] = lambda offset: None
         self._next_checkpoint_bytes = CHECKPOINT_INTERVAL_BYTES
         self._writing: set[DiskSegment] = set()  # segments whose index a thread may be writing
@@ -158,7 +158,7 @@ class DiskLog:
         return FlushJob(run, finished)
 
     def _sync_folder(self, folder: Path) -> None:
-        """Sync the names in a folder. The log's own is gone if its topic was deleted meanwhile."""
+        """Sync the names in a folder. The log's own folder is gone if its topic was deleted meanwhile."""
         try:
             sync_folder(folder)
         except FileNotFoundError:
@@ -166,7 +166,9 @@ class DiskLog:
                 raise
 
     def _write_derived(self, files: Mapping[Path, bytes]) -> None:
-        """Write indexes and a snapshot. A full disk need not stop anything: only the next start takes longer."""
+        """Write indexes and a snapshot. On a full disk the broker goes on without them: only the next start takes
+        longer.
+        """
         try:
             for path, data in files.items():
                 write_atomically(path, data, sync=self._sync)
@@ -177,7 +179,7 @@ class DiskLog:
         self._drop_old_snapshots()
 
     def _checkpoint(self) -> dict[Path, bytes]:
-        """Return the files by which a start need not read anything up to here; the snapshot last."""
+        """Return the files with which a start need not read the log up to here; the snapshot last."""
         snapshot = self._state.encode()
         active = self._active
         self._next_checkpoint_bytes = active.size_bytes + max(CHECKPOINT_INTERVAL_BYTES, _SNAPSHOT_COST * len(snapshot))
@@ -202,7 +204,7 @@ class DiskLog:
             self._files.close(path)
 
     def _is_checkpointed(self, offset: int) -> bool:
-        """Return whether indexes and a snapshot up to `offset` are written."""
+        """Return whether indexes and a snapshot up to `offset` have been written."""
         return not self._complete and any(at == offset for at, _ in snapshots(self._folder))
 
     # deletion
@@ -226,7 +228,7 @@ class DiskLog:
         self._end.truncated(offset)
 
     def truncated(self, active: Segment) -> None:
-        """Delete snapshots and the index that cover batches after the new end, which is that of `active`."""
+        """Delete snapshots and the index that cover batches after the new end, the end of `active`."""
         assert isinstance(active, DiskSegment)
         self._stop_indexing([active])
         self._active = active
@@ -274,7 +276,7 @@ class DiskLog:
         return DiskSegment(path, base_offset, stable_offset, self._files)
 
     def replace(self, originals: Sequence[Segment], cleaned: Segment) -> None:
-        """Replace `originals` by `cleaned`, atomically: it takes effect when the compaction file is in place."""
+        """Replace `originals` by `cleaned` atomically: it takes effect when the compaction file is in place."""
         assert isinstance(cleaned, DiskSegment)
         self._stop_indexing(originals)
         try:
@@ -291,7 +293,7 @@ class DiskLog:
         cleaned.path = segment_path(self._folder, cleaned.base_offset)
 
     def _finish_compaction(self) -> None:
-        """Delete the originals and rename the cleaned files to them; repeated if a crash interrupted it."""
+        """Delete the originals and give the cleaned files their names; repeated if a crash interrupted it."""
         bases = compacted_bases(self._folder)
         if not bases:
             return
@@ -303,7 +305,7 @@ class DiskLog:
         if cleaned.exists():
             for base_offset in bases[1:]:
                 self._unlink(segment_path(self._folder, base_offset))
-            index.unlink(missing_ok=True)  # whatever comes now, it is not that of another file
+            index.unlink(missing_ok=True)  # the segment's file is about to be replaced
             cleaned.replace(path)
         if is_index_of(cleaned_index, path):
             cleaned_index.replace(index)
@@ -315,12 +317,12 @@ class DiskLog:
 
 
 def _index_file(segment: DiskSegment) -> dict[Path, bytes]:
-    """Return the path and contents of a segment's index file; a cleaned segment's has its suffix too."""
+    """Return the path and contents of a segment's index file; that of a cleaned segment also has its suffix."""
     return {segment.path.with_name(segment.path.name.replace(".log", ".index")): segment.index().encode()}
 
 
 def doomed_stem(folder: str) -> str:
-    """Return how the new name of the folder of a deleted partition begins: cut, because a name has 255 bytes."""
+    """Return the beginning of a deleted partition's new folder name: cut, because names have at most 255 bytes."""
     return folder[: _MAX_NAME_LENGTH - len(_doomed_suffix())]
 
 
@@ -329,9 +331,9 @@ def _doomed_suffix() -> str:
 
 
 def folder_removal(folder: Path) -> Steps[None]:
-    """Delete what brokers wrote into a folder of a deleted partition, and the folder if that was all. Raises OSError.
+    """Delete the broker's files in a folder of a deleted partition, and the folder if it is then empty. Raises OSError.
 
-    Anything else in it belongs to somebody else, and stays.
+    Other files in it are not the broker's, and stay.
     """
     for path in own_files(folder):
         path.unlink()

@@ -1,4 +1,4 @@
-"""A segment in a file, in Kafka's layout: `<base offset in 20 digits>.log` holds nothing but record batches.
+"""A segment in a file, in Kafka's layout: `<base offset in 20 digits>.log` contains only record batches.
 
 A sparse index in memory has an entry for every 4 KiB or so. Batches between two entries are found by walking from
 header to header, so the cost of a read does not depend on the size of the segment.
@@ -126,7 +126,7 @@ class DiskSegment:
         return str(self.path)
 
     def index(self) -> IndexFile:
-        """Return the index of the segment as it is now."""
+        """Return the present index of the segment."""
         return IndexFile(
             self.base_offset,
             self.next_offset,
@@ -177,7 +177,7 @@ class DiskSegment:
             self._broken = f"{self.path} cannot be written, and a failed write to it could not be undone: {error}"
 
     def learn(self, size: int, next_offset: int, max_timestamp: int) -> None:
-        """Add a batch of `size` bytes to the index; it follows the last known one in the file."""
+        """Add a batch of `size` bytes to the index; it follows the last known batch in the file."""
         if self.size_bytes - self._indexed_to >= INDEX_INTERVAL_BYTES:
             self._offsets.append(self.next_offset)
             self._positions.append(self.size_bytes)
@@ -189,7 +189,7 @@ class DiskSegment:
             self.max_timestamp = max_timestamp
 
     def truncate(self, offset: int) -> None:
-        """Remove every batch from `offset` on, at which a batch must begin. Raises StorageError."""
+        """Remove every batch from `offset` on, where a batch must begin. Raises StorageError."""
         position, _, _ = self._find(offset)
         keep = bisect_left(self._positions, position) or 1
         index = self.index()
@@ -233,9 +233,9 @@ class DiskSegment:
             position += size
 
     def _prove(self, entry: int, end: int) -> None:
-        """Check what an earlier process wrote when it is first read: a start reads the index alone.
+        """Check batches of an earlier process when they are first read, since a start reads only the index.
 
-        Offsets are not covered by a batch's CRC. But they must lead from each entry of the index to the next.
+        Offsets are not covered by a batch's CRC, but they must lead from each entry of the index to the next.
         """
         while entry < len(self._unproven) and self._positions[entry] < end:
             if self._unproven[entry]:
@@ -282,7 +282,7 @@ class DiskSegment:
         return data, next_offset
 
     def _end(self, start: int, offset: int, limit_offset: int, limit: int) -> tuple[int, int]:
-        """Return where the last whole batch below both limits ends, searching from `start`, and the offset after it."""
+        """Return the end of the last whole batch below both limits, searching from `start`, and the offset after it."""
         if limit <= start:
             return start, offset
         if limit >= self.size_bytes and limit_offset >= self.next_offset:

@@ -1,4 +1,4 @@
-"""Files on disk: written atomically, synced, and kept open within the limit of descriptors that a process has."""
+"""Files on disk: written atomically, synced, and kept open within the process's limit of descriptors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool, mode: int | None = None) -> None:
-    """Create or replace a file: after a crash, it is complete or as before. Raises OSError; then nothing changed."""
+    """Create or replace a file: after a crash, it is complete or as before. Raises OSError, without any change."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     try:
         with temporary.open("wb") as file:
-            if mode is not None:  # before anything is in it
+            if mode is not None:  # before the file has contents
                 os.fchmod(file.fileno(), mode)
             file.write(data)
             if sync:
@@ -60,7 +60,7 @@ _MOST = 256
 
 
 def _default_limit() -> int:
-    """Return a quarter of the descriptors that the process may have; the others are for connections."""
+    """Return a quarter of the process's descriptors; the others are for connections."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST if allowed == resource.RLIM_INFINITY else max(min(allowed // 4, _MOST), 1)
 
@@ -79,7 +79,7 @@ class OpenFiles:
         return self._get(path, 0)
 
     def get_or_create(self, path: Path) -> int:
-        """Return a descriptor as `get` does; create file and folder if they do not exist."""
+        """Return a descriptor as `get` does, creating file and folder if they do not exist."""
         try:
             return self._get(path, os.O_CREAT)
         except FileNotFoundError:
@@ -110,7 +110,7 @@ class OpenFiles:
         os.close(self._descriptors.popitem(last=False)[1])
 
     def close(self, path: Path) -> None:
-        """Close a file; does nothing if it is not open."""
+        """Close a file, if it is open."""
         descriptor = self._descriptors.pop(path, None)
         if descriptor is not None:
             os.close(descriptor)

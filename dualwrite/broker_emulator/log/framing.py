@@ -1,6 +1,6 @@
-"""How Kafka finds the batches in the bytes of a Produce request, before it looks into any of them.
+"""Find the batches in the bytes of a Produce request as Kafka does, before parsing any of them.
 
-What is cut off at the end is not read, and is no error as long as a whole batch comes before it.
+A truncated batch at the end is ignored, and is no error if a whole batch precedes it.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from dualwrite.broker_emulator.log.record_batch import (
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
 _OVERHEAD_BYTES = 12
-"""Base offset and length: what comes before the bytes that the length counts."""
+"""Base offset and length: the bytes that the length does not count."""
 _UP_TO_MAGIC_BYTES = 17
 _MAGIC_AT = 16
 _LEAST_LENGTH = 14
-"""The smallest record of magic 0; Kafka takes anything shorter for corrupt."""
+"""The smallest record of magic 0; Kafka treats shorter ones as corrupt."""
 
 
 class ProducedBatch(NamedTuple):
-    """What a Produce request has for one partition."""
+    """The data of a Produce request for one partition."""
 
     header: BatchHeader | None
-    """The header of the first batch; None if there is none of magic 2."""
+    """The header of the first batch; None unless it is of magic 2."""
     records: bytes
     """The first batch alone."""
     error: ErrorCode = NO_ERROR
     """2 if the first batch or the one after it is corrupt, 87 unless there is one batch of magic 2 and no more."""
     problem: str | None = None
-    """What is corrupt."""
+    """The reason why it is corrupt."""
 
     @property
     def is_corrupt(self) -> bool:
-        """Whether not even the first batch can be told apart, which fails the request for all of its partitions."""
+        """Whether the first batch itself cannot be found, which fails the request for all of its partitions."""
         return self.header is None and self.error is ErrorCode.corrupt_message
 
 
 def read_produced(records: bytes | None) -> ProducedBatch:
-    """Read the first batch, and whether another one follows."""
+    """Read the first batch, and check whether another one follows."""
     if records is None:
         return _NOTHING
     if len(records) >= HEADER_BYTES and records[_MAGIC_AT] == MAGIC:
         header = parse_header(records)
-        if header.length + _OVERHEAD_BYTES == len(records):  # as nearly always
+        if header.length + _OVERHEAD_BYTES == len(records):  # as almost always
             return ProducedBatch(header, records)
     try:
         size = batch_size(records, 0)
@@ -77,7 +77,7 @@ def _followed(header: BatchHeader, records: bytes, size: int) -> ProducedBatch:
 
 
 def batch_size(records: bytes, position: int) -> int | None:
-    """Return how many bytes the batch at `position` has; None if it is cut off. Raises CorruptRecordError."""
+    """Return the size in bytes of the batch at `position`; None if it is cut off. Raises CorruptRecordError."""
     remaining = len(records) - position
     if remaining < _OVERHEAD_BYTES:
         return None

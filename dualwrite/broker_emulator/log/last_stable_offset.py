@@ -1,4 +1,4 @@
-"""The last stable offset, and the aborted transactions below it: what read_committed consumers need (KIP-98, 3.4, 3.5).
+"""The last stable offset, and the aborted transactions below it, for read_committed consumers (KIP-98, 3.4, 3.5).
 
 `UnstableTransactions.advance_high_watermark` computes the last stable offset; `PartitionLog` calls it with every move
 of the high watermark. The aborted index tells a Fetch which transactions a consumer has to skip.
@@ -31,8 +31,8 @@ class UnstableTransactions:
     __slots__ = ("_open", "_unreplicated")
 
     def __init__(self) -> None:
-        # producer id -> first offset; offsets only rise, so the first entry is the lowest. A plain dict would search
-        # for it among the slots of all removed entries.
+        # producer id -> first offset; offsets only rise, so the first entry is the lowest. To find it, a plain dict
+        # would search the slots of all removed entries.
         self._open: OrderedDict[int, int] = OrderedDict()
         self._unreplicated: list[CompletedTransaction] = []  # in the order of their markers
 
@@ -42,7 +42,7 @@ class UnstableTransactions:
         self._unreplicated.clear()
 
     def begin(self, producer_id: int, first_offset: int) -> None:
-        """Record that a transaction is open from `first_offset` on; calling it again for later batches is harmless."""
+        """Record that a transaction is open from `first_offset` on; further calls for later batches are harmless."""
         self._open[producer_id] = first_offset
 
     def complete(self, producer_id: int, marker_offset: int) -> CompletedTransaction:
@@ -54,8 +54,8 @@ class UnstableTransactions:
     def advance_high_watermark(self, high_watermark: int) -> int:
         """Forget completed transactions whose marker is below the high watermark; return the last stable offset.
 
-        That is the first offset of the earliest transaction that is open, or whose marker is not replicated, if it
-        is below the high watermark; else the high watermark.
+        That is the first offset of the earliest transaction that is open, or whose marker is not replicated, if it is
+        below the high watermark; else the high watermark.
         """
         lowest = high_watermark
         if self._unreplicated:
@@ -119,9 +119,9 @@ class AbortedIndex:
     def search(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedIndexEntry], bool]:
         """Return transactions with records in [fetch_offset, upper_bound), in the order of their markers.
 
-        An entry whose last stable offset reaches `upper_bound` ends the search: every transaction that began
-        below the bound had been completed by then, so no later marker can belong to one. The second part of the
-        result says whether that happened; if not, the next segment's index must be searched as well.
+        An entry whose last stable offset reaches `upper_bound` ends the search: every transaction that began below the
+        bound had been completed by then, so no later marker can belong to one. The second part of the result is False
+        if no entry ended the search, so that the next segment's index must be searched as well.
         """
         found = []
         entries = self._entries

@@ -1,6 +1,6 @@
 """The end offset of each leader epoch (KIP-101, KIP-320), found in the batches, which carry their leader epoch.
 
-Epochs never decrease from batch to batch, so a binary search finds the end of one, and no index is kept.
+Epochs never decrease from batch to batch, so a binary search finds the end of an epoch, and no index is kept.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 BatchAt = Callable[[int], "EpochOfBatch | None"]
-"""Returns the first batch that ends above an offset; None if there is none."""
+"""Returns the first batch that ends above an offset, or None."""
 
 
 class EpochOfBatch(NamedTuple):
@@ -31,9 +31,9 @@ UNKNOWN_EPOCH = EpochEnd(-1, -1)
 
 
 def end_of_epoch(batch_at: BatchAt, leader_epoch: int, *, start_offset: int, current_start_offset: int) -> EpochEnd:
-    """Return where `leader_epoch`, which is older than the current one, ended.
+    """Return the end of `leader_epoch`, which is older than the current epoch.
 
-    The search covers the log from `start_offset` to where the current leader began. If no batch as old as
+    The search covers the log from `start_offset` to the start of the current leader's epoch. If no batch as old as
     `leader_epoch` is left, the result has `leader_epoch` itself (as in Kafka's LeaderEpochFileCache).
     """
     low, high, end, found = start_offset, current_start_offset, current_start_offset, leader_epoch

@@ -20,7 +20,7 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 
 class CleanupPolicy(StrEnum):
-    """What happens to old records: whole segments are deleted, or only the newest record of each key is kept."""
+    """The fate of old records: whole segments are deleted, or only the newest record of each key is kept."""
 
     DELETE = "delete"
     COMPACT = "compact"
@@ -28,30 +28,30 @@ class CleanupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Settings of one topic's logs; defaults are Kafka's unless a comment says why not."""
+    """Settings of one topic's logs. Defaults are Kafka's unless a comment says otherwise."""
 
-    segment_bytes: int = 64 * _MEBIBYTE  # Kafka: 1 GiB; nothing is deleted or compacted before its segment is full
+    segment_bytes: int = 64 * _MEBIBYTE  # Kafka: 1 GiB; only full segments are deleted or compacted
     segment_ms: int = 7 * _DAY_MS
-    """Age of a segment's first record at which the next one begins a new segment."""
+    """Age of a segment's first record at which a new segment begins."""
     cleanup_policy: frozenset[CleanupPolicy] = frozenset({CleanupPolicy.DELETE})
     retention_ms: int = 7 * _DAY_MS
     """Age at which segments are deleted; -1 for never."""
     retention_bytes: int = -1
     """Size of a partition above which segments are deleted; -1 for no limit."""
     delete_retention_ms: int = _DAY_MS
-    """How long compaction keeps tombstones and the markers of transactions that have no data left (KIP-534)."""
+    """The time that compaction keeps tombstones and the markers of transactions without remaining data (KIP-534)."""
     min_cleanable_dirty_ratio: float = 0.5
-    """Compaction waits until this share of the bytes that it could compact was never compacted."""
+    """The share of the compactable bytes that must be dirty (never compacted) before compaction runs."""
     min_compaction_lag_ms: int = 0
     """Segments with a record younger than this are not compacted."""
     max_compaction_lag_ms: int = _FOR_EVER
-    """Age of a record at which it is compacted, whatever share of the log is dirty (KIP-354)."""
+    """Age at which a record is compacted, independently of the dirty share (KIP-354)."""
     max_message_bytes: int = 1048588
-    """Size of the largest batch that is accepted."""
+    """Size of the largest accepted batch."""
     max_decompressed_message_bytes: int = 2147483639
-    """Size of the largest record that is accepted in a compressed batch."""
+    """Size of the largest accepted record in a compressed batch."""
     min_insync_replicas: int = 1
-    """How many replicas must be in sync for `acks=all`."""
+    """The number of replicas that must be in sync for `acks=all`."""
     message_timestamp_type: str = CREATE_TIME
     message_timestamp_before_max_ms: int = _FOR_EVER
     message_timestamp_after_max_ms: int = _FOR_EVER  # Kafka: an hour; clients have no virtual clock

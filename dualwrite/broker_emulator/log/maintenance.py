@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.slices import Pace, Steps, Work
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 1000
-"""Logs that a round visits before it returns; the others are visited while clients are served."""
+"""The number of logs that a round visits before it returns; it visits the others while clients are served."""
 _DONE: Final = object()
 _Visit: TypeAlias = Callable[[PartitionLog], Steps[None] | None]
 
@@ -45,7 +45,7 @@ class LogMaintenance:
             self._compaction = asyncio.get_running_loop().create_task(self._compact())
 
     async def finished(self) -> None:
-        """Wait for the compaction that is under way, if there is one."""
+        """Wait for the running compaction, if there is one."""
         if self._compaction is not None:
             await self._compaction
 
@@ -57,12 +57,12 @@ class LogMaintenance:
             try:
                 for _ in log.compact(now_ms):
                     await pace.keep()  # clients first
-            except Exception:  # whatever is wrong with one log, the others are compacted
+            except Exception:  # a fault of one log must not keep the others from being compacted
                 logger.exception("%s-%d cannot be compacted", log.topic, log.partition)
 
 
 class _Rounds:
-    """One kind of work on every log, round after round; a round that is still under way is finished first."""
+    """One kind of work on every log, round after round; a running round is finished first."""
 
     def __init__(self) -> None:
         self._work: Work[None] | None = None

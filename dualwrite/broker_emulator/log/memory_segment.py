@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.slices import Steps, at_once
 logger = logging.getLogger(__name__)
 
 _BATCH_OVERHEAD_BYTES = 170
-"""Memory that Python needs for a stored batch besides its bytes: the object, and three numbers to find it by."""
+"""Memory that Python needs for a stored batch besides its bytes: the object, and three numbers of its index."""
 
 
 class MemoryBudget:

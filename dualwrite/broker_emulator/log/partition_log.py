@@ -60,7 +60,7 @@ from dualwrite.broker_emulator.slices import Steps
 logger = logging.getLogger(__name__)
 
 HIGH_WATERMARK = -1
-"""The offset by which DeleteRecords means the high watermark."""
+"""The offset that stands for the high watermark in DeleteRecords."""
 
 _NO_LIMIT = 1 << 62
 
@@ -97,9 +97,9 @@ class PartitionLog:
     ) -> None:
         """Load the log from `storage`.
 
-        `open_for_one_epoch`: a transaction is open for its own epoch only (KAFKA-18575), an epoch that is over is not
-        verified (KAFKA-19690), and a deletion into an open transaction holds the last stable offset back to the start
-        of a batch (observed: 4.4.0, but not 3.9.2).
+        `open_for_one_epoch`: a transaction is open only for its own epoch (KAFKA-18575), a past epoch is not verified
+        (KAFKA-19690), and a deletion into an open transaction holds the last stable offset back to the start of a batch
+        (observed: 4.4.0, but not 3.9.2).
         """
         self.topic = topic
         self.partition = partition
@@ -138,7 +138,7 @@ class PartitionLog:
 
     @property
     def log_end_offset(self) -> int:
-        """Offset that the next record gets."""
+        """Offset of the next record."""
         return self._log_end_offset
 
     @property
@@ -157,7 +157,7 @@ class PartitionLog:
         return self._last_stable_offset
 
     def hold_high_watermark(self) -> None:
-        """Keep the high watermark where it is, as if the followers had stopped fetching."""
+        """Keep the high watermark in place, as if the followers had stopped fetching."""
         self._high_watermark_held = True
 
     def release_high_watermark(self, up_to: int | None = None) -> None:
@@ -184,7 +184,7 @@ class PartitionLog:
 
     @property
     def is_high_watermark_held(self) -> bool:
-        """Whether the high watermark is held where it is."""
+        """Whether the high watermark is held in place."""
         return self._high_watermark_held
 
     def begin_leader_epoch(self, leader_epoch: int) -> None:
@@ -195,14 +195,14 @@ class PartitionLog:
         self._expected = Expected(self._producers, self._verifications, self._open_at_any_epoch)
 
     def restarted(self) -> None:
-        """Know no more than Kafka does after a start: a retry is a duplicate only if it is a producer's last batch."""
+        """Forget as Kafka does at a start: from now on a retry is a duplicate only if it is a producer's last batch."""
         self._states.keep_newest_batches()
         self._is_uncleanable = False
 
     def truncate_to_high_watermark(self, now_ms: int) -> None:
-        """Remove everything that was not replicated, as a follower that becomes leader never had it.
+        """Remove all unreplicated records, since a follower that becomes leader never had them.
 
-        The state of producers and transactions is rebuilt from the batches that are left.
+        The state of producers and transactions is rebuilt from the remaining batches.
         """
         lost_from = self._high_watermark
         if lost_from == self._log_end_offset:
@@ -222,7 +222,7 @@ class PartitionLog:
         return is_open(self._producers.get(producer_id), producer_epoch, any_epoch=self._open_at_any_epoch)
 
     def fences_verification(self, producer_id: int, producer_epoch: int) -> bool:
-        """Return whether an append of this epoch needs no verification, because a later one is known (KAFKA-19690).
+        """Return whether an append of this epoch needs no verification, because a later epoch is known (KAFKA-19690).
 
         Kafka 3.9 asks the coordinator nevertheless.
         """
@@ -234,8 +234,8 @@ class PartitionLog:
     ) -> VerificationGuard:
         """Start the verification of an append and return the guard that it has to present (KIP-890 part 1).
 
-        `base_sequence` is -1 for offset commits. `supports_epoch_bump`: Produce v12+, TxnOffsetCommit v5+.
-        If the transaction is open already, there is nothing to verify, and the sentinel is returned.
+        `base_sequence` is -1 for offset commits. `supports_epoch_bump`: Produce v12+, TxnOffsetCommit v5+. If the
+        transaction is already open, there is nothing to verify, and the sentinel is returned.
         """
         if self.has_open_transaction(producer_id, producer_epoch):
             return VerificationGuard.SENTINEL
@@ -252,11 +252,9 @@ class PartitionLog:
     ) -> AppendResult:
         """Append the batches of one partition of one request: all of them or none.
 
-        A transactional batch needs, unless its transaction is already open here, the guard of `begin_verification`,
-        whatever its origin.
-        `contents`: the result for the client's only batch, if it was checked before.
-        Bad input gets an error in the result, never an exception: 2, 10, 32, 45, 47, 48, 87. A duplicate gets its
-        original offset.
+        A transactional batch of any origin needs the guard of `begin_verification`, unless its transaction is already
+        open here. `contents` is the result for the client's only batch, if it was already checked. Bad input gets an
+        error in the result, never an exception: 2, 10, 32, 45, 47, 48, 87. A duplicate gets its original offset.
         """
         try:
             if contents is None:
@@ -331,7 +329,7 @@ class PartitionLog:
         return self._store_accepted(batches, accepted)
 
     def _reject(self, rejection: Rejection) -> AppendResult:
-        """Return the result of an append that the log refuses: with its start, unless the batch is bad in itself."""
+        """Return the result of a refused append: with the log start offset, unless the batch itself is bad."""
         error, message, bad_records = rejection
         start = -1 if error in _WITHOUT_LOG_START else self._log_start_offset
         return AppendResult(error, log_start_offset=start, error_message=message, bad_records=bad_records)
@@ -381,7 +379,7 @@ class PartitionLog:
     ) -> ErrorCode:
         """End a producer's transaction on this partition; return WriteTxnMarkers' error for it: 0, 47, 52 or 56.
 
-        A marker of a negative producer id is of no producer: it is written, and means nothing.
+        A marker with a negative producer id belongs to no producer: it is written without further effect.
         """
         entry = self._producers.get(producer_id)
         is_of_producer = producer_id > NO_PRODUCER_ID
@@ -415,7 +413,7 @@ class PartitionLog:
     def _advance(self, flushed_to: int | None = None, *, replicated_to: int | None = None) -> None:
         """Set the high watermark and the last stable offset; `replicated_to` None: as far as flushed and not held.
 
-        `flushed_to`: what is below it may be acknowledged and visible from now on, because storage has flushed it.
+        Storage has flushed all records below `flushed_to`, so they may be acknowledged and visible from now on.
         """
         if flushed_to is not None:
             self._flushed_offset = flushed_to
@@ -434,8 +432,8 @@ class PartitionLog:
         """Read whole batches from the one with `fetch_offset`, up to `max_bytes`.
 
         With `at_least_one` the first batch is returned even if it alone is larger than `max_bytes`. Between the high
-        watermark (or last stable offset) and the log end there is nothing to read; below the log start and beyond the
-        log end, the error is 1.
+        watermark (or last stable offset) and the log end the result is empty; below the log start and beyond the log
+        end, the error is 1.
         """
         if not self._log_start_offset <= fetch_offset <= self._log_end_offset:
             return ReadResult(ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
@@ -460,11 +458,11 @@ class PartitionLog:
     def offset_for_timestamp(self, timestamp_ms: int, *, read_committed: bool) -> Steps[tuple[int, int]]:
         """Return (offset, timestamp) of the first record of `timestamp_ms` or later; (-1, -1) if none (ListOffsets).
 
-        -1 means the latest offset, -2 the earliest, -3 the first record with the largest timestamp (KIP-734), which
-        in Kafka may be one that DeleteRecords removed, while its segment exists. If the broker cannot decompress the
+        -1 means the latest offset, -2 the earliest, -3 the first record with the largest timestamp (KIP-734), which in
+        Kafka may be a record removed by DeleteRecords, while its segment exists. If the broker cannot decompress the
         batch, the result for a time is the batch's first record, so that no record is missed, and for -3 its last
-        one, as before KAFKA-16310. Raises RecordTooLargeError (87 INVALID_RECORD) if a record before it in its
-        compressed batch is larger than `max.decompressed.message.bytes` allows by now, as 4.4.0 does.
+        record, as before KAFKA-16310. Raises RecordTooLargeError (87 INVALID_RECORD) if an earlier record of the
+        compressed batch is larger than the present `max.decompressed.message.bytes`, as 4.4.0 does.
         """
         limit = self._last_stable_offset if read_committed else self._high_watermark
         return offset_for_timestamp(
@@ -476,7 +474,7 @@ class PartitionLog:
         )
 
     def end_of_epoch(self, leader_epoch: int) -> EpochEnd:
-        """Return where the records of a leader epoch end (OffsetForLeaderEpoch). Raises StorageError."""
+        """Return the end of a leader epoch's records (OffsetForLeaderEpoch). Raises StorageError."""
         if leader_epoch == self.leader_epoch:
             return EpochEnd(leader_epoch, self._log_end_offset)
         if not 0 <= leader_epoch < self.leader_epoch:
@@ -491,7 +489,7 @@ class PartitionLog:
     def leader_epoch_at(self, offset: int) -> int:
         """Return the epoch of the leader that appended the first record at `offset` or above.
 
-        Above the last record it is the current leader's, which begins there. Raises StorageError.
+        Above the last record, this is the current leader's epoch, which begins there. Raises StorageError.
         """
         batch = None if offset >= self.leader_epoch_start_offset else self._epoch_at(offset)
         return self.leader_epoch if batch is None else batch.leader_epoch
@@ -518,11 +516,11 @@ class PartitionLog:
         ]
 
     def batches(self, from_offset: int = 0) -> Iterator[bytes]:
-        """Yield every stored batch from the one with `from_offset`, for replay; control batches included."""
+        """Yield every stored batch from the one with `from_offset`, including control batches, for replay."""
         return self._segments.iterate(max(from_offset, self.log_start_offset))
 
     def location(self, offset: int) -> str:
-        """Return where the batch with `offset` is stored, for messages."""
+        """Return the location of the batch with `offset`, for messages."""
         return self._segments.location(offset)
 
     @property
@@ -546,9 +544,9 @@ class PartitionLog:
         self._segments.segment_ms = config.longest_segment_ms
 
     def delete_records(self, before_offset: int) -> Steps[ErrorCode]:
-        """Delete the records below `before_offset` (HIGH_WATERMARK: all that are replicated), as DeleteRecords does.
+        """Delete the records below `before_offset` (HIGH_WATERMARK: all replicated records), as DeleteRecords does.
 
-        They are gone after the first step; the following ones discard their segments.
+        They are gone after the first step; the following steps discard their segments.
 
         Returns error 1 beyond the high watermark, 44 if the topic is compacted only, 56 if storage fails.
         """
@@ -581,8 +579,8 @@ class PartitionLog:
     def delete_old_segments(self, now_ms: int) -> Steps[None]:
         """Delete segments by age or size (`retention.ms`, `retention.bytes`): in the first step, then their files.
 
-        Only segments that every consumer could read: all of their records are replicated and decided. In a compacted
-        topic Kafka's cleaner does this, too, which leaves a log alone that it could not compact.
+        Deletes only segments that every consumer could read: all of their records are replicated and decided. In a
+        compacted topic, Kafka's cleaner does this, too, and it leaves alone a log that it could not compact.
         """
         is_left_alone = self.config.is_compacted and self._is_uncleanable
         if is_left_alone or CleanupPolicy.DELETE not in self.config.cleanup_policy:
@@ -599,8 +597,8 @@ class PartitionLog:
         """Keep only the newest record of each key (log compaction), in steps; a step takes some milliseconds.
 
         The log may be used between the steps. Records that are replicated, decided and not in the newest segment are
-        compacted once enough of them are dirty. A log with a batch that cannot be read, or has a record that is too
-        large, is not compacted any more until its broker has restarted, as in Kafka. Raises StorageError.
+        compacted once enough of them are dirty. As in Kafka, a log with an unreadable batch or a record that is too
+        large is not compacted until its broker has restarted. Raises StorageError.
         """
         if not self.config.is_compacted or self._is_uncleanable:
             return
@@ -611,16 +609,16 @@ class PartitionLog:
             logger.warning("%s-%d is not compacted until its broker restarts: %s", self.topic, self.partition, error)
 
     def close(self) -> None:
-        """Persist everything for the next start; nothing may be appended any more. Raises StorageError."""
+        """Persist everything for the next start; no append may follow. Raises StorageError."""
         self._storage.close(self._segments.active)
 
     def destroy(self) -> Steps[None]:
-        """Delete everything: the topic was deleted. Its name is free after the first step."""
+        """Delete the log of a deleted topic. Its name is free after the first step."""
         self.on_release = []
         yield from self._storage.destroy(self._segments.forget())
 
     def expire_producers(self, now_ms: int) -> None:
-        """Forget producers idle for producer.id.expiration.ms, but none with an open transaction (KAFKA-9144)."""
+        """Forget producers idle for producer.id.expiration.ms, except those with an open transaction (KAFKA-9144)."""
         expired_before_ms = now_ms - self._producer_id_expiration_ms
         for producer_id, entry in list(self._producers.items()):
             if not entry.has_open_transaction and entry.last_append_ms <= expired_before_ms:

@@ -1,6 +1,6 @@
 """The producers of one partition: their state, and the rules by which their batches and markers are accepted.
 
-An entry is an immutable value, a check is a function of it, and `after_...` returns the next one; all of these are
+An entry is an immutable value, a check is a function of it, and `after_...` returns the next entry; all of these are
 pure. `ProducerStates` holds the entries of a partition and its open transactions; storage persists it as a snapshot.
 KIP-98, KIP-360, KIP-890; the checks are those of Kafka's ProducerAppendInfo, in its order.
 """
@@ -28,23 +28,23 @@ from dualwrite.broker_emulator.log.segments import Segment, StorageError
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard
 
 RETAINED_BATCHES = 5
-"""As many batches as an idempotent producer may have in flight: a retry of any of them is recognised."""
+"""The number of batches that an idempotent producer may have in flight: a retry of any of them is recognised."""
 
 NO_OFFSET = -1
 NO_EPOCH = -1
 NO_COORDINATOR_EPOCH = -1
 TRANSACTION_VERSION_2 = 2
-"""`transaction.version` level from which each transaction has its own epoch (KIP-890 part 2)."""
+"""The `transaction.version` level from which each transaction has its own epoch (KIP-890 part 2)."""
 
 
 class AppendedBatch(NamedTuple):
-    """One of the last batches of a producer: the facts by which a duplicate is recognised and acknowledged."""
+    """One of the last batches of a producer: the facts that identify a duplicate and acknowledge it."""
 
     first_sequence: int
     last_sequence: int
     base_offset: int
     timestamp: int = -1
-    """Its largest timestamp, which Kafka also answers to a duplicate as its append time; -1 if that is unknown."""
+    """Its largest timestamp, which Kafka also returns to a duplicate as its append time; -1 if unknown."""
 
 
 class ProducerEntry(NamedTuple):
@@ -52,11 +52,11 @@ class ProducerEntry(NamedTuple):
 
     producer_epoch: int
     coordinator_epoch: int
-    """Coordinator epoch of the last marker; -1 if there was none."""
+    """Coordinator epoch of the last marker; -1 before the first marker."""
     last_timestamp: int
-    """Largest timestamp of its newest batch, or its newest marker's; milliseconds since the Unix epoch."""
+    """Largest timestamp of its newest batch, or of its newest marker; milliseconds since the Unix epoch."""
     last_append_ms: int
-    """When it last appended, by the broker's clock; expiry uses this, not the client's timestamps (KAFKA-9144)."""
+    """The time of its last append, by the broker's clock; expiry uses it, not the client's timestamps (KAFKA-9144)."""
     current_txn_first_offset: int
     """First offset of the open transaction; -1 if none is open."""
     batches: tuple[AppendedBatch, ...]
@@ -64,7 +64,7 @@ class ProducerEntry(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the newest record of this epoch; -1 if there is none."""
+        """Sequence of the newest record of this epoch; -1 before the first record."""
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     @property
@@ -74,7 +74,7 @@ class ProducerEntry(NamedTuple):
 
 
 class BadRecord(NamedTuple):
-    """Why one record of a batch is not accepted."""
+    """The reason to refuse one record of a batch."""
 
     batch_index: int
     """Its place in the batch, from 0."""
@@ -82,16 +82,16 @@ class BadRecord(NamedTuple):
 
 
 class Rejection(NamedTuple):
-    """Why a batch or marker is not appended."""
+    """The reason to refuse a batch or a marker."""
 
     error: ErrorCode
     message: str
     bad_records: tuple[BadRecord, ...] = ()
-    """The records because of which it is not (KIP-467)."""
+    """The records that caused the refusal (KIP-467)."""
 
 
 def find_duplicate(entry: ProducerEntry | None, header: BatchHeader) -> AppendedBatch | None:
-    """Return the retained batch of which `header` is a retry: same epoch, same first and last sequence."""
+    """Return the retained batch that `header` retries: same epoch, same first and last sequence."""
     if entry is None or entry.producer_epoch != header.producer_epoch:
         return None
     for batch in entry.batches:
@@ -131,9 +131,9 @@ def check_verified(
 
 
 def check_epoch(entry: ProducerEntry | None, header: BatchHeader) -> Rejection | None:
-    """Fence an epoch lower than the last one seen (47, never 90 on Produce: KAFKA-9911).
+    """Fence an epoch lower than the last known one (47, never 90 on Produce: KAFKA-9911).
 
-    It comes before the verification guard, without which a client would be told 48, fatal to it (KAFKA-19690).
+    This precedes the check of the verification guard, which would return 48, fatal to the client (KAFKA-19690).
     """
     last_epoch = NO_EPOCH if entry is None else entry.producer_epoch
     if header.producer_epoch >= last_epoch:
@@ -164,16 +164,17 @@ def check_sequence(
 def _must_start_at_0(entry: ProducerEntry | None, verification: VerificationEntry | None) -> bool:
     """Return whether this is the first batch of a client that bumps its epoch for each transaction.
 
-    With any other sequence, its first batch was lost. An old client may continue where its expired state ended.
+    If such a batch has any other sequence, the first batch was lost. An old client may continue where its expired state
+    ended.
     """
     is_first = entry is None or not entry.batches
     return is_first and verification is not None and verification.supports_epoch_bump
 
 
 def _expected_sequence(entry: ProducerEntry | None, producer_epoch: int) -> int | None:
-    """Return the only acceptable base sequence, or None if any is."""
+    """Return the only acceptable base sequence, or None if any is acceptable."""
     if entry is None or entry.producer_epoch == NO_EPOCH:
-        return None  # Kafka cannot tell the second from a producer that it does not know
+        return None  # Kafka cannot tell the second case from an unknown producer
     return next_sequence(entry.last_sequence) if producer_epoch == entry.producer_epoch else 0
 
 
@@ -224,7 +225,7 @@ def after_batch(entry: ProducerEntry | None, header: BatchHeader, base_offset: i
 def check_marker(
     entry: ProducerEntry | None, producer_epoch: int, coordinator_epoch: int, transaction_version: int
 ) -> Rejection | None:
-    """Check a marker: refused if it is of an earlier transaction (47) or from an earlier coordinator (52)."""
+    """Check a marker: refuse a marker of an earlier transaction (47) or from an earlier coordinator (52)."""
     last_epoch, last_coordinator_epoch = NO_EPOCH, NO_COORDINATOR_EPOCH
     is_stale = producer_epoch < last_epoch
     if entry is not None:
@@ -246,15 +247,15 @@ def check_marker(
 def _is_stale_marker(entry: ProducerEntry, producer_epoch: int, transaction_version: int) -> bool:
     if transaction_version < TRANSACTION_VERSION_2 or producer_epoch != entry.producer_epoch:
         return producer_epoch < entry.producer_epoch
-    # Under transaction version 2 a marker's epoch is above its transaction's. An equal one belongs to the transaction
-    # before the open one (KAFKA-19446), or, with none open, is a retry after a lost response (KAFKA-19999).
+    # Under transaction version 2 a marker's epoch is above its transaction's. An equal epoch means the transaction
+    # before the open one (KAFKA-19446) or, if none is open, a retry after a lost response (KAFKA-19999).
     return entry.has_open_transaction
 
 
 def after_marker(
     entry: ProducerEntry | None, producer_epoch: int, coordinator_epoch: int, now_ms: int
 ) -> ProducerEntry:
-    """Return the entry after a marker: no transaction is open, and a new epoch restarts the sequences."""
+    """Return the entry after a marker: it has no open transaction, and a new epoch restarts the sequences."""
     batches = entry.batches if entry is not None and entry.producer_epoch == producer_epoch else ()
     return ProducerEntry(producer_epoch, coordinator_epoch, now_ms, now_ms, NO_OFFSET, batches)
 
@@ -269,13 +270,13 @@ _BATCH_OF_VERSION_1 = struct.Struct(">iiq")  # without its timestamp
 
 
 class ProducerStates:
-    """The producers of one partition by id, and the transactions that hold its last stable offset back."""
+    """The producers of one partition by id, and the transactions that hold back its last stable offset."""
 
     __slots__ = ("entries", "replayed_ms", "unstable")
 
     def __init__(self, replayed_ms: int) -> None:
         self.replayed_ms = replayed_ms
-        """The append time assumed for batches that are replayed: the actual time is not stored."""
+        """The append time assumed for replayed batches, whose actual time is not stored."""
         self.entries: dict[int, ProducerEntry] = {}
         self.unstable = UnstableTransactions()
 
@@ -285,7 +286,9 @@ class ProducerStates:
         self.unstable.clear()
 
     def keep_newest_batches(self) -> None:
-        """Forget all but the newest batch of each producer, as Kafka does at a start: its snapshots hold only that."""
+        """Forget all but the newest batch of each producer, as Kafka does at a start, since its snapshots hold only
+        that batch.
+        """
         for producer_id, entry in self.entries.items():
             if len(entry.batches) > 1:
                 self.entries[producer_id] = entry._replace(batches=entry.batches[-1:])
@@ -303,9 +306,9 @@ class ProducerStates:
             segment.aborted.add(AbortedIndexEntry(producer_id, completed.first_offset, marker_offset, stable_offset))
 
     def replay(self, header: BatchHeader, batch: bytes | memoryview, segment: Segment | None) -> None:
-        """Update the state by a batch of the log, without checks: it was accepted before.
+        """Update the state by a batch of the log, without checks, as it was accepted before.
 
-        Aborted transactions are added to the index of `segment`; None if it has them already.
+        Aborted transactions are added to the index of `segment`; None means that they are in it already.
         """
         producer_id = header.producer_id
         if producer_id <= NO_PRODUCER_ID:
@@ -318,7 +321,7 @@ class ProducerStates:
             self.entries[producer_id] = entry
             return
         marker = next((parse_end_txn_marker(record) for record in iter_records(batch)), None)
-        if marker is None:  # another kind of control record, or one that compaction emptied
+        if marker is None:  # another kind of control record, or a marker that compaction emptied
             return
         was_open = entry is not None and entry.has_open_transaction
         entry = after_marker(entry, header.producer_epoch, marker.coordinator_epoch, self.replayed_ms)

@@ -1,8 +1,8 @@
 """Record batches of magic 2 (KIP-98): the 61-byte header, the broker's own small batches, end-transaction markers.
 
-Client batches are never unpacked on the hot path: their header is parsed, their CRC checked, their bytes stored.
-The CRC covers everything from the attributes on, so a broker can write base offset and leader epoch into a
-batch without recomputing it (`stamp`).
+The records of client batches are checked (`record_walk.py`), but never decoded on the hot path: the header is parsed,
+the CRC checked, the bytes stored. The CRC covers everything from the attributes on, so a broker can write base offset
+and leader epoch into a batch without recomputing it (`stamp`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ HEADER_BYTES = 61
 NO_PRODUCER_ID = -1
 NO_SEQUENCE = -1
 MAX_SEQUENCE = 2147483647
-"""Sequence numbers are int32 and never negative: after this one comes 0."""
+"""Sequence numbers are int32 and never negative: after this one, they restart at 0."""
 RECORDS_PER_STEP = 200
-"""How many records are decoded or encoded before others may have a turn."""
+"""The number of records that are decoded or encoded before other tasks may have a turn."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")  # base offset, length, leader epoch: the fields before the magic
@@ -47,7 +47,7 @@ COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
-"""Bits of a batch's attributes; code on the path of every batch tests them itself, where a property costs a call."""
+"""Bits of a batch's attributes. Code on the path of every batch tests them itself, as a property would cost a call."""
 _DELETE_HORIZON = 0x40
 _NO_COMPRESSION = 0
 _NO_LIMIT = 1 << 31
@@ -81,7 +81,7 @@ class BatchHeader(NamedTuple):
 
     base_offset: int
     length: int
-    """Bytes that follow this field; the whole batch has 12 more (see `size_bytes`)."""
+    """Bytes after this field; the whole batch has 12 more (see `size_bytes`)."""
     leader_epoch: int
     magic: int
     crc: int
@@ -123,7 +123,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether all records have the broker's append time, which is the largest timestamp (KIP-32)."""
+        """Whether all records have the broker's append time, which is then the largest timestamp (KIP-32)."""
         return self.attributes & LOG_APPEND_TIME != 0
 
     @property
@@ -208,7 +208,7 @@ def split_batches(records: bytes | memoryview) -> list[tuple[BatchHeader, memory
 
 
 def checked_batch(header: BatchHeader, batch: bytes | memoryview) -> memoryview:
-    """Return the only batch of a client, whose header was read before. Raises CorruptRecordError as `split_batches`."""
+    """Return the only batch of a client, after its header was read. Raises CorruptRecordError as `split_batches`."""
     view = memoryview(batch)
     if header.length + _LENGTH_ENDS_AT != len(batch):
         raise CorruptRecordError(f"a batch of {header.size_bytes} bytes has {len(batch)}")
@@ -223,7 +223,7 @@ def stamp(batch: bytes | memoryview, header: BatchHeader, *, base_offset: int, l
 
 
 def with_append_time(header: BatchHeader, batch: memoryview, now_ms: int) -> tuple[BatchHeader, memoryview]:
-    """Return a batch whose records have the broker's time: it is set in the header only; the CRC is recomputed."""
+    """Return a batch whose records have the broker's time, which only its header has; the CRC is recomputed."""
     header = header._replace(attributes=header.attributes | LOG_APPEND_TIME, max_timestamp=now_ms)
     checked = _AFTER_CRC.pack(*header[5:]) + batch[HEADER_BYTES:]
     data = _frame(checked, header.base_offset, header.leader_epoch)
@@ -255,7 +255,7 @@ def build_batch(
 def build_single(
     key: bytes | None, value: bytes | None, *, timestamp_ms: int, base_offset: int, leader_epoch: int
 ) -> bytes:
-    """Build a batch of one record without a producer, for a leader that stores it as it is, without `stamp`."""
+    """Build a batch of one record without a producer, which a leader can store without `stamp`."""
     head = _AFTER_CRC.pack(0, 0, timestamp_ms, timestamp_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1)
     return _frame(head + _encode_record(0, key, value), base_offset, leader_epoch)
 
@@ -266,9 +266,9 @@ def _frame(checked: bytes, base_offset: int, leader_epoch: int) -> bytes:
 
 
 def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_horizon_ms: int | None) -> Steps[bytes]:
-    """Rebuild a stored batch with only some of its records, perhaps none, uncompressed; offsets and sequences stay.
+    """Rebuild a stored batch with only some of its records, or none, uncompressed; offsets and sequences stay.
 
-    With `delete_horizon_ms` None, an existing delete horizon is kept. Takes steps, as the records can be many.
+    With `delete_horizon_ms` None, an existing delete horizon is kept. Takes steps, as there can be many records.
     """
     attributes = header.attributes & ~COMPRESSION_MASK
     base_timestamp = header.base_timestamp
@@ -294,7 +294,7 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], *, delete_hori
 
 
 def with_records(header: BatchHeader, body: bytes) -> bytes:
-    """Return a batch with this header, but uncompressed; `body` are its encoded records."""
+    """Return an uncompressed batch with this header; `body` has its encoded records."""
     checked = _AFTER_CRC.pack(header.attributes & ~COMPRESSION_MASK, *header[6:]) + body
     return _frame(checked, header.base_offset, header.leader_epoch)
 
@@ -319,7 +319,7 @@ def build_end_txn_marker(
 
 
 def parse_end_txn_marker(record: Record) -> EndTxnMarker | None:
-    """Parse a control record; None for control types that are not end-transaction markers.
+    """Parse a control record; return None for control types other than end-transaction markers.
 
     Fields that later key and value versions append are ignored. Raises CorruptRecordError if it is too short.
     """
@@ -344,7 +344,7 @@ def iter_records(batch: bytes | memoryview) -> Iterator[Record]:
 
 
 def records_of(batch: bytes | memoryview, most: int | None = None) -> Steps[list[Record]]:
-    """Return the records of one batch, in steps: they can be a hundred thousand. Raises as `iter_body` does."""
+    """Return the records of one batch, in steps: there can be a hundred thousand. Raises as `iter_body` does."""
     header = parse_header(batch)
     records: list[Record] = []
     for record in iter_body(header, (yield from body_of(header, batch)), most):
@@ -364,10 +364,10 @@ def body_of(header: BatchHeader, batch: bytes | memoryview) -> Steps[bytes]:
 
 
 def iter_body(header: BatchHeader, body: bytes, most: int | None = None) -> Iterator[Record]:
-    """Yield the records of a batch that are `body` once decompressed.
+    """Yield the records of a batch from `body`, its decompressed bytes.
 
-    Raises CorruptRecordError, and RecordTooLargeError in place of a record of more than `most` bytes in a compressed
-    batch.
+    In a compressed batch, raises RecordTooLargeError in place of a record of more than `most` bytes. Raises
+    CorruptRecordError.
     """
     position = 0
     largest = _NO_LIMIT if most is None or header.compression == _NO_COMPRESSION else most
@@ -444,7 +444,7 @@ def _encode_varint(value: int) -> bytes:
 
 
 class _Varints(dict[int, bytes]):
-    """Encoded numbers; the small ones, which nearly all are, come from a table."""
+    """Encoded numbers; small numbers, the usual ones, come from a table."""
 
     def __missing__(self, value: int) -> bytes:
         return _encode_varint(value)
@@ -456,7 +456,7 @@ _NO_HEADERS = _VARINTS[0]
 
 
 def _marker_record(control_type: int) -> bytes:
-    """Return a marker's record up to its value, which alone differs between markers of one type."""
+    """Return a marker's record up to its value, the only part that differs between markers of one type."""
     empty_value = bytes(_MARKER_VALUE.size)
     return _encode_record(0, _MARKER_KEY.pack(0, control_type), empty_value)[: -len(empty_value) - len(_NO_HEADERS)]
 
@@ -466,7 +466,7 @@ _ABORT_RECORD = _marker_record(_ABORT)
 
 
 def wrapped(number: int) -> int:
-    """Return a number as it is in 64 bits, which is how Java's clients and brokers calculate with times."""
+    """Return a number wrapped to 64 bits, in which Java's clients and brokers calculate times."""
     return number if -_TWO_TO_63 <= number < _TWO_TO_63 else (number + _TWO_TO_63) % (2 * _TWO_TO_63) - _TWO_TO_63
 
 

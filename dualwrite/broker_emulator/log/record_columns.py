@@ -1,7 +1,7 @@
 """Records of equal shape, checked together.
 
-Where the sizes of one record are those of the records behind it, each of its bytes that has to be a certain one is a
-column, which a slice with a step compares for all of them at once.
+If the following records have the same sizes as one record, each byte with a prescribed value is a column. A slice with
+a step compares the column in all records at once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from dualwrite.broker_emulator.log.record_numbers import (
 )
 
 FEW: Final = 8
-"""Records fewer than these are not worth a look for columns."""
+"""With fewer records, columns are not worth the effort."""
 _KEY_AND_VALUE: Final = (0, 1)
 ONE_BYTE: Final = 64
 TWO_BYTES: Final = 8192
-"""The first offsets that take more than one and two bytes."""
+"""The first offsets that take more than one byte, and more than two."""
 _LOW_BYTES: Final = bytes(
     offset << 1 if offset < ONE_BYTE else offset << 1 & 0x7F | 0x80 for offset in range(TWO_BYTES)
 )
@@ -30,10 +30,10 @@ _HIGH_BYTES: Final = bytes(offset >> 6 for offset in range(TWO_BYTES))
 
 
 def count_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> int:
-    """Return how many of the following records have the shape of the one from `begin` to `end`, which was checked.
+    """Return how many of the following records have the shape of the checked record from `begin` to `end`.
 
-    They are then as right as it is: only their contents, timestamps and offsets are others. With `first_offset`, their
-    offsets are those from there on.
+    These are then valid, too: only their contents, timestamps and offsets differ. With `first_offset`, their offsets
+    must count up from it.
     """
     stride = end - begin
     alike = min(at_most, (len(data) - end) // stride)
@@ -51,7 +51,7 @@ def count_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: i
 
 
 def count_in_order(data: bytes, stride: int, first_offset: int, size: int) -> int:
-    """Return how many offsets count up from `first_offset`; 0 if not all of that size do, which is then found out."""
+    """Return how many offsets count up from `first_offset`; 0 if some of that size do not: a walk finds them."""
     if size > 2:
         return 0
     low, high = data[::stride], data[1::stride]
@@ -66,9 +66,9 @@ def count_in_order(data: bytes, stride: int, first_offset: int, size: int) -> in
 
 
 def _columns(data: bytes, begin: int, end: int) -> tuple[list[tuple[int, bytes]], int, int]:
-    """Return the bytes that decide about the shape of a record, and where its offset is, of how many bytes.
+    """Return the bytes that determine the shape of a record, and the position and the size of its offset.
 
-    Each byte with its place, and the bytes that may stand there in a record of the same shape.
+    Each byte comes with its place, and with the bytes allowed there in a record of the same shape.
     """
     columns: list[tuple[int, bytes]] = []
 

@@ -1,10 +1,10 @@
-"""Records that differ in the sizes of their values alone, checked together.
+"""Records that differ only in the sizes of their values, checked together.
 
-Where a record ends is known only from its own length, so a loop goes from length to length, and does nothing else but
-keep the first bytes of each record. What has to be right about these is then compared in columns: the numbers have the
-bytes that they had in a record that was checked, and the value fills what its record has left for it.
+The end of a record is known only from its own length. So a loop goes from length to length, only keeping the first
+bytes of each record. These are then compared in columns: the numbers must have the bytes of an already checked record,
+and the value must fill the rest of its record.
 
-Nothing is refused here: whatever does not fit is walked record by record, which then says what is wrong.
+This module refuses nothing: other records are walked one by one, and the walk reports the fault.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from dualwrite.broker_emulator.log.record_numbers import (
 )
 
 _LEAST: Final = 16
-"""Fewer records are not worth the columns."""
+"""With fewer records, columns are not worth the effort."""
 _MOST: Final = 2048
 _GROWTH: Final = 16
 _LONGEST: Final = 48
-"""How far into a record the length of its value may be."""
+"""The furthest position in a record at which the length of its value may be."""
 _EVENS: Final = bytes(range(0, 0x100, 2))
-"""The first bytes of numbers that are not below zero."""
+"""The first bytes of non-negative numbers."""
 _WITHOUT_TOP_BIT: Final = bytes(byte & 0x7F for byte in range(0x100))
 _IS_END: Final = bytes(byte < 0x80 for byte in range(0x100))
 _IS_CONTINUED: Final = bytes(byte >= 0x80 for byte in range(0x100))
 _OFFSETS: Final = {1: ONE_BYTE, 2: TWO_BYTES}
-"""The first offset that takes more than so many bytes."""
+"""The first offset that takes more than this many bytes."""
 
 
 def _strides() -> list[int]:
-    """Return the size of a record by its first two bytes; 0 if its length is below zero or takes more bytes."""
+    """Return the size of a record by its first two bytes; 0 if its length is negative or takes more bytes."""
     by_both: list[int] = []
     by_one = [0 if low & 1 else (low >> 1) + 1 for low in range(0x80)]
     for high in range(0x100):
@@ -54,45 +54,45 @@ def _strides() -> list[int]:
 _STRIDES: Final = _strides()
 
 Head = tuple[int, int, bytes]
-"""The last byte of the record before this one, the first two of this one, and those that follow."""
+"""The last byte of the previous record, the first two bytes of this one, and the bytes after them."""
 
 
 class _Form(NamedTuple):
-    """Where the numbers of a record are, counted from the end of its length."""
+    """The positions of the numbers of a record, counted from the end of its length."""
 
     offset_at: int
     key_at: int
     key_size: bytes
     """The encoded size of the key."""
     value_at: int
-    """Where the length of the value is."""
+    """The position of the value's length."""
 
     @property
     def width(self) -> int:
-        """How many bytes follow the first two of a record as far as the length of its value."""
+        """The number of bytes from the third byte of a record to the end of the length of its value."""
         return self.value_at + 2
 
 
 class _Group(NamedTuple):
-    """Records of a form whose lengths have equally many bytes, and the lengths of their values too."""
+    """Records of a form whose lengths have the same number of bytes, as have the lengths of their values."""
 
     lengths: bytes
     """The first two bytes of each record."""
     rest: bytes
-    """The bytes of each record that follow them."""
+    """The following bytes of each record."""
     width: int
     length_bytes: int
     value_bytes: int
 
     def column(self, at: int) -> bytes:
-        """Return the byte of each record that is `at` bytes behind the end of its length."""
+        """Return the byte of each record at `at` bytes after the end of its length."""
         return self.rest[at + self.length_bytes - 2 :: self.width]
 
 
 def skip_of_one_form(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> tuple[int, int]:
-    """Return how many of the following records have the form of the one from `begin` to `end`, and where they end.
+    """Return how many of the following records have the form of the one from `begin` to `end`, and their end.
 
-    That one was checked. With `first_offset`, the offsets of the others are those from there on.
+    That one was checked. With `first_offset`, the offsets of the following records must count up from it.
     """
     form = _form_of(data, begin, end) if at_most >= _LEAST else None
     if form is None:
@@ -110,7 +110,7 @@ def skip_of_one_form(data: bytes, begin: int, end: int, at_most: int, first_offs
 
 
 def _form_of(data: bytes, begin: int, end: int) -> _Form | None:
-    """Return the form of a record that was checked; None if it has headers or no value, or its key is long."""
+    """Return the form of a checked record; None if it has headers or no value, or if its key is long."""
     _, start = read_varint(data, begin)
     offset_at = skip_varint(data, start + 1, LONG_BYTES)
     key_at = skip_varint(data, offset_at, INT_BYTES)
@@ -125,7 +125,7 @@ def _form_of(data: bytes, begin: int, end: int) -> _Form | None:
 
 
 def _room(data: bytes, begin: int, form: _Form) -> int:
-    """Return for how many records after this one the offset has as many bytes, if offsets count up."""
+    """Return the number of following records whose offsets have the same number of bytes, if offsets count up."""
     _, start = read_varint(data, begin)
     offset, _ = read_varint(data, start + form.offset_at)
     most = _OFFSETS.get(form.key_at - form.offset_at, _MOST)
@@ -133,7 +133,7 @@ def _room(data: bytes, begin: int, form: _Form) -> int:
 
 
 def _skip(data: bytes, position: int, at_most: int, form: _Form, first_offset: int | None) -> tuple[int, int]:
-    """Return how many of `at_most` records at `position` were checked, and their end: nearly all of them or none."""
+    """Return how many of `at_most` records at `position` were checked, and their end: almost all of them or none."""
     heads, end = _heads(data, position, at_most, form.width)
     if not heads or end > len(data) or data[end - 1]:
         return 0, position
@@ -146,9 +146,9 @@ def _skip(data: bytes, position: int, at_most: int, form: _Form, first_offset: i
 
 
 def _heads(data: bytes, position: int, at_most: int, width: int) -> tuple[list[Head], int]:
-    """Return the first bytes of each record, and where the last one ends, by their lengths alone.
+    """Return the first bytes of each record, and the end of the last one, from their lengths alone.
 
-    The last records are left out if so many bytes do not follow.
+    The last records are omitted if too few bytes follow.
     """
     unpack = struct.Struct(f"<BH{width}s").unpack_from
     heads: list[Head] = []
@@ -165,7 +165,7 @@ def _heads(data: bytes, position: int, at_most: int, width: int) -> tuple[list[H
 
 
 def _groups(first_two: Sequence[int], rest: Sequence[bytes], form: _Form) -> Iterator[_Group]:
-    """Divide records by how many bytes their lengths have, and the lengths of their values."""
+    """Divide records by the number of bytes of their lengths, and of the lengths of their values."""
     for lengths, heads, length_bytes in _by_size(first_two, rest, _encoded(first_two)[::2]):
         joined = b"".join(heads)
         value_sizes = joined[form.value_at + length_bytes - 2 :: form.width]
@@ -205,7 +205,7 @@ def _is_right(group: _Group, form: _Form) -> bool:
 
 
 def _do_lengths_agree(group: _Group, form: _Form) -> bool:
-    """Return whether the value of each record ends a byte before the record does; that byte tells of no headers."""
+    """Return whether each value ends one byte before its record; that byte is the number of headers, 0."""
     low, high = group.lengths[::2], group.lengths[1::2]
     value_low, value_high = group.column(form.value_at), group.column(form.value_at + 1)
     if low.translate(None, _EVENS) or value_low.translate(None, _EVENS):

@@ -1,4 +1,4 @@
-"""Numbers of the records of a batch, and what is wrong with records that are not what they should be."""
+"""The numbers in records of a batch, and the errors of malformed records."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ INT_BYTES: Final = 5
 """The most bytes of a number of 32 bits."""
 LONG_BYTES: Final = 10
 ENDS: Final = bytes(range(0x80))
-"""The bytes with which a number ends."""
+"""The last byte of a number."""
 CONTINUES: Final = bytes(range(0x80, 0x100))
-"""The bytes after which a number goes on."""
+"""The bytes that another byte of the same number follows."""
 
 
 class RecordFormatError(ValueError):
-    """The bytes are not as many records as they should be."""
+    """The bytes are not the expected number of valid records."""
 
 
 class EndlessLengthError(RecordFormatError):

@@ -1,7 +1,7 @@
-"""A walk over the encoded records of a batch, without decoding them: are they what Kafka would accept?
+"""Walk over the encoded records of a batch, without decoding them, and check that Kafka would accept them.
 
-It is on the path of every batch that is produced, so records that are like the one before them are checked together,
-by `record_columns.py` and `record_forms.py`. What those two leave is walked record by record.
+The walk is on the path of every produced batch, so `record_columns.py` and `record_forms.py` check similar records
+together. The rest is walked record by record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["EndlessLengthError", "OffsetOrderError", "RecordFormatError", "check
 
 _KEY_AND_VALUE: Final = (0, 1)
 _REST: Final = 64
-"""Records to walk before the next look for others that are like them; twice as many after each look in vain."""
+"""Records to walk before the next search for similar records; doubled after each search in vain."""
 _LONGEST_REST: Final = 1024
 
 
@@ -58,7 +58,7 @@ def check_records(body: bytes | memoryview, count: int, *, start: int = 0, in_or
 
 
 def check_sizes(body: bytes, count: int, most: int) -> None:
-    """Check that none of the records, which are in their form, has more than `most` bytes. Raises RecordFormatError."""
+    """Check that none of the records, all well-formed, has more than `most` bytes. Raises RecordFormatError."""
     position = 0
     for number in range(count if len(body) > most else 0):
         size, position = read_varint(body, position)
@@ -68,7 +68,7 @@ def check_sizes(body: bytes, count: int, most: int) -> None:
 
 
 def _skip_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: int | None) -> tuple[int, int]:
-    """Return how many of the following records are like the one from `begin` to `end`, and where they end."""
+    """Return how many of the following records are like the one from `begin` to `end`, and their end."""
     alike = count_alike(data, begin, end, at_most, first_offset)
     if alike >= FEW:
         return alike, end + alike * (end - begin)
@@ -76,9 +76,9 @@ def _skip_alike(data: bytes, begin: int, end: int, at_most: int, first_offset: i
 
 
 def _check_record(data: bytes, position: int) -> int:
-    """Check the record at `position` and return its end. Raises IndexError where the bytes end.
+    """Check the record at `position` and return its end. Raises IndexError at the end of the bytes.
 
-    Numbers of one byte, which most of them are, cost no call.
+    Numbers of one byte, the usual ones, cost no call.
     """
     length = data[position]
     if length < 0x80 and not length & 1:
@@ -91,7 +91,7 @@ def _check_record(data: bytes, position: int) -> int:
     end = position + length
     if length < 0 or end > len(data):
         raise RecordFormatError(f"a record claims {length} bytes, {len(data) - position} are left")
-    position += 2  # behind the attributes, and the first byte of the timestamp
+    position += 2  # after the attributes, and the first byte of the timestamp
     if data[position - 1] >= 0x80:
         position = skip_varint(data, position - 1, LONG_BYTES)
     position += 1

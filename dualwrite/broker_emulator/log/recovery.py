@@ -1,9 +1,9 @@
 """Scan the end of a segment's file after a crash: distinguish a torn write from damage. Pure.
 
-A batch that was being written when the process died is cut short, or holds zeros or leftovers where the data had not
-reached the disk; nothing follows it. So an invalid batch at the very end was never acknowledged and is truncated.
-If an intact batch follows it, this is no torn write, and truncating would lose acknowledged records: that is damage,
-and only the owner of the data can decide what to do.
+A batch that was being written when the process died is cut short, or contains zeros or old data in place of bytes that
+had not reached the disk; no batch follows it. So an invalid batch at the very end was never acknowledged and is
+truncated. An invalid batch followed by an intact one is no torn write but damage: truncating would lose acknowledged
+records, and only the owner of the data can decide on a remedy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LEAST_BUDGET = 1 << 20
 
 
 class Damage(NamedTuple):
-    """The first position at which there is no intact batch."""
+    """The first position without an intact batch."""
 
     position: int
     problem: str
@@ -50,7 +50,7 @@ def scan(
     """Call `accept` for every intact batch of `data`; return the damage at the first that is not intact or not next.
 
     `next_offset` is that of the first batch. `may_have_gaps`: compaction may have removed batches. `must_search` is
-    called at a batch that is not intact: whether intact ones after it would matter.
+    called at a batch that is not intact, and returns whether later intact batches would matter.
     """
     position = 0
     while position < len(data):
@@ -85,9 +85,9 @@ def _intact_batch(data: memoryview, position: int) -> tuple[BatchHeader, memoryv
 def _find_intact(data: memoryview, position: int, offset: int) -> int | None:
     """Return the position of the first batch, intact and above `offset`, that begins at `position` or at a later byte.
 
-    A record of the torn batch may hold bytes that look like batches: as clients send them, with offset 0, they cannot
-    be ones that follow. Bytes made to look like very many of them use up the budget; then the first of those that
-    were not looked at is taken for intact, because nothing may be truncated that is not known to be torn.
+    A record of the torn batch may contain bytes that look like batches. Batches as clients send them have offset 0, so
+    they cannot follow. Bytes crafted to look like very many batches use up the budget; then the first unchecked one is
+    taken as intact, because only data known to be torn may be truncated.
     """
     contents = bytes(data[position:])
     budget = _CHECKS_PER_BYTE * len(contents) + _LEAST_BUDGET
@@ -104,7 +104,7 @@ def _find_intact(data: memoryview, position: int, offset: int) -> int | None:
 
 
 def _plausible_size(data: memoryview, position: int, offset: int) -> int:
-    """Return the size of what may be a batch above `offset`; 0 if it is none by its first fields."""
+    """Return the size of a possible batch above `offset`; 0 if its first fields rule it out."""
     base_offset, length = _FIRST_FIELDS.unpack_from(data, position)
     size: int = length + _LENGTH_ENDS_AT
     return size if base_offset > offset and HEADER_BYTES <= size <= len(data) - position else 0

@@ -1,4 +1,4 @@
-"""Replay a log of a coordinator. A record that cannot be read ends it with a sentence that says where it is."""
+"""Replay a log of a coordinator. An unreadable record ends it with a sentence that has the record's location."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 Apply = Callable[[BatchHeader, Record], None]
 
 UNREADABLE = (ValueError, LookupError, TypeError, OverflowError, struct.error)
-"""What reading the fields of a record raises if they are not what they should be."""
+"""Errors raised by reading the fields of an invalid record."""
 
 
 class UnreadableRecordError(StorageError):
@@ -26,7 +26,7 @@ class UnreadableRecordError(StorageError):
 
 
 class UnknownKeyVersionError(Exception):
-    """A record whose key has a version of a later release, maybe the rest of an upgrade that was undone."""
+    """A record whose key has a version of a later release, perhaps from an upgrade that was undone."""
 
     def __init__(self, version: int) -> None:
         super().__init__(version)

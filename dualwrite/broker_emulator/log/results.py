@@ -1,4 +1,4 @@
-"""What a partition's log answers: to an append, to a read, and about its producers."""
+"""Results of a partition's log: of an append, of a read, and about its producers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AppendResult(NamedTuple):
     base_offset: int = -1
     """Offset of the first record; the original one for a duplicate; -1 on errors."""
     log_append_time_ms: int = NO_APPEND_TIME_MS
-    """-1 if records keep their timestamps (message.timestamp.type=CreateTime), but for a duplicate its timestamp."""
+    """-1 if records keep their timestamps (message.timestamp.type=CreateTime); for a duplicate, its timestamp."""
     log_start_offset: int = -1
     error_message: str | None = None
     bad_records: tuple[BadRecord, ...] = ()
@@ -49,5 +49,5 @@ class ProducerDescription(NamedTuple):
 
 
 def refused(rejection: Rejection) -> AppendResult:
-    """Return the result of an append whose batches are bad in themselves."""
+    """Return the result of an append whose batches themselves are bad."""
     return AppendResult(rejection.error, error_message=rejection.message, bad_records=rejection.bad_records)

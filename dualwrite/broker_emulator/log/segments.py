@@ -40,13 +40,13 @@ class Segment(Protocol):
     """Offset after the segment."""
     size_bytes: int
     max_timestamp: int
-    """Largest timestamp of its records in milliseconds since the Unix epoch; -1 if there is none."""
+    """Largest timestamp of its records in milliseconds since the Unix epoch; -1 without records."""
     stable_offset: int
     """First offset of the earliest transaction open when the segment began, else `base_offset`."""
 
     @property
     def location(self) -> str:
-        """Where the segment is, for messages."""
+        """The location of the segment, for messages."""
 
     @property
     def aborted(self) -> AbortedIndex:
@@ -56,7 +56,7 @@ class Segment(Protocol):
         """Append all batches or none. Raises StorageError."""
 
     def truncate(self, offset: int) -> None:
-        """Remove every batch from `offset` on, at which a batch must begin. Raises StorageError."""
+        """Remove every batch from `offset` on, where a batch must begin. Raises StorageError."""
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
         """Read whole batches from the one with `offset`, all below `limit_offset` and within `max_bytes`.
@@ -83,7 +83,7 @@ class LogState(Protocol):
     """The state of a log besides its batches, which a storage must restore."""
 
     def encode(self) -> bytes:
-        """Encode the current state."""
+        """Encode the present state."""
 
     def restore(self, encoded: bytes) -> None:
         """Replace the state by the output of `encode`. Raises StorageError."""
@@ -91,7 +91,7 @@ class LogState(Protocol):
     def replay(self, header: BatchHeader, batch: bytes | memoryview, segment: Segment | None) -> None:
         """Update the state by the next batch of the log.
 
-        Aborted transactions are added to the index of `segment`; None if it has them already.
+        Aborted transactions are added to the index of `segment`; None means that they are in it already.
         """
 
     def stable_offset(self, offset: int) -> int:
@@ -105,10 +105,10 @@ class LogStorage(Protocol):
         """Load the log and bring `state` up to its end. Raises StorageError."""
 
     def check_room(self) -> None:
-        """Raise StorageError if clients must not store any more."""
+        """Raise StorageError if clients must not store more records."""
 
     def new_segment(self, base_offset: int, stable_offset: int) -> Segment:
-        """Return a new segment to append to; the one before is complete."""
+        """Return a new segment to append to; the previous one is complete."""
 
     def new_cleaned_segment(self, base_offset: int, stable_offset: int) -> Segment:
         """Return a segment for the output of compaction; not part of the log until `replace`."""
@@ -179,7 +179,7 @@ class Segments:
         return sum(segment.size_bytes for segment in self._segments)
 
     def append(self, batches: Sequence[StoredBatch], size_bytes: int) -> None:
-        """Append all batches, of this size together, to one segment, or none. Raises StorageError."""
+        """Append all batches, `size_bytes` together, to one segment, or none. Raises StorageError."""
         active = self.active
         size = active.size_bytes
         if size:
@@ -203,13 +203,13 @@ class Segments:
         return self.active
 
     def _holding(self, offset: int) -> int:
-        """Return the index of the segment to which `offset` belongs."""
+        """Return the index of the segment that contains `offset`."""
         if offset >= self.active.base_offset:
             return len(self._segments) - 1
         return max(bisect_right(self._segments, offset, key=_base_offset) - 1, 0)
 
     def location(self, offset: int) -> str:
-        """Return where the segment is to which `offset` belongs, for messages."""
+        """Return the location of the segment that contains `offset`, for messages."""
         return self._segments[self._holding(offset)].location
 
     def read(self, offset: int, limit_offset: int, max_bytes: int, at_least_one: bool) -> tuple[bytes, int]:
@@ -225,7 +225,7 @@ class Segments:
                 max_bytes -= len(records)
                 offset = next_offset
             elif segment.read(offset, limit_offset, 1, at_least_one=True)[0]:
-                break  # there is more, but it does not fit
+                break  # there are more batches, but they do not fit
             if offset < segment.next_offset and found:
                 break
         return (found[0] if len(found) == 1 else b"".join(found)), offset
@@ -256,7 +256,7 @@ class Segments:
         return found
 
     def with_timestamp(self, timestamp_ms: int, offset: int) -> Iterator[bytes]:
-        """Yield batches from `offset` on with a record of `timestamp_ms` or later, of the first segment with any.
+        """Yield batches from `offset` on with a record of `timestamp_ms` or later, from the first segment with any.
 
         As in Kafka, that segment is chosen by all of its records, including those below the log start offset.
         """
@@ -267,11 +267,11 @@ class Segments:
 
     @property
     def max_timestamp(self) -> int:
-        """The largest timestamp of all records, -1 if there is none."""
+        """The largest timestamp of all records, -1 without records."""
         return max(segment.max_timestamp for segment in self._segments)
 
     def truncate(self, offset: int) -> None:
-        """Remove every batch from `offset` on, at which a batch must begin. Raises StorageError."""
+        """Remove every batch from `offset` on, where a batch must begin. Raises StorageError."""
         self._storage.truncating(offset)
         keep = self._holding(offset) + 1
         removed = self._segments[keep:]
@@ -283,7 +283,9 @@ class Segments:
         self._storage.truncated(self.active)
 
     def move_start(self, offset: int) -> Sequence[Segment]:
-        """Forget the records below `offset`; return the segments without others, to discard. Raises StorageError."""
+        """Forget the records below `offset`; return the segments with only such records, to discard. Raises
+        StorageError.
+        """
         self._storage.start_moved(offset)
         self.log_start_offset = offset
         keep = min(bisect_right(self._segments, offset, key=_next_offset), len(self._segments) - 1)
@@ -308,11 +310,11 @@ class Segments:
 
 
 def retained_from(segments: Sequence[Segment], config: LogConfig, now_ms: int, limit_offset: int) -> int:
-    """Return the offset from which retention keeps a log's records; `segments` are all of it, the newest last.
+    """Return the offset from which retention keeps a log's records; `segments` are all its segments, the newest last.
 
-    Segments are deleted whole and in order: while a segment's newest record is older than `retention.ms`, or while
-    the segments after it alone have `retention.bytes`; none that reaches beyond `limit_offset`. The newest segment
-    can be deleted by age only.
+    Segments are deleted whole and in order, while a segment's newest record is older than `retention.ms`, or while the
+    later segments alone have `retention.bytes`. Segments that reach beyond `limit_offset` stay. The newest segment can
+    be deleted by age only.
     """
     size = sum(segment.size_bytes for segment in segments)
     start = segments[0].base_offset

@@ -1,4 +1,4 @@
-"""The offset that belongs to a time (ListOffsets)."""
+"""The offset for a timestamp (ListOffsets)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def offset_for_timestamp(
 ) -> Steps[tuple[int, int]]:
     """Return (offset, timestamp) of the first record of that time or later below `limit`; (-1, -1) if none.
 
-    Raises RecordTooLargeError if a record of more than `most` bytes comes before it in its compressed batch.
+    Raises RecordTooLargeError if an earlier record of its compressed batch has more than `most` bytes.
 
-    The log may change between the steps, so that no place in it is kept from one to the next.
+    The log may change between the steps, so no position in it is kept from one step to the next.
     """
     if timestamp_ms == LATEST_TIMESTAMP:
         return limit, _NO_TIMESTAMP

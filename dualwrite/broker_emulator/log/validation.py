@@ -46,7 +46,7 @@ _LITTLE: Final = 128 << 10
 
 
 class CheckedContents(NamedTuple):
-    """The header of a client's only batch, and what is wrong with its records: checked before the append."""
+    """The header of a client's only batch, and the fault of its records: checked before the append."""
 
     header: BatchHeader
     rejection: Rejection | None
@@ -55,9 +55,9 @@ class CheckedContents(NamedTuple):
 def check_contents(
     header: BatchHeader, batch: bytes | memoryview, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> Rejection | None:
-    """Check the records of a client's batch, whose header and checksum are right, as Kafka's LogValidator does.
+    """Check the records of a client's batch with a valid header and checksum, as Kafka's LogValidator does.
 
-    A batch whose codec is not installed is accepted as it is.
+    A batch whose codec is not installed is accepted unchecked.
     """
     try:
         if not header.compression:
@@ -86,7 +86,9 @@ def check_contents_at_once(
 async def check_contents_in_thread(
     header: BatchHeader, batch: bytes, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> CheckedContents:
-    """Check the records of a batch in the one thread for that, so that many do not take memory at the same time."""
+    """Check the records of a batch in the only thread for this, so that many batches do not take memory at the same
+    time.
+    """
     loop = asyncio.get_running_loop()
     rejection = await loop.run_in_executor(_thread(), check_contents, header, batch, config, now_ms, partition)
     return CheckedContents(header, rejection)
@@ -95,7 +97,7 @@ async def check_contents_in_thread(
 def _check_plain(
     header: BatchHeader, batch: bytes | memoryview, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> Rejection | None:
-    """Check records that are not compressed. Kafka does not look at their offsets."""
+    """Check uncompressed records. Kafka does not check their offsets."""
     records = batch if len(batch) == header.size_bytes else batch[: header.size_bytes]
     try:
         check_records(records, header.record_count, start=HEADER_BYTES)
@@ -127,7 +129,7 @@ def _check_compressed(
     try:
         try:
             check_records(body, header.record_count, in_order=True)
-        except OffsetOrderError as error:  # whatever else is wrong comes first
+        except OffsetOrderError as error:  # all other faults take precedence
             check_records(body, header.record_count)
             offsets = error
         check_sizes(body, header.record_count, config.max_decompressed_message_bytes)
@@ -142,7 +144,7 @@ def _check_compressed(
 def _check_each(
     header: BatchHeader, body: bytes, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> Rejection | None:
-    """Check what depends on the topic's settings."""
+    """Check records against the topic's settings."""
     rejection = None
     if config.checks_each_record:
         rejection = check_each(iter_body(header, body), config, now_ms, partition)
@@ -166,9 +168,9 @@ def check_batches(
     *,
     from_client: bool,
 ) -> Rejection | None:
-    """Check batches by themselves. The records of coordinators, which made them, need no check.
+    """Check batches by themselves. Records of coordinators, made by the broker, need no check.
 
-    `contents`: the result for the only batch, if its records were checked before.
+    `contents` is the result for the only batch, if its records were already checked.
     """
     for header, batch in batches:
         rejection = check_batch(header, config.max_message_bytes, from_client)

@@ -1,9 +1,8 @@
-"""Verification guards: a transactional append must be the one that was verified (KIP-890 part 1, KAFKA-14884).
+"""Verification guards: a transactional append must be the verified one (KIP-890 part 1, KAFKA-14884).
 
-Between the coordinator's response that a transaction is ongoing and the append that was verified, the transaction may
-be aborted and its marker written. Such a late append would leave a transaction open that is never ended: a hanging
-transaction. So the log creates a guard before the coordinator is asked, every marker removes it, and the append must
-present it.
+Between the coordinator's response that a transaction is ongoing and the verified append, the transaction may be aborted
+and its marker written. Such a late append would leave a transaction open that is never ended: a hanging transaction. So
+the log creates a guard before the coordinator is asked, every marker removes it, and the append must present it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ class VerificationGuard:
     __slots__ = ()
 
     SENTINEL: ClassVar[VerificationGuard]
-    """The guard when a transaction is open already and needs no verification; it proves nothing."""
+    """The guard if a transaction is already open and needs no verification; it proves nothing."""
 
 
 VerificationGuard.SENTINEL = VerificationGuard()
@@ -29,7 +28,7 @@ class VerificationEntry(NamedTuple):
     guard: VerificationGuard
     producer_epoch: int
     lowest_sequence: int
-    """Lowest base sequence seen with this epoch: a later one must not be appended first (KAFKA-14920)."""
+    """Lowest base sequence of this epoch so far: a later one must not be appended first (KAFKA-14920)."""
     supports_epoch_bump: bool
     """Whether the client bumps its epoch per transaction (KIP-890 part 2), so that it must start at sequence 0."""
 
@@ -37,7 +36,7 @@ class VerificationEntry(NamedTuple):
 def merge_attempt(entry: VerificationEntry, producer_epoch: int, base_sequence: int) -> VerificationEntry:
     """Return `entry` after one more attempt: a higher epoch starts over, a lower one is ignored.
 
-    The guard stays, and so does what the first attempt said of its client (observed: 4.4.0).
+    The guard and the client's `supports_epoch_bump` stay those of the first attempt (observed: 4.4.0).
     """
     if producer_epoch > entry.producer_epoch:
         return entry._replace(producer_epoch=producer_epoch, lowest_sequence=base_sequence)
@@ -77,10 +76,10 @@ class Verifications:
             self._seen_ms.pop(producer_id, None)
 
     def end_by_marker(self, producer_id: int, producer_epoch: int) -> None:
-        """Forget the entry, because a marker was appended, unless it may be of the next transaction.
+        """Forget the entry because a marker was appended, unless the entry may be of the next transaction.
 
-        Where each transaction has an epoch of its own, a marker has the epoch of the transaction after it
-        (KAFKA-18575). The marker of a client that ends transactions without a bump leaves its own entry, too.
+        If each transaction has its own epoch, a marker has the epoch of the next transaction (KAFKA-18575). So the
+        marker of a client that ends transactions without a bump also leaves its own entry.
         """
         entry = self._entries.get(producer_id)
         if entry is not None and not (entry.supports_epoch_bump and entry.producer_epoch == producer_epoch):

@@ -1,7 +1,7 @@
-"""The records that consumers see of a partition, read straight from its batches; for tests without a consumer.
+"""The records of a partition that consumers see, read straight from its batches; for tests without a consumer.
 
-The broker stores and serves compressed batches as they are. `record_batch.iter_records` decompresses gzip; only this
-module decompresses snappy, lz4 and zstd, with cramjam if that is installed.
+The broker stores and serves compressed batches as they are. `record_batch.iter_records` decompresses only gzip; this
+module also decompresses snappy, lz4 and zstd, with cramjam if it is installed.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from dualwrite.broker_emulator.log.record_batch import (
 
 
 class LoggedRecord(NamedTuple):
-    """A record or marker, with what became of its transaction."""
+    """A record or marker, with the outcome of its transaction."""
 
     record: Record
     producer_id: int
     is_transactional: bool
     is_committed: bool | None
-    """None: the transaction is open, or there is none."""
+    """None if the transaction is open, or if there is none."""
     marker: EndTxnMarker | None
 
 
 def visible_records(
     batches: Sequence[bytes], *, start_offset: int = 0, end_offset: int, read_committed: bool
 ) -> Iterator[Record]:
-    """Yield the records below `end_offset`: the high watermark, or with `read_committed` the last stable offset.
+    """Yield the records below `end_offset`: the high watermark or, with `read_committed`, the last stable offset.
 
-    `batches` must reach to the end of the log, because the marker of a transaction may come after `end_offset`; they
-    may begin before `start_offset`, whose batch may have records that were deleted. Raises UnsupportedCompressionError
-    if the codec of a batch is not installed.
+    `batches` must reach to the end of the log, because the marker of a transaction may come after `end_offset`. They
+    may begin before `start_offset`, as the batch at that offset may contain deleted records. Raises
+    UnsupportedCompressionError if the codec of a batch is not installed.
     """
     committed = _outcomes(batches) if read_committed else {}
     for index, batch in enumerate(batches):
@@ -64,7 +64,7 @@ def visible_records(
 def logged_records(
     batches: Sequence[bytes], *, start_offset: int, end_offset: int, read_committed: bool, with_markers: bool
 ) -> Iterator[LoggedRecord]:
-    """Yield what `visible_records` yields with the fate of its transaction, and with `with_markers` the markers."""
+    """Yield the records of `visible_records` with the outcomes of their transactions and, if requested, the markers."""
     committed = _outcomes(batches)
     for index, batch in enumerate(batches):
         header = parse_header(batch)
@@ -78,7 +78,7 @@ def logged_records(
 
 
 def _outcomes(batches: Sequence[bytes]) -> dict[int, bool]:
-    """Return, by the indexes of their batches, which ended transactions were committed."""
+    """Return which batches of ended transactions were committed, by the indexes of the batches."""
     outcomes: dict[int, bool] = {}
     open_batches: dict[int, list[int]] = {}
     for index, batch in enumerate(batches):
@@ -96,10 +96,10 @@ def _outcomes(batches: Sequence[bytes]) -> dict[int, bool]:
 
 
 def uncompressed(batch: bytes) -> bytes:
-    """Decompress the records of a batch; a batch that is uncompressed or gzip is returned as it is.
+    """Decompress the records of a batch; an uncompressed or gzip batch is returned as it is.
 
-    Raises UnsupportedCompressionError if cramjam is needed and not installed, CorruptRecordError if the records do
-    not decompress.
+    Raises UnsupportedCompressionError if cramjam is needed and not installed, CorruptRecordError if the records do not
+    decompress.
     """
     header = parse_header(batch)
     if header.compression in (NONE, GZIP):
