@@ -1,7 +1,7 @@
 """Kafka's settings of brokers, topics, groups and client metrics: their tables, their values, and how they change.
 
 Open `setting.py` first, which defines a setting. `broker_settings.py`, `resource_settings.py` and `kafka_3_9.py` are
-the tables of Kafka, `differences.py` has what is different here. `reading.py` parses the settings of a broker,
-`effective.py` looks values up, `description.py` and `alteration.py` serve DescribeConfigs and AlterConfigs, and
-`changes.py` applies alterations to a cluster. Only `changes.py` imports `cluster/`.
+Kafka's tables; `differences.py` has the differences here. `reading.py` parses the settings of a broker, `effective.py`
+looks values up, `description.py` and `alteration.py` serve DescribeConfigs and AlterConfigs, and `changes.py` applies
+alterations to a cluster. Only `changes.py` imports `cluster/`.
 """

@@ -1,6 +1,6 @@
-"""Altered settings: the result of altering them, or why that is refused, and their storage for the next start.
+"""Altered settings: the result of an alteration, or the reason for its refusal, and their storage for the next start.
 
-The errors are Kafka's: an invalid value for a topic, a group or a client metrics subscription is 40 INVALID_CONFIG; for
+The errors are Kafka's: an invalid value for a topic, a group or a client metrics subscription is 40 INVALID_CONFIG. For
 a broker, whose node checks it before the controller does, it is 42 INVALID_REQUEST, as is a setting that can only be
 changed by a restart. Only `AlteredConfigs` has a state; the rest is pure.
 """
@@ -66,7 +66,7 @@ def _invalid_request(message: str) -> AlterationError:
 
 
 def why_invalid(changes: Sequence[Change]) -> AlterationError | None:
-    """Return why the changes are invalid for any resource, or None."""
+    """Return the reason why the changes are invalid for any resource, or None."""
     if len({change.name for change in changes}) < len(changes):
         return _invalid_request("Error due to duplicate config keys")
     missing = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]
@@ -170,7 +170,7 @@ _PER_LISTENER: Final = frozenset(
         "ssl.truststore.type",
     }
 )
-"""Settings that can be altered for one listener, not for all."""
+"""Settings that can be altered only for one listener."""
 
 _FIXED_HERE: Final = frozenset({"listeners", "listener.security.protocol.map"})
 
@@ -178,7 +178,7 @@ _FIXED_HERE: Final = frozenset({"listeners", "listener.security.protocol.map"})
 def check_broker_configs(name: str, configs: Mapping[str, str], settings: Mapping[str, Setting]) -> None:
     """Raise AlterationError if a running broker, or all of them (ALL_BROKERS), cannot have these settings.
 
-    Unknown settings are accepted, because they may be those of a user's class.
+    Unknown settings are accepted, because they may belong to a user's class.
     """
     known = {key: settings[base_name(key)] for key in configs if base_name(key) in settings}
     _refuse("Cannot update these configs dynamically", (k for k in known if known[k].update is UpdateMode.READ_ONLY))
@@ -276,7 +276,7 @@ _MATCH_KEYS: Final = (
     "client_source_port",
 )
 _LONGEST_MATCH: Final = 4096
-"""Characters of all patterns: compiling them takes time, which other clients wait for."""
+"""Maximum length of all patterns together: compiling them takes time, while other clients wait."""
 
 
 def check_client_metrics_configs(configs: Mapping[str, str]) -> None:
@@ -312,7 +312,7 @@ def _check_pattern(pattern: str) -> None:
         equals = ""
     try:
         re.compile(expression)
-    except (re.error, OverflowError, RecursionError):  # the last two: of a count, and of groups in groups
+    except (re.error, OverflowError, RecursionError):  # the last two: for a large count, and for nested groups
         equals = ""
     if not equals or key.strip() not in _MATCH_KEYS:
         raise _invalid_config(f"Illegal client matching pattern: {pattern}")
@@ -340,7 +340,7 @@ class AlteredConfigs:
         return found
 
     def was_altered(self, resource: ConfigResource, name: str) -> bool:
-        """Return whether a resource was ever altered, even if nothing is set now."""
+        """Return whether a resource was ever altered, even if it has no altered setting now."""
         return _key(resource, name) in self._storage.values(_KIND)
 
     def names(self, resource: ConfigResource) -> list[str]:
@@ -349,7 +349,7 @@ class AlteredConfigs:
         return sorted(name for kind, _, name in keys if kind == str(int(resource)))
 
     def replace(self, resource: ConfigResource, name: str, configs: Mapping[str, str]) -> None:
-        """Replace the settings of a resource. Raises StorageError, and then nothing has changed."""
+        """Replace the settings of a resource. Raises StorageError, without any change."""
         self._storage.store_value(_KIND, _key(resource, name), dict(configs))
 
     def forget(self, resource: ConfigResource, name: str) -> None:

@@ -522,7 +522,7 @@ DYNAMIC_ONLY_SETTINGS: Final[Mapping[str, Setting]] = by_name(
         ),
     )
 )
-"""Settings that AlterConfigs can set, and a configuration file cannot (KIP-73, KIP-113)."""
+"""Settings that AlterConfigs can set, but a configuration file cannot (KIP-73, KIP-113)."""
 
 AUTHORIZER_SETTINGS: Final[Mapping[str, Setting]] = by_name(
     (
@@ -541,9 +541,9 @@ BROKER_SYNONYMS: Final[Mapping[str, tuple[str, ...]]] = {
     )
     for name in names
 } | {"log.flush.interval.ms": ("log.flush.interval.ms", "log.flush.scheduler.interval.ms")}
-"""Settings of one value in several units: the first one that is set counts."""
+"""Names of one value in several units, by precedence."""
 
 
 def broker_synonyms(name: str) -> tuple[str, ...]:
-    """Return all names of a setting's value, the one with the highest precedence first."""
+    """Return all names of a setting's value, by precedence."""
     return BROKER_SYNONYMS.get(name, (name,))

@@ -1,8 +1,8 @@
 """Alter the settings of a cluster's topics, brokers, groups and client metrics, with immediate effect.
 
 Each function returns the steps of the alteration (`slices.py`). They raise AlterationError if it is refused, and
-StorageError if it cannot be stored. With `only_check` nothing is altered. Without `is_incremental`, settings that the
-changes do not name are removed.
+StorageError if it cannot be stored. `only_check` alters nothing. Without `is_incremental`, settings that the changes do
+not name are removed.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def alter_broker(
 def alter_group(
     cluster: Cluster, name: str, changes: Sequence[Change], *, is_incremental: bool = True, only_check: bool = False
 ) -> Steps[None]:
-    """Alter the settings of a group, whether it exists or not."""
+    """Alter the settings of a group, which need not exist."""
     if not name:
         raise AlterationError(ErrorCode.invalid_request, "Default group resources are not allowed.")
     after = _after(cluster, ConfigResource.GROUP, name, changes, is_incremental)
@@ -88,7 +88,7 @@ def alter_client_metrics(
 def _after(
     cluster: Cluster, resource: ConfigResource, name: str, changes: Sequence[Change], is_incremental: bool
 ) -> dict[str, str]:
-    """Return the settings after the changes. As in Kafka's controller, list operations are not possible here."""
+    """Return the settings after the changes. As in Kafka's controller, list operations are impossible here."""
     return after_changes(cluster.altered_configs.of(resource, name) if is_incremental else {}, changes, {})
 
 

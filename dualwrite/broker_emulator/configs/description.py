@@ -1,8 +1,8 @@
-"""The response to DescribeConfigs: each setting with its value, where the value comes from, and whether it is hidden.
+"""The response to DescribeConfigs: each setting with its value, the source of the value, and whether it is hidden.
 
-A value is looked up in layers, of which the first that has it counts: the resource's own, what was altered for one
-broker, what was altered for all brokers, what the broker was started with, the default. The layers that have a value
-are the setting's synonyms (KIP-226).
+A value is looked up in layers, and the first layer with a value counts: the resource's own value, the altered one of
+the broker, the altered one of all brokers, the one at the broker's start, the default. The layers with a value are the
+setting's synonyms (KIP-226).
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class BrokerLayers(NamedTuple):
     of_all_brokers: Mapping[str, str]
     static: Mapping[str, str]
     effective: Callable[[str], str | None]
-    """Returns the effective value of a setting, whichever of its synonyms is set."""
+    """Returns the effective value of a setting, which any of its synonyms may set."""
 
     def synonyms(self, name: str) -> list[Synonym]:
-        """Return the layers that have a value for a setting; synonyms count only after one of its own name."""
+        """Return the layers with a value for a setting; synonyms count only after one of its own name."""
         names = broker_synonyms(name)
         base = base_name(name)
         names = names if base == name else (name, base)
@@ -98,7 +98,7 @@ def broker_entries(layers: BrokerLayers) -> list[Entry]:
 
 
 def all_brokers_entries(layers: BrokerLayers) -> list[Entry]:
-    """Return the settings that were altered for all brokers."""
+    """Return the settings altered for all brokers."""
     return [
         _broker_entry(
             name,
@@ -184,7 +184,7 @@ def _entry(
     *,
     is_read_only: bool = False,
 ) -> Entry:
-    """Return the entry of a setting. A setting of unknown type is hidden, because it could be a secret."""
+    """Return the entry of a setting. A setting of unknown type is hidden, because it could be secret."""
     is_sensitive = setting is None or setting.is_sensitive
     return Entry(
         name,
@@ -204,7 +204,7 @@ def _canonical(setting: Setting | None, value: str | None) -> str | None:
     try:
         return setting.canonical(value)
     except InvalidValueError:
-        return value  # set in Python, which accepts other types of values
+        return value  # set in Python, which accepts values of other types
 
 
 DOCUMENTATION: Final[Mapping[str, str]] = {
@@ -321,9 +321,9 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "transactional.id.expiration.ms": "A transactional id is forgotten after it has been unused for this long.",
     "unstable.api.versions.enable": "Whether API versions that are unstable in the imitated release are offered.",
 }
-"""One sentence about each setting that has an effect here (KIP-569); for the others see Kafka's documentation."""
+"""One sentence about each setting that has an effect here (KIP-569). For others, see Kafka's documentation."""
 
 
 def documentation_of(name: str) -> str | None:
-    """Return what a setting does here, or None if it has no effect."""
+    """Return the description of a setting's effect here, or None if it has none."""
     return DOCUMENTATION.get(name)

@@ -14,7 +14,7 @@ _MAX_LONG = "9223372036854775807"
 
 
 class Difference(NamedTuple):
-    """How a setting differs here; None: as in Kafka."""
+    """The difference of one setting. None means Kafka's value."""
 
     reason: str
     default: str | None = None

@@ -1,4 +1,4 @@
-"""Which settings exist under a profile, and which value of each is in effect."""
+"""The settings that exist under a profile, and the effective value of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.profiles import Settings
 
 @cache
 def broker_settings(release: Settings) -> Mapping[str, Setting]:
-    """Return the settings of a broker: those that a release has."""
+    """Return the broker settings of a release."""
     if release is Settings.KAFKA_4_4:
         return BROKER_SETTINGS_HERE
     return _in_3_9(BROKER_SETTINGS_HERE, kafka_3_9.BROKER_CHANGES, kafka_3_9.BROKER_NOT_YET)
@@ -32,13 +32,13 @@ def broker_settings(release: Settings) -> Mapping[str, Setting]:
 
 @cache
 def alterable_broker_settings(release: Settings) -> Mapping[str, Setting]:
-    """Return the settings of a broker, including those that only requests can set."""
+    """Return the broker settings of a release, including those that only requests can set."""
     return MappingProxyType({**broker_settings(release), **DYNAMIC_ONLY_SETTINGS})
 
 
 @cache
 def topic_settings(release: Settings) -> Mapping[str, Setting]:
-    """Return the settings of a topic: those that a release has."""
+    """Return the topic settings of a release."""
     if release is Settings.KAFKA_4_4:
         return TOPIC_SETTINGS_HERE
     return _in_3_9(TOPIC_SETTINGS_HERE, kafka_3_9.TOPIC_CHANGES, kafka_3_9.TOPIC_NOT_YET)
@@ -56,7 +56,7 @@ def _in_3_9(
 
 
 def broker_value(config: BrokerConfig, name: str) -> str | None:
-    """Return the effective value of a broker setting as text; None if it is not set and has no default."""
+    """Return the effective value of a broker setting as text; None if it is unset and has no default."""
     field = name.replace(".", "_")
     if name in BROKER_SETTINGS_HERE and field in BrokerConfig.names():
         return given_text(getattr(config, field))
@@ -67,7 +67,7 @@ def broker_value(config: BrokerConfig, name: str) -> str | None:
 
 
 def static_properties(config: BrokerConfig) -> dict[str, str]:
-    """Return what was set at the start of the broker: by a file, or by Python if it is not the default."""
+    """Return the settings given at the broker's start: in a file, or in Python if not the default."""
     found = dict(config.properties)
     defaults = BrokerConfig()
     for field in BrokerConfig.names():

@@ -1,4 +1,4 @@
-"""How the settings of Apache Kafka 3.9 differ from those of 4.4."""
+"""The differences between the settings of Apache Kafka 3.9 and those of 4.4."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ BROKER_CHANGES: Final[Mapping[str, Setting]] = by_name(
         Setting("password.encoder.iterations", ConfigType.INT, "4096", Between(1024)),
     )
 )
-"""Settings that 4.4 no longer has, or that were different."""
+"""Settings that 4.4 no longer has, or has changed."""
 
 BROKER_NOT_YET: Final = frozenset(
     {
@@ -222,7 +222,7 @@ TOPIC_CHANGES: Final[Mapping[str, Setting]] = by_name(
         Setting("message.downconversion.enable", ConfigType.BOOLEAN, "true"),
     )
 )
-"""Settings that 4.4 no longer has, or that were different."""
+"""Settings that 4.4 no longer has, or has changed."""
 
 TOPIC_NOT_YET: Final = frozenset(
     {

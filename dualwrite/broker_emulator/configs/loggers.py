@@ -35,7 +35,7 @@ def levels() -> dict[str, str]:
 
 
 def set_level(name: str, level: str | None) -> None:
-    """Set the level of a logger; None: inherit that of its parent."""
+    """Set the level of a logger, or (None) inherit its parent's."""
     _logger(name).setLevel(logging.NOTSET if level is None else LEVELS[level])
 
 

@@ -1,7 +1,7 @@
 """Parse a broker's settings, given by Kafka's names and as text: check them, and convert them to `BrokerConfig` fields.
 
 Settings with a field have an effect, as do those of `READ_ELSEWHERE` and of a listener's security. All other settings
-of Kafka are accepted without effect, and so are unknown ones, as in Kafka: they may be those of a plugin.
+of Kafka are accepted without effect. So are unknown ones, as in Kafka: they may belong to a plugin.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def base_name(name: str) -> str:
 
 
 def problem_of_name(name: str, more: Collection[str] = ()) -> str | None:
-    """Return why a setting is ignored, with the most similar name, or None if it is known.
+    """Return the reason why a setting is ignored, with the most similar name, or None if it is known.
 
     `more` are names of fields.
     """
@@ -115,7 +115,9 @@ def _names_of(field: str) -> tuple[str, ...]:
 
 
 def _check_least(setting: Setting, value: Value) -> None:
-    """Raise InvalidValueError for a negative value where Kafka's table has no least value; its code mostly has one."""
+    """Raise InvalidValueError for a negative value of a setting without a minimum in Kafka's table: its code mostly has
+    one.
+    """
     if (
         setting.rule is None
         and isinstance(value, int | float)
@@ -151,6 +153,6 @@ _IN_UNITS: Final = ("log.retention.minutes", "log.retention.hours", "log.roll.ho
 
 
 def without_effect(given: Collection[str], fields: Collection[str]) -> list[str]:
-    """Return the settings of Kafka in `given` that have no effect here."""
+    """Return Kafka's settings in `given` that have no effect here."""
     effective = {field.replace("_", ".") for field in fields} | READ_ELSEWHERE
     return sorted(name for name in given if name not in effective and base_name(name) not in EFFECTIVE)

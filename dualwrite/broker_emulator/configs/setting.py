@@ -45,7 +45,7 @@ class Rule(Protocol):
     """A restriction of a setting's values beyond its type."""
 
     def problem(self, value: Value) -> str | None:
-        """Return why a value is invalid, or None if it is valid."""
+        """Return the reason why a value is invalid, or None."""
 
 
 class Between(NamedTuple):
@@ -113,7 +113,7 @@ class ThrottledReplicas(NamedTuple):
 
 
 class OffsetReset(NamedTuple):
-    """Where a share group starts to read (KIP-932)."""
+    """The initial position of a share group (KIP-932)."""
 
     def problem(self, value: Value) -> str | None:
         if value in ("earliest", "latest") or re.fullmatch(r"by_duration:P\S+", str(value)):
@@ -130,7 +130,7 @@ class Setting(NamedTuple):
     rule: Rule | None = None
     update: UpdateMode = UpdateMode.READ_ONLY
     is_internal: bool = False
-    """As in Kafka, DescribeConfigs shows it only if it is set."""
+    """As in Kafka, DescribeConfigs shows an internal setting only if it is set."""
 
     @property
     def is_sensitive(self) -> bool:
@@ -147,12 +147,12 @@ class Setting(NamedTuple):
         return value
 
     def canonical(self, text: str) -> str:
-        """Return `text` in the form in which Kafka shows its value. Raises InvalidValueError."""
+        """Return `text` in Kafka's canonical form. Raises InvalidValueError."""
         return text_of(self.parse(text))
 
 
 def text_of(value: Value) -> str:
-    """Return a value as Kafka writes it."""
+    """Return a value in Kafka's form."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
