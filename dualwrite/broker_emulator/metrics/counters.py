@@ -46,9 +46,9 @@ class ApiRequests:
     def __init__(self) -> None:
         self.duration = Histogram()
         self.errors: dict[int, int] = {}
-        """How often responses had each error code."""
+        """The number of responses with each error code."""
         self.throttle_ms = 0
-        """For how long quotas throttled clients, in all."""
+        """The total time for which quotas throttled clients."""
 
     def failed(self, codes: Sequence[int]) -> None:
         """Count the error codes of one response."""
@@ -67,7 +67,7 @@ class NodeCounters:
         self.connections_made = 0
         self.by_api: defaultdict[int, ApiRequests] = defaultdict(ApiRequests)
         self.verifications = Histogram()
-        """How long the coordinator took to verify or add partitions (VerificationTimeMs of KIP-890)."""
+        """The time that the coordinator took to verify or add partitions (VerificationTimeMs of KIP-890)."""
         self.verification_failures = 0
         """Partitions that were not verified (VerificationFailureRate of KIP-890)."""
 
@@ -116,7 +116,7 @@ def _lines(entity_type: type[Any], value: str, depth: int) -> list[str]:
 
 
 def _inner(annotation: Any) -> tuple[Any, bool]:
-    """Return the type that a field holds, and whether it holds an array of it."""
+    """Return the type of a field or, if it is an array, of its elements, and whether it is an array."""
     annotation = _without_none(annotation)
     if get_origin(annotation) is tuple:
         return _without_none(get_args(annotation)[0]), True

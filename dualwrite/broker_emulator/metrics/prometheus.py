@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from dualwrite.broker_emulator.metrics.snapshot import ApiMetrics, Durations, MetricsSnapshot, PartitionMetrics
 
-if TYPE_CHECKING:  # it takes a tenth of a second to load, which only who reads the metrics needs to wait for
+if TYPE_CHECKING:  # it takes a tenth of a second to load, for which only readers of the metrics should wait
     from prometheus_client.metrics_core import Metric
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -1,4 +1,4 @@
-"""The emulator's metrics at one moment, and how they are collected.
+"""The emulator's metrics at one moment, and their collection.
 
 Times are in milliseconds, sizes in bytes, counts since the node's start.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Durations(NamedTuple):
-    """How long operations took."""
+    """Durations of operations."""
 
     times: int
     total_ms: float
@@ -41,11 +41,11 @@ class ApiMetrics(NamedTuple):
     """Kafka's name, such as `EndTxn`."""
     requests: int
     durations: Durations
-    """From the decoded request to the response, waiting times included."""
+    """From the decoded request to the response, including waiting times."""
     errors: Mapping[str, int]
-    """How often responses had each error, by Kafka's names (`INVALID_TXN_STATE`)."""
+    """The number of responses with each error, by Kafka's names (`INVALID_TXN_STATE`)."""
     throttle_ms: int
-    """For how long quotas throttled clients, in all."""
+    """The total time for which quotas throttled clients."""
 
 
 class NodeMetrics(NamedTuple):
@@ -55,19 +55,19 @@ class NodeMetrics(NamedTuple):
     bytes_in: int
     bytes_out: int
     connections: int
-    """Connections that are open now."""
+    """Connections open now."""
     connections_made: int
     leaders: int
-    """How many partitions the node leads."""
+    """The number of partitions that the node leads."""
     verifications: Durations
-    """VerificationTimeMs of KIP-890: how long coordinators took to verify or to add partitions."""
+    """VerificationTimeMs of KIP-890: the time that coordinators took to verify or to add partitions."""
     verification_failures: int
     """VerificationFailureRate of KIP-890, as a count: partitions that were not verified."""
     late_transactions: int
     """PartitionsWithLateTransactionsCount of KIP-664: led partitions with a transaction that has had no new batch for
     five minutes longer than the longest timeout that a client may request."""
     active_transaction_open_time_max_ms: int
-    """active-transaction-open-time-max of KIP-939: how long the oldest open transaction of its ids has been open."""
+    """active-transaction-open-time-max of KIP-939: the age of the oldest open transaction of its ids."""
     transactions: Mapping[str, int]
     """Transactional ids that it coordinates, by state (`Ongoing`, `CompleteCommit`, ...)."""
     groups: Mapping[tuple[str, str], int]
@@ -97,16 +97,16 @@ class MetricsSnapshot(NamedTuple):
     """All metrics at one moment."""
 
     now_ms: int
-    """The time of the broker's clock."""
+    """The present time of the broker's clock."""
     controller_id: int
     """-1 while no node is alive."""
     nodes: tuple[NodeMetrics, ...]
     apis: tuple[ApiMetrics, ...]
     partitions: tuple[PartitionMetrics, ...]
-    """Partitions of internal topics included."""
+    """Including partitions of internal topics."""
 
     def api(self, name: str, node_id: int | None = None) -> ApiMetrics:
-        """Return the requests of one API at one node, or (None) at the first node that has any. Raises KeyError."""
+        """Return the requests of one API at one node, or (None) at the first node with any. Raises KeyError."""
         for row in self.apis:
             if row.api == name and node_id in (None, row.node_id):
                 return row
@@ -121,18 +121,18 @@ class MetricsSnapshot(NamedTuple):
 
 
 LATE_TRANSACTION_BUFFER_MS = 5 * 60 * 1000
-"""How much longer than the longest timeout a transaction may be idle before it counts as late, as in Kafka."""
+"""The idle time beyond the longest timeout after which a transaction counts as late, as in Kafka."""
 
 _NS_PER_MS = 1_000_000
 
 
 def collect(cluster: Cluster) -> MetricsSnapshot:
-    """Collect the metrics as they are now. Must run in the emulator's loop."""
+    """Collect the present metrics. Must run in the emulator's loop."""
     return at_once(collection(cluster))
 
 
 def collection(cluster: Cluster) -> Steps[MetricsSnapshot]:
-    """Collect the metrics, a partition a step. Reads every partition, transactional id and group once."""
+    """Collect the metrics, one partition per step. Reads every partition, transactional id and group once."""
     nodes = cluster.living_nodes
     living = {node.node_id for node in nodes}
     partitions = list(cluster.partitions())
