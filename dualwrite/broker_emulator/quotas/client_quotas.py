@@ -1,4 +1,4 @@
-"""Client quotas: the entities that they are set for, which can be set, which are set, and which apply to a client.
+"""Client quotas: their entities, the valid quotas, the present ones, and those that apply to a client.
 
 An entity is a user, a client id, both together, or an address: by name, or as the default for all other names. The
 filters of DescribeClientQuotas select entities.
@@ -28,11 +28,11 @@ _KIND = "client-quota"
 _WHOLE = 1e-6
 
 Entity: TypeAlias = frozenset[tuple[str, str | None]]
-"""Names by type; the name None is the default of the type, for all names without a quota of their own."""
+"""Names by type. The name None is the default of the type, for all names without a quota of their own."""
 
 
 def entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """Return the entity that a request names; if a type is given twice, the last one counts, as in Kafka."""
+    """Return the entity that a request names. If a type is given twice, the last one counts, as in Kafka."""
     return frozenset(dict(parts).items())
 
 
@@ -59,7 +59,7 @@ class Quota(StrEnum):
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
     """Bytes of Fetch responses per second."""
     REQUEST_PERCENTAGE = "request_percentage"
-    """Time that requests take, in percent of one thread."""
+    """Processing time of requests, in percent of one thread."""
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
     """Partitions created or deleted per second."""
     CONNECTION_CREATION_RATE = "connection_creation_rate"
@@ -75,11 +75,11 @@ _USER_AND_CLIENT: Mapping[str, tuple[int, str] | None] = {
     Quota.CONTROLLER_MUTATION_RATE: None,
 }
 _IP: Mapping[str, tuple[int, str] | None] = {Quota.CONNECTION_CREATION_RATE: _INT}
-"""The largest valid value and its type in messages, for quotas of whole numbers; None for those with fractions."""
+"""The largest valid value and its type in messages, for quotas of whole numbers; None for quotas with fractions."""
 
 
 def quota_problem(entity: Entity, changes: Mapping[str, float | None]) -> str | None:
-    """Return why these quotas cannot be set for `entity`, or None if they can; a value None removes a quota.
+    """Return the reason why these quotas cannot be set for `entity`, or None; a value of None removes a quota.
 
     The checks and their order are those of Kafka's controller.
     """
@@ -139,13 +139,13 @@ class Limit(NamedTuple):
 
     bound: float
     user: str
-    """The user whose usage counts; "" if that of all users counts together."""
+    """The user whose usage counts; "" if the usage of all users counts together."""
     client_id: str
-    """The client id whose usage counts; "" if that of all client ids counts together."""
+    """The client id whose usage counts; "" if the usage of all client ids counts together."""
 
 
 class ClientQuotas:
-    """The quotas that are set in one cluster, by entity; they survive a restart."""
+    """The quotas of one cluster, by entity; they survive a restart."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -153,14 +153,14 @@ class ClientQuotas:
             decoded(key): dict(values) for key, values in storage.values(_KIND).items()
         }
         self.is_active = bool(self._values)
-        """Whether any quota is set; without one, nothing is measured."""
+        """Whether any quota is set; otherwise usage is not measured."""
 
     def all(self) -> Iterator[tuple[Entity, Mapping[str, float]]]:
         """Yield every entity that has a quota, with its quotas."""
         yield from self._values.items()
 
     def alter(self, named: Entity, changes: Mapping[str, float | None]) -> None:
-        """Set quotas of `named`, or remove them (None). Raises StorageError, and then nothing has changed."""
+        """Set quotas of `named`, or remove them (None). Raises StorageError, without any change."""
         values: dict[str, float | None] = {**self._values.get(named, {}), **changes}
         left = {key: value for key, value in values.items() if value is not None}
         if left == self._values.get(named, {}):
@@ -180,7 +180,7 @@ class ClientQuotas:
         return None
 
     def connection_rate(self, host: str) -> float | None:
-        """Return how many connections per second an address may make, or None if it has no quota."""
+        """Return the number of connections per second allowed to an address, or None if it has no quota."""
         by_default = None
         for named, values in self._values.items():
             for kind, name in named:

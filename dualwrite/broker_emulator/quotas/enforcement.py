@@ -1,7 +1,7 @@
-"""Measure clients against their quotas, and compute for how long they are throttled.
+"""Measure clients against their quotas, and compute how long they are throttled.
 
 As in Kafka, each node measures for itself, except for created and deleted partitions, which the controller counts. The
-time is that of the emulator's clock. While no quota is set, nothing here is called.
+time is that of the emulator's clock. While no quota is set, this module is not called.
 
 The arithmetic is that of Kafka's Rate, over a sliding window, and TokenBucket, so that a client is throttled for the
 same time as by Kafka: pure functions of the counted values and the time.
@@ -43,10 +43,10 @@ class NodeQuotas:
     def throttled(
         self, call: Call, response: Any, *, request_bytes: int, request_ns: int, size_of: Callable[[Any], int]
     ) -> tuple[Any, int]:
-        """Return the response for the client, and for how many milliseconds it is throttled afterwards.
+        """Return the response for the client, and the number of milliseconds for which it is throttled afterwards.
 
-        `request_bytes` is the size of its request, `request_ns` how long it was processed, and `size_of` returns the
-        size of a response.
+        `request_bytes` is the size of its request, `request_ns` its processing time, and `size_of` returns the size of
+        a response.
         """
         if call.api.key in _EXEMPT:
             return response, 0
@@ -66,7 +66,7 @@ class NodeQuotas:
         return min(self._use(Quota.REQUEST_PERCENTAGE, call, percent), self._size.sample_ms)
 
     def _fetched(self, call: Call, response: Any, longest_ms: int, size_of: Callable[[Any], int]) -> tuple[Any, int]:
-        """Replace a Fetch response beyond the quota by an empty one, and do not count it: the client retries."""
+        """Replace a Fetch response beyond the quota by an empty one, without counting it: the client retries."""
         limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
         if limit is not None:
             size = size_of(response)
@@ -81,7 +81,7 @@ class NodeQuotas:
         return response, longest_ms
 
     def most_fetched(self, call: Call) -> int:
-        """Return the most bytes of one Fetch response: what the quota allows in a window, so that fetching advances."""
+        """Return the most bytes of one Fetch response: the quota of one window, so that fetching advances."""
         limit = self._limit(Quota.CONSUMER_BYTE_RATE, call)
         most: int = call.request.max_bytes
         return most if limit is None else min(most, int(limit.bound * self._size.complete_ms / 1000))
@@ -147,7 +147,7 @@ class Mutations:
         """The throttle time of the response."""
 
     def are_allowed(self, partitions: int) -> bool:
-        """Count `partitions` more; return False if the quota is exceeded, which is answered with 89."""
+        """Count `partitions` more; return False if the quota is exceeded, which gives error 89."""
         if self._limit is None:
             return True
         wait_ms = self._quotas.spend(self._limit, partitions, is_strict=self._is_strict)
@@ -168,7 +168,7 @@ class WindowSize(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The value counted in one stretch of time."""
+    """The value counted in one period."""
 
     started_ms: int
     last_ms: int
@@ -195,7 +195,7 @@ def rate(samples: Samples, now_ms: int, size: WindowSize) -> float:
 
 
 def throttle_ms(samples: Samples, limit: float, now_ms: int, size: WindowSize) -> int:
-    """Return how long nothing may be counted until the rate is down to `limit`; 0 if it is not above."""
+    """Return the time without counting after which the rate is down to `limit`; 0 if it is not above."""
     excess = rate(samples, now_ms, size) - limit
     if excess <= 0:
         return 0
@@ -214,7 +214,7 @@ def _duration_ms(kept: Samples, now_ms: int, size: WindowSize) -> int:
 
 
 class Bucket(NamedTuple):
-    """The tokens at one time. A new bucket is empty at the Unix epoch, and thus full by now."""
+    """The tokens at one time. A new bucket is empty at the Unix epoch, and so full by now."""
 
     tokens: float = 0.0
     updated_ms: int = 0
@@ -227,5 +227,5 @@ def refilled(bucket: Bucket, limit: float, now_ms: int, size: WindowSize) -> Buc
 
 
 def refill_ms(bucket: Bucket, limit: float) -> int:
-    """Return how long it takes until the bucket is no longer below empty."""
+    """Return the time after which the bucket is no longer below empty."""
     return max(round(min(-bucket.tokens / limit * 1000, LONGEST_MS)), 0)
