@@ -2,5 +2,5 @@
 
 Open `listener.py` first: a listener is secured by `tls.py` and `sasl/`, and `settings.py` reads listeners from Kafka's
 settings. `login.py` runs the login of a connection by the tables of `login_states.py`. `acl.py` defines the rules of
-access control, `authorizer.py` decides by them. May import `storage/`; sockets are the business of `net/`.
+access control, and `authorizer.py` decides by them. May import `storage/`; sockets belong to `net/`.
 """

@@ -51,17 +51,17 @@ class AclOperation(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How a rule's name selects resources (KIP-290). ANY and MATCH are for filters only."""
+    """How a rule's name selects resources (KIP-290). ANY and MATCH are only for filters."""
 
     UNKNOWN = 0
     ANY = 1
-    """All patterns with exactly that name."""
+    """All patterns with exactly this name."""
     MATCH = 2
-    """All patterns that cover a resource of that name."""
+    """All patterns that cover a resource of this name."""
     LITERAL = 3
-    """The resource of that name, or all resources if the name is `*`."""
+    """The resource of this name, or all resources if the name is `*`."""
     PREFIXED = 4
-    """All resources whose name begins with that prefix."""
+    """All resources whose name begins with this prefix."""
 
 
 class PermissionType(IntEnum):
@@ -161,7 +161,7 @@ class Acl(NamedTuple):
         pattern_type: PatternType = PatternType.LITERAL,
         host: str = WILDCARD,
     ) -> Self:
-        """Return a rule that denies, whatever other rules allow."""
+        """Return a rule that denies, overriding all rules that allow."""
         return cls(resource_type, name, pattern_type, principal, host, operation, PermissionType.DENY)
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """Selects rules; an omitted field selects all."""
+    """Selects rules; an omitted field selects every value."""
 
     resource_type: ResourceType = ResourceType.ANY
     name: str | None = None
@@ -213,7 +213,7 @@ def covers(acl: Acl, name: str) -> bool:
 
 
 def acl_problem(acl: Acl) -> str | None:
-    """Return why a rule cannot be added, checked in Kafka's order; None if it can."""
+    """Return the reason why a rule cannot be added, checked in Kafka's order, or None."""
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not acl.name:
@@ -247,7 +247,7 @@ class Authorizer(Protocol):
         *,
         is_logged: bool = True,
     ) -> bool:
-        """Return whether `principal`, connected from the address `host`, may do `operation` on that resource.
+        """Return whether `principal`, connected from the address `host`, may do `operation` on this resource.
 
         `is_logged`: whether a refusal is logged; False if the request did not name this resource.
         """
@@ -255,13 +255,13 @@ class Authorizer(Protocol):
     def is_allowed_on_any(
         self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType
     ) -> bool:
-        """Return whether `principal` may do `operation` on any resource of that type, existing or not."""
+        """Return whether `principal` may do `operation` on any resource of this type, existing or not."""
 
     def acls(self, wanted: AclFilter) -> list[Acl]:
         """Return the rules that the filter selects."""
 
     def add(self, acl: Acl) -> None:
-        """Add a rule, effective at once. Adding an existing rule does nothing.
+        """Add a rule, effective at once. Idempotent.
 
         Raises ValueError for a rule that Kafka refuses, StorageError if the rule cannot be stored.
         """
@@ -280,7 +280,7 @@ IMPLIED_BY: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
 
 
 def applies_to(acl: Acl, host: str, operation: AclOperation) -> bool:
-    """Return whether a rule that names the principal and covers the resource applies to this operation and host."""
+    """Return whether a rule for the principal and the resource applies to this operation and host."""
     if acl.host not in (WILDCARD, host):
         return False
     if acl.operation in (AclOperation.ALL, operation):
@@ -289,7 +289,7 @@ def applies_to(acl: Acl, host: str, operation: AclOperation) -> bool:
 
 
 def decide(acls: Iterable[Acl], host: str, operation: AclOperation) -> bool:
-    """Return the decision of the rules that name the principal and cover the resource: one allows, none denies.
+    """Return the decision of the rules for the principal and the resource: allowed if one allows and none denies.
 
     KIP-11, as Kafka's StandardAuthorizer implements it.
     """

@@ -1,7 +1,7 @@
-"""Kafka's StandardAuthorizer (KIP-801): what no rule allows is refused, unless a setting says otherwise.
+"""Kafka's StandardAuthorizer (KIP-801): operations without an allowing rule are refused, unless a setting allows them.
 
-Rules are found by the resource and the principal that they name, so that many rules make no decision slow. A decision
-is cached until a rule changes, so that a client that repeats an operation costs one dictionary look-up.
+Rules are found by the resource and the principal that they name, so that many rules do not slow decisions down. A
+decision is cached until a rule changes, so that a client that repeats an operation costs one dictionary look-up.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Pattern = tuple[ResourceType, PatternType, str]
 
 
 class AclIndex:
-    """A set of rules. Finding those of one resource takes one look-up per length of prefix that occurs."""
+    """A set of rules. Finding the rules of one resource takes one look-up per length of prefix."""
 
     def __init__(self) -> None:
         self._all: dict[Acl, None] = {}
@@ -47,7 +47,7 @@ class AclIndex:
         self._prefix_lengths: dict[ResourceType, Counter[int]] = {}
 
     def __iter__(self) -> Iterator[Acl]:
-        """Yield every rule, in the order in which they were added."""
+        """Yield every rule in the order of addition."""
         return iter(self._all)
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class AclIndex:
         return acl in self._all
 
     def add(self, acl: Acl) -> None:
-        """Add a rule. Does nothing if it exists."""
+        """Add a rule. Idempotent."""
         if acl in self._all:
             return
         self._all[acl] = None
@@ -116,13 +116,13 @@ STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAutho
 """The only authorizer that `authorizer.class.name` may name here."""
 
 KIND: Final = "acl"
-"""The kind under which the storage keeps the rules."""
+"""The kind of the stored rules."""
 
 _MAX_REMEMBERED = 10_000
 """The most decisions and logged refusals that are cached; bounded, because clients choose the names."""
 
 _ANY_NAME = "hardcode"
-"""The name that Kafka checks first to decide about any resource of a type."""
+"""The name that Kafka checks first to decide on any resource of a type."""
 
 _EVERYTHING: Final = (PatternType.LITERAL, WILDCARD)
 
@@ -144,7 +144,7 @@ def check_settings(config: BrokerConfig) -> None:
 
 
 def authorizer_for(config: BrokerConfig, storage: Storage) -> Authorizer | None:
-    """Return the authorizer of the settings, with the stored rules; None if they name none."""
+    """Return the authorizer of the settings, with the stored rules; None if the settings name none."""
     if not config.authorizer_class_name:
         return None
     return StandardAuthorizer(
@@ -168,7 +168,7 @@ def parse_super_users(text: str) -> frozenset[Principal]:
 
 
 class StandardAuthorizer:
-    """The rules of one cluster, and the decisions by them."""
+    """The rules of one cluster, and decisions by them."""
 
     def __init__(self, storage: Storage, super_users: Iterable[Principal] = (), *, is_open: bool = False) -> None:
         self._storage = storage
@@ -215,7 +215,7 @@ class StandardAuthorizer:
     ) -> bool:
         """Decide as Kafka does (`authorizeByResourceType`, KIP-679).
 
-        Implied operations do not count, and an allowing rule counts unless a denying rule covers everything it covers.
+        Implied operations do not count, and an allowing rule counts unless a denying rule covers all its resources.
         """
         if self.is_allowed(principal, host, operation, resource_type, _ANY_NAME, is_logged=False):
             return True
@@ -250,7 +250,7 @@ class StandardAuthorizer:
     def _log_refusal(
         self, principal: Principal, host: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:
-        """Log a refusal once: the retries of a client are not news."""
+        """Log a refusal once, not at each retry of a client."""
         refusal = (principal, operation, resource_type, name)
         if refusal in self._logged:
             return
@@ -280,7 +280,7 @@ class StandardAuthorizer:
         for acl in removed:
             self._storage.store_value(KIND, _key(acl), None)
             self._index.remove(acl)
-            self._forget_decisions()  # each time: removing the next one from the disk may fail
+            self._forget_decisions()  # each time: removing the next rule from the disk may fail
         return removed
 
     def _forget_decisions(self) -> None:

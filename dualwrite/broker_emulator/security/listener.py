@@ -52,8 +52,8 @@ class Endpoint(NamedTuple):
 class Listener:
     """One listener, which every node has: node n (counted from 0) binds `port` + n, or a free port if `port` is 0.
 
-    `tls` and `sasl` determine the security protocol; without both it is PLAINTEXT. The advertised host and port (+ n,
-    too) default to the bound ones. An empty host binds every interface and advertises this machine's host name. Raises
+    `tls` and `sasl` determine the security protocol; without both it is PLAINTEXT. The advertised host and port (also +
+    n) default to the bound ones. An empty host binds every interface and advertises this machine's host name. Raises
     ValueError for an impossible name or port.
     """
 

@@ -1,4 +1,4 @@
-"""The login of one connection: decides by the tables of `login_states.py`, and passes tokens to their mechanism."""
+"""The login of one connection: decides by the tables of `login_states.py`, and passes tokens to the mechanism."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Login:
         self.renewed_ms: int | None = None
 
     def admit(self, kind: RequestKind) -> Reaction:
-        """Return how to react to a request that arrives now; a handshake that may begin a new login begins it."""
+        """Return the reaction to a request that arrives now. A handshake that may begin a new login begins it."""
         if self.state is State.AUTHENTICATED and self._expires_ms is not None:
             if kind is RequestKind.HANDSHAKE and self._may_renew():
                 self.renewed_ms = self._now_ms()
@@ -63,12 +63,12 @@ class Login:
         return self.renewed_ms is None or self._now_ms() - self.renewed_ms >= MIN_RENEWAL_INTERVAL_MS
 
     def versions_sent(self) -> None:
-        """Record that ApiVersions was answered with the versions."""
+        """Record that the response to ApiVersions had the versions."""
         if self.state is State.EXPECTS_ANYTHING:  # ApiVersions may come again after the login
             self._move(Step.VERSIONS_SENT)
 
     def shake_hands(self, mechanism: str, version: int) -> bool:
-        """Begin a login by a mechanism. Return False, with the login failed, if it is not enabled."""
+        """Begin a login by a mechanism. If it is not enabled, fail the login and return False."""
         if mechanism not in self.settings.mechanisms:
             self.fail(f"Unsupported SASL mechanism {mechanism}")
             return False
@@ -85,7 +85,7 @@ class Login:
         return True
 
     def respond(self, token: bytes) -> tuple[bytes, int]:
-        """Return the response to a token, and the session lifetime in ms: 0 if unlimited, or if the login goes on.
+        """Return the response to a token, and the session lifetime in ms: 0 if unlimited, or if the login continues.
 
         Raises LoginFailedError if the login has failed.
         """
@@ -119,7 +119,7 @@ class Login:
         return lifetime_ms or 0
 
     def _lifetime_ms(self, credential_expires_ms: int | None) -> int | None:
-        """Return the lifetime of the session that begins now; None: as long as the connection."""
+        """Return the lifetime of the session that begins now; None for the lifetime of the connection."""
         limits = [limit for limit in (self.settings.max_reauth_ms(self._name),) if limit > 0]
         if credential_expires_ms is not None:
             limits.append(credential_expires_ms - self._now_ms())

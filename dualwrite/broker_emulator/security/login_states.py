@@ -1,7 +1,7 @@
-"""The states of the login of a connection: which requests are served, and what follows (KIP-43, KIP-152, KIP-368).
+"""The states of the login of a connection: the requests that are served, and the steps (KIP-43, KIP-152, KIP-368).
 
-A login expires after its session lifetime. Before or after that, the client logs in again on the same connection.
-Every failure ends in FAILED, and the connection is closed.
+A login expires after its session lifetime. Before or after that, the client logs in again on the same connection. Every
+failure ends in FAILED, and the connection is closed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 
 class State(Enum):
-    """The state of the login of one connection; the value says what the server expects."""
+    """The state of the login of one connection; the value is the request that the server expects."""
 
     EXPECTS_ANYTHING = "ApiVersions or SaslHandshake"
     EXPECTS_HANDSHAKE = "SaslHandshake, after ApiVersions"
@@ -24,7 +24,7 @@ class State(Enum):
 
 
 class RequestKind(Enum):
-    """The kinds of requests that matter to a login."""
+    """The kinds of requests that a login distinguishes."""
 
     VERSIONS = "ApiVersions"
     HANDSHAKE = "SaslHandshake"
@@ -33,7 +33,7 @@ class RequestKind(Enum):
 
 
 class Reaction(Enum):
-    """How the server reacts to a request."""
+    """The server's reaction to a request."""
 
     SERVE = "it is served"
     REFUSE = "it is answered with 34 ILLEGAL_SASL_STATE, and the connection closes"
@@ -74,9 +74,9 @@ REACTIONS: Final[dict[State, dict[RequestKind, Reaction]]] = {
         _A.AUTHENTICATE: _V.SERVE,
         _A.OTHER: _V.REFUSE,
     },
-    # here every frame is a token, whatever it looks like
+    # every frame is a token here, even one that looks like a request
     _S.EXPECTS_TOKENS: dict.fromkeys(RequestKind, _V.CLOSE),
-    # SaslHandshake and SaslAuthenticate are answered with 34 here, unless the handshake begins a new login
+    # SaslHandshake and SaslAuthenticate get error 34 here, unless the handshake begins a new login
     _S.AUTHENTICATED: dict.fromkeys(RequestKind, _V.SERVE),
     _S.RENEWING: {
         _A.VERSIONS: _V.CLOSE,
@@ -112,4 +112,4 @@ NEXT_STATES: Final[dict[State, dict[Step, State]]] = {
     _S.WRONG_MECHANISM: {Step.FAILURE: _S.FAILED},
     _S.FAILED: {Step.FAILURE: _S.FAILED},
 }
-"""All transitions; any other one is a bug in this package and raises KeyError."""
+"""All transitions; any other is a bug in this package and raises KeyError."""

@@ -1,4 +1,4 @@
-"""The identity of a client: its principal, and how one is read from a certificate (KIP-371)."""
+"""The identity of a client: its principal, and how it is read from a certificate (KIP-371)."""
 
 from __future__ import annotations
 

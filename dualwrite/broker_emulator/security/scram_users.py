@@ -24,7 +24,7 @@ class ScramUsers:
         }
 
     def names(self) -> list[str]:
-        """Return the names of all users that have a credential."""
+        """Return the names of all users with a credential."""
         return sorted(self._users)
 
     def credentials(self, name: str) -> dict[str, ScramCredential]:
@@ -40,12 +40,12 @@ class ScramUsers:
         self._keep(name, self.credentials(name) | {mechanism: credential})
 
     def remove(self, name: str, mechanism: str) -> None:
-        """Remove a user's credential. Does nothing if there is none."""
+        """Remove a user's credential, if there is one."""
         others = {other: credential for other, credential in self.credentials(name).items() if other != mechanism}
         self._keep(name, others)
 
     def remove_user(self, name: str) -> None:
-        """Remove a user with all credentials. Does nothing if it does not exist."""
+        """Remove a user with all credentials, if it exists."""
         self._keep(name, {})
 
     def set_password(self, name: str, password: str) -> None:

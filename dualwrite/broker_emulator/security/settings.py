@@ -1,6 +1,6 @@
 """Read the listeners from Kafka's settings: `listeners`, and the security settings of all listeners or of one.
 
-A setting of one listener is `listener.name.<name in lower case>.<setting>`, one of its mechanism
+A setting of one listener is `listener.name.<name in lower case>.<setting>`; a setting of one of its mechanisms is
 `listener.name.<name>.<mechanism in lower case>.<setting>` (KIP-103, KIP-86).
 """
 
@@ -105,7 +105,7 @@ EFFECTIVE: Final = frozenset(
         "ssl.principal.mapping.rules",
     }
 )
-"""The settings that are read here, without the prefixes of listeners and mechanisms."""
+"""The settings that this module reads, without the prefixes of listeners and mechanisms."""
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -113,7 +113,7 @@ E = TypeVar("E", bound=StrEnum)
 def listeners_from(properties: Mapping[str, str]) -> list[Listener] | None:
     """Return the listeners of `properties`, or None if `listeners` is not set.
 
-    Listeners of controllers (`controller.listener.names`) are left out, because there are no controllers here. Raises
+    Listeners of controllers (`controller.listener.names`) are omitted, because there are no controllers here. Raises
     ValueError, with the name of the setting, for invalid settings.
     """
     if "listeners" not in properties:
@@ -164,7 +164,7 @@ class _Settings:
         self._prefix = f"listener.name.{listener.lower()}."
 
     def own(self, name: str) -> str | None:
-        """Return a setting of this listener alone, or None."""
+        """Return a setting of only this listener, or None."""
         return self._properties.get(self._prefix + name)
 
     def get(self, name: str) -> str | None:
@@ -183,7 +183,7 @@ class _Settings:
 def _tls(settings: _Settings, protocol: SecurityProtocol) -> Tls:
     client_auth = settings.choice("ssl.client.auth", ClientAuth, ClientAuth.NONE)
     if protocol.has_sasl and settings.own("ssl.client.auth") is None:
-        # with a SASL login no certificate is needed too, unless this very listener requires it
+        # with a SASL login, a certificate is required only if this very listener requires it
         client_auth = ClientAuth.NONE
     enabled = settings.get("ssl.enabled.protocols")
     return Tls(
@@ -239,7 +239,7 @@ def _sasl(settings: _Settings) -> Sasl:
 def _check_callback_handler(settings: _Settings, mechanism: str) -> None:
     """Raise ValueError for a callback handler that would verify logins differently, such as one that checks signatures.
 
-    As in Kafka, a handler is set for a listener and a mechanism only.
+    As in Kafka, a handler can only be set for a listener and a mechanism.
     """
     setting = f"{mechanism.lower()}.sasl.server.callback.handler.class"
     handler = settings.own(setting)

@@ -23,7 +23,7 @@ class ClientAuth(StrEnum):
 
     NONE = "none"
     REQUESTED = "requested"
-    """A client may send one."""
+    """A client may send a certificate."""
     REQUIRED = "required"
 
 
@@ -55,7 +55,7 @@ class Tls:
     client_auth: ClientAuth = ClientAuth.NONE
     enabled_protocols: Sequence[str] = ("TLSv1.2", "TLSv1.3")
     principal_mapping: PrincipalMapping = DEFAULT_MAPPING
-    """How a client's certificate becomes its principal (ssl.principal.mapping.rules)."""
+    """The mapping of a client's certificate to its principal (ssl.principal.mapping.rules)."""
 
     def __post_init__(self) -> None:
         inline = (self.keystore_certificate_chain, self.keystore_key)
@@ -84,7 +84,7 @@ class Tls:
     def server_context(self) -> ssl.SSLContext:
         """Return the SSL context for connections. Raises ValueError with the reason for an unusable file."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # as Kafka; otherwise one client could keep the broker busy at little cost
+        # as in Kafka; otherwise one client could keep the broker busy at little cost
         context.options |= ssl.OP_NO_RENEGOTIATION
         versions = sorted(_VERSIONS[version] for version in self.enabled_protocols)
         context.minimum_version, context.maximum_version = versions[0], versions[-1]
@@ -139,12 +139,12 @@ def _lines(text: str) -> str:
 
 
 def _load_identity(context: ssl.SSLContext, pem: str, key_password: str | None, where: str | os.PathLike[str]) -> None:
-    # OpenSSL reads a certificate chain from a file only. Only this user can read it, and it is deleted at once.
+    # OpenSSL reads a certificate chain only from a file. Only this user can read the file, and it is deleted at once.
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(pem)
         file.flush()
         try:
-            # without a password OpenSSL would prompt at the terminal
+            # without a password, OpenSSL would prompt at the terminal
             context.load_cert_chain(file.name, password=key_password or "")
         except ssl.SSLError as error:
             reason = error.reason or "the key is encrypted and ssl.key.password does not open it"

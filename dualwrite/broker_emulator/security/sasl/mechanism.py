@@ -1,4 +1,4 @@
-"""The SASL mechanisms of a listener: their names and settings, the protocol that each of them implements, and PLAIN."""
+"""The SASL mechanisms of a listener: their names and settings, the protocol that each implements, and PLAIN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN_PARTS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsecuredTokens:
-    """The rules for unsigned tokens of OAUTHBEARER, which are for tests (KIP-255).
+    """The rules for OAUTHBEARER's unsigned tokens, which are for tests (KIP-255).
 
     Named after the options of Kafka's OAuthBearerUnsecuredValidatorCallbackHandler, without their prefix.
     """
@@ -25,7 +25,7 @@ class UnsecuredTokens:
     principal_claim_name: str = "sub"
     scope_claim_name: str = "scope"
     required_scope: Sequence[str] = ()
-    """The scopes that a token must have, all of them."""
+    """The scopes that a token must have."""
     allowable_clock_skew_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -48,7 +48,7 @@ class Sasl:
     """Passwords by name."""
     unsecured_tokens: UnsecuredTokens = field(default_factory=UnsecuredTokens)
     connections_max_reauth_ms: int | Mapping[str, int] = 0
-    """The session lifetime in ms (KIP-368), for all mechanisms or for each; 0: as long as the connection."""
+    """The session lifetime in ms (KIP-368), for all mechanisms or for each; 0 for the lifetime of the connection."""
 
     def __post_init__(self) -> None:
         if not self.mechanisms:
@@ -60,17 +60,17 @@ class Sasl:
                 )
 
     def max_reauth_ms(self, mechanism: str) -> int:
-        """Return the session lifetime of this mechanism in ms; 0: as long as the connection."""
+        """Return the session lifetime of this mechanism in ms; 0 for the lifetime of the connection."""
         limit = self.connections_max_reauth_ms
         return limit if isinstance(limit, int) else limit.get(mechanism, 0)
 
 
 class SaslError(Exception):
-    """A login failed; the client is not sent the reason, but Kafka's one message for all, which reveals nothing."""
+    """A failed login. The client does not get the reason, but Kafka's uniform message, which reveals nothing."""
 
 
 class SaslAuthenticationError(Exception):
-    """A login failed; the client is sent the message, as by Kafka."""
+    """A failed login. The client gets the message, as from Kafka."""
 
 
 class Mechanism(Protocol):
@@ -82,11 +82,11 @@ class Mechanism(Protocol):
 
     @property
     def authorization_id(self) -> str:
-        """The name of the user that has logged in; valid once the login is complete."""
+        """The name of the logged-in user; valid once the login is complete."""
 
     @property
     def expires_ms(self) -> int | None:
-        """When the client's credential expires, in milliseconds since 1970; None: never."""
+        """The expiry of the client's credential, in milliseconds since 1970; None for never."""
 
     def respond(self, token: bytes) -> bytes:
         """Return the response to the client's next token. Raises SaslError or SaslAuthenticationError."""
@@ -125,7 +125,7 @@ class Plain:
         return b""
 
     def _is_right(self, name: str, password: str) -> bool:
-        """Return whether the password is right; compare for unknown names too, so that the time reveals no names."""
+        """Return whether the password is right. Unknown names are compared too, so that the time reveals no names."""
         expected = self._users.get(name)
         is_equal = hmac.compare_digest(password.encode(), (expected if expected is not None else "\0").encode())
         return is_equal and expected is not None

@@ -28,7 +28,7 @@ class IllegalTokenError(Exception):
 
 
 class OAuthBearer:
-    """A login by token. The times of the token are checked by the broker's clock."""
+    """A login by token. The token's times are checked by the broker's clock."""
 
     def __init__(self, rules: UnsecuredTokens, now_ms: Callable[[], int]) -> None:
         self._rules = rules

@@ -38,7 +38,7 @@ _CLIENT_FINAL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What is stored of a password: enough to verify a login, not enough to log in elsewhere."""
+    """The stored form of a password: enough to verify a login, not enough to log in elsewhere."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
