@@ -1,9 +1,9 @@
 """The transaction coordinator of one node: pure decisions, the log they are written to, and the service around both.
 
 Start with `coordinator.py`: it decides every request. A decision is a transition (`transitions.py`) between two values
-of `metadata.py`; `states.py` says which state may follow which, `service.py` appends and applies transitions and sends
+of `metadata.py`; `states.py` has the valid steps between states, `service.py` appends and applies transitions and sends
 the markers. All steps that bump a producer epoch are in `transitions.py` (`ended_with_bump`, `fenced_and_aborted`,
-`kept`), except that of InitProducerId without an open transaction: `coordinator._initialise`.
+`kept`), except the step of InitProducerId without an open transaction: `coordinator._initialise`.
 
 `coordinator.py`, `transitions.py`, `states.py` and `metadata.py` do no I/O and read no clock; they may import
 configuration and names of partitions. `service.py` may import the clock and pause points too. Only

@@ -1,10 +1,10 @@
 """Verify or add partitions of a transaction at its coordinator before a write (KIP-890); named after Kafka's class.
 
-Old clients register the partitions themselves: the coordinator verifies that they did. New ones (Produce v12+,
-TxnOffsetCommit v5+) leave it to the broker: the coordinator adds the partitions to the transaction.
+Old clients register the partitions themselves, and the coordinator verifies that they did. New clients (Produce v12+,
+TxnOffsetCommit v5+) leave it to the broker, and the coordinator adds the partitions to the transaction.
 
-Each broker has at most one request per transactional id in flight, and one more queued behind it. When a third
-arrives, `queue_errors` decides which of the two waiting ones is refused: only the newest producer can be valid.
+Each broker has at most one request per transactional id in flight, and one more queued behind it. When a third arrives,
+`queue_errors` decides which of the two waiting ones is refused: only the newest producer can be valid.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, ErrorCode]:
-    """Return the errors for the queued and for the incoming request; NONE for the one that stays queued."""
+    """Return the errors for the queued and the incoming request; NONE for the request that stays queued."""
     if incoming_epoch < queued_epoch:
         return NO_ERROR, ErrorCode.invalid_producer_epoch
     if incoming_epoch > queued_epoch:
@@ -37,7 +37,7 @@ def queue_errors(queued_epoch: int, incoming_epoch: int) -> tuple[ErrorCode, Err
 
 @dataclass(slots=True, eq=False)
 class _Queued:
-    """A request that waits for its turn; `turn` becomes NONE when it may be sent, else the error to respond with."""
+    """A request that waits for its turn; `turn` becomes NONE when it may be sent, or the error to respond with."""
 
     producer_epoch: int
     turn: asyncio.Future[ErrorCode]
@@ -63,7 +63,7 @@ class AddPartitionsToTxnManager:
         *,
         add: bool,
     ) -> Mapping[TopicPartition, ErrorCode]:
-        """Return an error for each partition: the coordinator's, or 13 or 47 from the queue; 15 without coordinator."""
+        """Return an error for each partition: the coordinator's, 13 or 47 from the queue; 15 without a coordinator."""
         if transactional_id in self._in_flight:
             error = await self._wait_for_turn(transactional_id, producer_epoch)
             if error is not NO_ERROR:
@@ -143,7 +143,7 @@ class AddPartitionsToTxnManager:
 
     @staticmethod
     async def _response_of_peer(node: ClusterNode, work: Coroutine[Any, Any, ErrorCode]) -> ErrorCode:
-        """Return the error of a coordinator on another node; NETWORK_EXCEPTION if that one dies meanwhile."""
+        """Return the error of a coordinator on another node; NETWORK_EXCEPTION if that node dies meanwhile."""
         try:
             return await node.run_for_peer(work)
         except NodeGoneError:

@@ -1,9 +1,9 @@
 """The transaction coordinator's decisions, as pure functions of its metadata, the request and the time.
 
-A decision is a response, and the transition that must be in the log before the response may be sent. Unless that
-append fails, the response depends on nothing but the arguments. KIP-98, KIP-360, KIP-890, KIP-939.
+A decision is a response, and the transition that must be in the log before the response may be sent. Unless that append
+fails, the response depends only on the arguments. KIP-98, KIP-360, KIP-890, KIP-939.
 
-Errors are always the coordinator's own: mapping 90 to 47 for old request versions is left to the API layer.
+Errors are always the coordinator's own; the API layer maps 90 to 47 for old request versions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from dualwrite.broker_emulator.transactions.transitions import Transition
 class InitProducerIdResult(NamedTuple):
     """Response to InitProducerId; beside an error, every id and epoch is -1.
 
-    The ongoing pair (KIP-939) names the prepared transaction that was kept, or is (-1, -1) when nothing was open.
+    The ongoing pair (KIP-939) names the prepared transaction that was kept, or is (-1, -1) if none was open.
     """
 
     error: ErrorCode
@@ -93,7 +93,7 @@ def needs_new_producer_id(metadata: TransactionMetadata | None) -> bool:
 
 
 class InitProducerIdRequest(NamedTuple):
-    """The fields of InitProducerId v6; `expected` is the pair the client believes it holds (KIP-360), or (-1, -1)."""
+    """The fields of InitProducerId v6; `expected` is the pair that the client assumes to hold (KIP-360) or (-1, -1)."""
 
     timeout_ms: int
     expected: ProducerPair = NO_PAIR
@@ -102,14 +102,14 @@ class InitProducerIdRequest(NamedTuple):
 
     @property
     def stored_timeout_ms(self) -> int:
-        """The timeout to store: a participant in two-phase commit never times out, whatever timeout it sent."""
+        """The timeout to store: a participant in two-phase commit never times out, for any timeout that it sent."""
         return TWO_PHASE_COMMIT_TIMEOUT_MS if self.enable_2pc else self.timeout_ms
 
 
 def check_init_request(
     transactional_id: str | None, request: InitProducerIdRequest, rules: CoordinatorRules
 ) -> ErrorCode:
-    """Run the checks that need no metadata of the id; they come even before the lookup of its coordinator."""
+    """Run the checks that need no metadata of the id, which precede even the lookup of its coordinator."""
     expected_pid, expected_epoch = request.expected
     if (expected_pid == NO_PRODUCER_ID) != (expected_epoch == NO_PRODUCER_EPOCH):
         return ErrorCode.invalid_request
@@ -147,7 +147,7 @@ def decide_init_producer_id(
 ) -> CoordinatorDecision[InitProducerIdResult]:
     """Decide InitProducerId for an id of this coordinator.
 
-    `new_producer_id` is used only where `needs_new_producer_id`.
+    `new_producer_id` is used only if `needs_new_producer_id`.
     """
     if metadata is None:
         metadata = transitions.new_transactional_id(
@@ -244,7 +244,7 @@ def decide_next_epoch(
 ) -> Transition | None:
     """Decide that the next InitProducerId of an id returns this epoch, for tests; None while a transaction is open.
 
-    The id is left as if its producer had used the epoch before. A new producer id has no such epoch for 0.
+    The id is left as if its producer had used the previous epoch. A new producer id has no such epoch for 0.
     """
     if metadata is None:
         metadata = transitions.new_transactional_id(transactional_id, new_producer_id, _TIMEOUT_MS, now_ms)
@@ -307,8 +307,8 @@ def verify_partitions(
 def _writer_error(metadata: TransactionMetadata, writer: ProducerPair) -> ErrorCode:
     """Check that the pair may write.
 
-    A recovering client may only end the transaction; the old incarnation's late produce requests still belong to
-    it (KIP-939).
+    A recovering client may only end the transaction; late produce requests of the old incarnation still belong to it
+    (KIP-939).
     """
     if writer == (metadata.producer_id, metadata.producer_epoch):
         return NO_ERROR
@@ -325,7 +325,7 @@ def _writer_error(metadata: TransactionMetadata, writer: ProducerPair) -> ErrorC
 
 class _EndAction(Enum):
     END = auto()  # append the decision
-    REPLAY = auto()  # this decision was made before: respond as then
+    REPLAY = auto()  # this decision was made before: repeat its response
     LATE_COMMIT = auto()  # the server aborted first: the response differs between releases
 
 
@@ -348,7 +348,7 @@ END_TXN_V0: Mapping[TransactionState, _EndRow] = {
     _S.COMPLETE_COMMIT: (_REPLAY,         _INVALID_STATE),
     _S.COMPLETE_ABORT:  (_INVALID_STATE,  _REPLAY),
 }
-# EndTxn v5 with nothing pending; a retry comes with the pair that the last decision was made with:
+# EndTxn v5 with nothing pending; a retry presents the pair with which the last decision was made:
 END_TXN_V5: Mapping[TransactionState, _EndRow] = {
     #                    commit current   commit retry     abort current    abort retry
     _S.EMPTY:           (_INVALID_STATE,  _FENCED,         _END,            _FENCED),
@@ -371,7 +371,7 @@ def decide_end_txn(
     new_producer_id: int,
     now_ms: int,
 ) -> CoordinatorDecision[EndTxnResult]:
-    """Decide EndTxn. `transaction_version` 2 is request version 5, whatever the cluster has finalized."""
+    """Decide EndTxn. `transaction_version` 2 is request version 5, independently of the cluster's finalized version."""
     if metadata is None:
         return _end_refused(ErrorCode.invalid_producer_id_mapping)
     if transaction_version < 2:
@@ -426,7 +426,7 @@ def _end_with_bump(
         return _end_refused(rules.late_commit_error)
     if action is _REPLAY:
         return CoordinatorDecision(EndTxnResult(NO_ERROR, *metadata.producer_pair))
-    if metadata.producer_epoch == MAX_EPOCH:  # no client ever got this epoch, and no marker could follow it
+    if metadata.producer_epoch == MAX_EPOCH:  # no client ever had this epoch, and no marker could follow it
         return _end_refused(ErrorCode.producer_fenced)
     transition = transitions.ended_with_bump(
         metadata,
@@ -453,8 +453,8 @@ def _identity_error(metadata: TransactionMetadata, pair: ProducerPair) -> ErrorC
 def _is_end_retry(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
     """Return whether the pair is exactly the one that ended the last transaction, under transaction version 2.
 
-    In Kafka's terms the epoch is one less than the stored one, or the producer id is the one from before a rotation.
-    Only the exact epoch distinguishes a client that ended a transaction with 32767 from the one it had fenced at
+    In Kafka's terms, the epoch is one less than the stored one, or the producer id is the one before a rotation. Only
+    the exact epoch distinguishes a client that ended a transaction with 32767 from the client that it had fenced at
     32766 (KIP-939).
     """
     if metadata.client_transaction_version < 2 or metadata.last_producer_epoch == NO_PRODUCER_EPOCH:
@@ -466,7 +466,7 @@ def _is_end_retry(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
 
 
 def _is_one_epoch_behind(metadata: TransactionMetadata, pair: ProducerPair) -> bool:
-    """Return whether Kafka would take it for a retry of EndTxn, whichever version and producer decided last."""
+    """Return whether Kafka would take it for a retry of EndTxn, for any version and producer of the last decision."""
     if pair == (metadata.producer_id, metadata.producer_epoch - 1):
         return True
     return metadata.producer_epoch == 0 and pair == (metadata.previous_producer_id, LAST_USABLE_EPOCH)
@@ -478,7 +478,7 @@ def _is_one_epoch_behind(metadata: TransactionMetadata, pair: ProducerPair) -> b
 def _server_abort(
     metadata: TransactionMetadata, rules: CoordinatorRules, new_producer_id: int, now_ms: int
 ) -> Transition:
-    """Abort; version 2 raises the epoch in the abort itself (KAFKA-19367), earlier versions fence first."""
+    """Abort. Version 2 raises the epoch in the abort itself (KAFKA-19367), earlier versions fence first."""
     if rules.transaction_version < 2 or metadata.producer_epoch == MAX_EPOCH:
         return transitions.fenced_and_aborted(metadata, now_ms)
     return transitions.ended_with_bump(
@@ -494,27 +494,27 @@ def _server_abort(
 def decide_timeout_abort(
     metadata: TransactionMetadata, rules: CoordinatorRules, *, new_producer_id: int, now_ms: int
 ) -> Transition | None:
-    """Return the abort of a transaction that has been open for longer than its timeout; None for every other id."""
+    """Return the abort of a transaction that has been open beyond its timeout; None for every other id."""
     if not has_timed_out(metadata, now_ms):
         return None
     return _server_abort(metadata, rules, new_producer_id, now_ms)
 
 
 def has_timed_out(metadata: TransactionMetadata, now_ms: int) -> bool:
-    """Return whether the transaction is open beyond its timeout; one in two-phase commit never is (KIP-939)."""
+    """Return whether the transaction is open beyond its timeout, which two-phase commit never is (KIP-939)."""
     deadline_ms = timeout_deadline_ms(metadata)
     return deadline_ms is not None and metadata.pending_state is None and deadline_ms <= now_ms
 
 
 def timeout_deadline_ms(metadata: TransactionMetadata) -> int | None:
-    """Return when the open transaction times out; None if none is open or it never does."""
+    """Return the time at which the open transaction times out; None if none is open or it never does."""
     if metadata.state is not ONGOING or metadata.timeout_ms == TWO_PHASE_COMMIT_TIMEOUT_MS:
         return None
     return metadata.start_timestamp_ms + metadata.timeout_ms + 1
 
 
 def has_expired(metadata: TransactionMetadata, rules: CoordinatorRules, now_ms: int) -> bool:
-    """Return whether the id was not used for `transactional.id.expiration.ms`."""
+    """Return whether the id has been unused for `transactional.id.expiration.ms`."""
     return (
         metadata.state in EXPIRABLE_STATES
         and metadata.pending_state is None
@@ -523,7 +523,7 @@ def has_expired(metadata: TransactionMetadata, rules: CoordinatorRules, now_ms: 
 
 
 def expiry_deadline_ms(metadata: TransactionMetadata, rules: CoordinatorRules) -> int:
-    """Return when the id expires if it is not used until then."""
+    """Return the time at which the id expires if it stays unused."""
     return metadata.last_update_timestamp_ms + rules.transactional_id_expiration_ms
 
 

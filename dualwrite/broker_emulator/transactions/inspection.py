@@ -1,4 +1,4 @@
-"""DescribeTransactions and ListTransactions: what they show of a transactional id (KIP-664, KIP-994, KIP-1152)."""
+"""DescribeTransactions and ListTransactions: the view of a transactional id (KIP-664, KIP-994, KIP-1152)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX_CHARACTERS_IN_LOOP: Final = 2_000
 class TransactionDescription(NamedTuple):
     """Response to DescribeTransactions (KIP-664) for one id; beside an error, only the first two fields count.
 
-    While a transaction is being ended, `topic_partitions` are those whose marker is not yet acknowledged.
+    While a transaction is being ended, `topic_partitions` has the partitions whose marker is not yet acknowledged.
     """
 
     error: ErrorCode
@@ -95,7 +95,7 @@ class TransactionFilters:
 def parse_filters(
     state_filters: Collection[str], producer_id_filters: Collection[int], duration_ms: int
 ) -> tuple[TransactionFilters, tuple[str, ...]]:
-    """Return the filters, and the state names that Kafka does not know."""
+    """Return the filters, and the state names unknown to Kafka."""
     known = frozenset(STATE_BY_LABEL[name] for name in state_filters if name in STATE_BY_LABEL)
     unknown = tuple(name for name in state_filters if name not in STATE_BY_LABEL)
     filters = TransactionFilters(known, bool(state_filters), frozenset(producer_id_filters), duration_ms)
@@ -103,10 +103,10 @@ def parse_filters(
 
 
 async def matching(result: ListTransactionsResult, pattern: str | None) -> ListTransactionsResult:
-    """Return the rows whose whole transactional id the pattern matches (KIP-1152); all of them without one.
+    """Return the rows whose whole transactional id the pattern matches (KIP-1152); all rows without a pattern.
 
-    An invalid pattern is answered with INVALID_REGULAR_EXPRESSION. A long id can take a large pattern a second, so that
-    many characters are matched in a thread.
+    An invalid pattern gets error INVALID_REGULAR_EXPRESSION. Matching a long id with a large pattern can take a second,
+    so many characters are matched in a thread.
     """
     if not pattern or result.error is not NO_ERROR:
         return result

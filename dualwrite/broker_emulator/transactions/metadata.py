@@ -1,8 +1,8 @@
-"""What the coordinator's decisions are made from: the metadata of a transactional id, and the rules. Immutable values.
+"""The input of the coordinator's decisions: the metadata of a transactional id, and the rules. Immutable values.
 
-A *pair* is a producer id with a producer epoch. Two of them can be valid at once (KIP-939). The *producer pair* is
-the one that the open transaction writes with and its markers derive from. The *client pair* is the only one that may
-end that transaction: the next pair while one is recorded beside an Ongoing transaction, else the producer pair.
+A *pair* is a producer id with a producer epoch. Two of them can be valid at once (KIP-939). The *producer pair* is the
+pair with which the open transaction writes and from which its markers derive. The *client pair* is the only pair that
+may end that transaction: the next pair while one is recorded beside an Ongoing transaction, else the producer pair.
 
 The rules are set by the configuration and the behaviour profile.
 """
@@ -44,14 +44,14 @@ NO_PAIR = ProducerPair(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
 
 
 class TransactionMetadata(NamedTuple):
-    """One transactional id at one moment. The last two fields exist in memory only; the rest is in the log.
+    """One transactional id at one moment. The last two fields exist only in memory; the rest is in the log.
 
     A tuple, because each transaction makes eight of them and a frozen dataclass takes three times as long to copy.
 
-    `producer_epoch` is -1 until the first InitProducerId of the id is in the log.
-    In a Prepare state the producer pair carries the markers' epoch, and the next pair, if any, is the one that the id
-    has after completion. `previous_producer_id` is the producer id the client used in the request that ended the last
-    transaction or rotated the producer id, and -1 from the next step of the id on (KIP-890, KIP-939).
+    `producer_epoch` is -1 until the first InitProducerId of the id is in the log. In a Prepare state, the producer pair
+    has the markers' epoch, and the next pair, if any, is the id's pair after completion. `previous_producer_id` is the
+    producer id that the client used in the request that ended the last transaction or rotated the producer id; from the
+    id's next step on, it is -1 (KIP-890, KIP-939).
     """
 
     transactional_id: str
@@ -101,8 +101,8 @@ class TransactionMetadata(NamedTuple):
 def copier(*names: str) -> Callable[..., TransactionMetadata]:
     """Return a function that copies metadata with new values for all of the fields `names`.
 
-    The function does what `_replace` does, in a third of the time: each transaction is copied six times. Call this
-    once, at import. Raises ValueError on a name that is not a field.
+    The function replaces `_replace`, in a third of the time: each transaction is copied six times. Call this once, at
+    import. Raises ValueError on a name that is not a field.
     """
     fields = TransactionMetadata._fields
     unknown = set(names).difference(fields)
@@ -125,12 +125,14 @@ _LATE_COMMIT_ERRORS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRules:
-    """The defaults are those of profile `kip-939`: all of the KIPs, and the newest Kafka where releases differ."""
+    """The rules of decisions. Defaults are those of profile `kip-939`: all of the KIPs, and the newest Kafka if
+    releases differ.
+    """
 
     transaction_version: int = 2
-    """The cluster's finalized `transaction.version`: decides the log's value version and how the server aborts."""
+    """The cluster's finalized `transaction.version`: determines the log's value version and how the server aborts."""
     newest_client_version: int = 2
-    """The newest transaction version that is recorded for a client's request; brokers before 4.0 record none."""
+    """The newest transaction version recorded for a client's request; brokers before 4.0 record none."""
     two_phase_commit_enabled: bool = True
     keep_prepared: KeepPrepared = KeepPrepared.SECOND_PAIR
     keep_prepared_needs_2pc: bool = False
@@ -149,14 +151,15 @@ class CoordinatorRules:
     init_forgets_start_time: bool = True
     """Whether InitProducerId forgets when the id's last transaction began (observed: 4.4.0, but not 3.9.2)."""
     logs_next_epoch: bool = True
-    """Whether `__transaction_state` holds the pair of a recovering client (KIP-939)."""
+    """Whether `__transaction_state` stores the pair of a recovering client (KIP-939)."""
     logs_last_epoch: bool = True
-    """Whether `__transaction_state` holds the epoch before the last bump (KAFKA-20357). Without it, a retry of EndTxn
-    is recognised by its epoch being one behind, and a retry of InitProducerId is not recognised by the next
-    coordinator."""
+    """Whether `__transaction_state` stores the epoch before the last bump (KAFKA-20357). If not, a retry of EndTxn is
+    recognised by an epoch that is one behind, and the next coordinator does not recognise a retry of InitProducerId.
+    """
     unwritable_record_wedges: bool = False
-    """Whether an id stays pending for ever (51) after a record that the log has no format for: that of a request of
-    transaction version 2 on a cluster at level 0. Seen in 4.3.1; it ends when the coordinator moves."""
+    """Whether an id stays pending forever (51) after a record for which the log has no format: the record of a request
+    of transaction version 2 on a cluster at level 0. Seen in 4.3.1; it ends when the coordinator moves.
+    """
     exhausted_init_retry_fails: bool = False
     """Whether InitProducerId with the last epoch, at the epoch limit, surfaces Kafka's IllegalStateException as -1.
 
@@ -165,7 +168,7 @@ class CoordinatorRules:
 
     @classmethod
     def from_config(cls, config: BrokerConfig) -> Self:
-        """Return the rules that one emulator's configuration sets."""
+        """Return the rules of an emulator's configuration."""
         profile = config.behaviours
         transaction_version = config.transaction_version if profile.has_features else 0
         needs_version_2 = profile.keep_prepared_needs_transaction_version_2
@@ -193,5 +196,5 @@ class CoordinatorRules:
 
     @property
     def logged(self) -> Mapping[str, bool]:
-        """What the log holds of an id, as `transaction_log.encode_value` takes it."""
+        """The fields of an id that the log holds, as arguments of `transaction_log.encode_value`."""
         return {"has_last_epoch": self.logs_last_epoch, "has_next_epoch": self.logs_next_epoch}

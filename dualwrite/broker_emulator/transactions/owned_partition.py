@@ -1,4 +1,4 @@
-"""What the coordinator keeps in memory of each `__transaction_state` partition that its node leads."""
+"""The coordinator's state in memory for each `__transaction_state` partition that its node leads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dualwrite.broker_emulator.transactions.metadata import TransactionMetadata
 
 
 class Deadlines:
-    """Names, each with the time at which a scan has to look at it; a scan costs nothing for all other names.
+    """Names with the time at which a scan has to look at each; other names cost a scan nothing.
 
-    A name has one deadline, the earliest that was given. So a name whose deadline is extended again and again costs
-    nothing meanwhile: it falls due once at the old time, and the caller then schedules it for the current one.
+    A name has one deadline, the earliest given. So extending the deadline of a name again and again costs nothing: it
+    falls due once at the old time, and the caller then schedules it for the present deadline.
     """
 
     __slots__ = ("_by_name", "_heap")
@@ -27,7 +27,7 @@ class Deadlines:
         return len(self._by_name)
 
     def schedule(self, name: str, deadline_ms: int) -> None:
-        """Let `name` fall due at `deadline_ms`, unless it falls due earlier anyway."""
+        """Let `name` fall due at `deadline_ms`, unless it falls due earlier."""
         known_ms = self._by_name.get(name)
         if known_ms is None or deadline_ms < known_ms:
             self._by_name[name] = deadline_ms
@@ -72,7 +72,7 @@ class MarkerRun:
 
 
 class Progress(NamedTuple):
-    """How many of a transaction's markers are written."""
+    """The written markers of a transaction."""
 
     coordinator_epoch: int
     marked: frozenset[TopicPartition]

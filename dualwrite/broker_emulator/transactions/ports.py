@@ -1,4 +1,4 @@
-"""What a transaction coordinator (`service.py`) needs of its node and its cluster, as protocols."""
+"""The needs of a transaction coordinator (`service.py`) from its node and its cluster, as protocols."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class ProducerIdSource(Protocol):
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction, as WriteTxnMarkers has it; the fields are `PartitionLog.append_marker`'s."""
+    """The end of a producer's transaction, as in WriteTxnMarkers; the fields are arguments of
+    `PartitionLog.append_marker`.
+    """
 
     producer_id: int
     producer_epoch: int

@@ -8,17 +8,17 @@ PRODUCER_ID_BLOCK_SIZE = 1000
 
 
 class ProducerIdBlocks:
-    """The controller's side: which ids are allocated. One per cluster."""
+    """The controller's side: the allocated ids. One per cluster."""
 
     __slots__ = ("_allocated", "_next_producer_id", "first_epoch")
 
     def __init__(self, first_producer_id: int = 0, allocated: Callable[[int], None] | None = None) -> None:
         self._next_producer_id = first_producer_id
         self._allocated = allocated
-        self.first_epoch = 0  # at which producers without a transactional id start; tests change it
+        self.first_epoch = 0  # of producers without a transactional id; tests change it
 
     def allocate(self) -> range:
-        """Allocate the next block of ids; no two callers get the same.
+        """Allocate the next block of ids, once only.
 
         First calls `allocated` with the end of the block; if that raises, the block is not allocated.
         """

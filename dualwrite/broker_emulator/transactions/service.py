@@ -63,7 +63,7 @@ from dualwrite.broker_emulator.transactions.transitions import Transition
 
 RETRY_BACKOFF_S = 0.01
 _MARKERS_AT_ONCE: Final = 500
-"""Markers that are written before the response to EndTxn where nothing has to wait; more pause for other clients."""
+"""Markers written before the response to EndTxn if none has to wait; more of them pause for other clients."""
 
 
 class TransactionCoordinator:
@@ -92,7 +92,7 @@ class TransactionCoordinator:
         self._loading: set[int] = set()
         self._retries = Retries(RETRY_BACKOFF_S)
         self.background_tasks: set[asyncio.Task[None]] = set()
-        """Markers being written, and aborts and removals that the scans started."""
+        """Markers being written, and aborts and removals started by the scans."""
         self._is_active = True
 
     # --- ownership ---
@@ -106,7 +106,7 @@ class TransactionCoordinator:
         self._loading.add(partition)
 
     def load_partition(self, partition: int, leader_epoch: int) -> None:
-        """Become leader of a partition: replay it and resend the markers of transactions that were being ended.
+        """Become leader of a partition: replay it, and resend the markers of transactions that were being ended.
 
         Runs without yielding to the event loop. `leader_epoch` is the coordinator epoch of all markers sent from now
         on. Raises UnreadableRecordError.
@@ -182,8 +182,8 @@ class TransactionCoordinator:
     ) -> InitProducerIdResult:
         """Handle InitProducerId (KIP-98, KIP-360, KIP-890, KIP-939). `timeout_ms` is ignored with `enable_2pc`.
 
-        An open transaction is aborted (CONCURRENT_TRANSACTIONS until that is done), or with `keep_prepared` left as
-        it is; every earlier holder of the id is fenced either way.
+        An open transaction is aborted (CONCURRENT_TRANSACTIONS until that is done) or, with `keep_prepared`, left as it
+        is; either way, every earlier holder of the id is fenced.
         """
         request = InitProducerIdRequest(
             timeout_ms, ProducerPair(producer_id, producer_epoch), enable_2pc, keep_prepared
@@ -210,7 +210,7 @@ class TransactionCoordinator:
         return decision.response if error is NO_ERROR else InitProducerIdResult(error)
 
     async def set_next_epoch(self, transactional_id: str, producer_epoch: int) -> ErrorCode:
-        """Have the next InitProducerId of the id return this epoch; 51 while a transaction is open. For tests."""
+        """Make the next InitProducerId of the id return this epoch; 51 while a transaction is open. For tests."""
         owned = self._owner_of(transactional_id)
         if owned is None:
             return self._not_owned_error(transactional_id)
@@ -350,7 +350,7 @@ class TransactionCoordinator:
             yield from owned.ids.values()
 
     def progress(self, transactional_id: str) -> Progress:
-        """Return how many markers of the id's transaction are written.
+        """Return the written markers of the id's transaction.
 
         Raises KeyError if the id's partition is not loaded here.
         """
@@ -396,7 +396,7 @@ class TransactionCoordinator:
             await self._carry_out(owned, transition)
 
     def expire_transactional_ids(self) -> None:
-        """Start removing every id that was not used for `transactional.id.expiration.ms`; call at intervals."""
+        """Start removing every id that has been unused for `transactional.id.expiration.ms`; call at intervals."""
         now_ms = self._clock.now_ms()
         for owned in self._partitions.values():
             for transactional_id in owned.expiries.take_due(now_ms):
@@ -495,7 +495,7 @@ class TransactionCoordinator:
             is_commit,
             decided.client_transaction_version,
         )
-        is_sent = False  # what another partition answers keeps no partition from being sent its marker once
+        is_sent = False  # even if another partition's response cancels the run, each partition is sent its marker once
         while owned.is_led and not (is_sent and run.is_cancelled):
             is_sent = True
             if self._pause_points.active:
@@ -515,7 +515,7 @@ class TransactionCoordinator:
                 return
 
     async def _complete(self, run: MarkerRun) -> None:
-        """Append the Complete record; retry until it succeeds, because the decision and the markers are written."""
+        """Append the Complete record. Retry until it succeeds, because the decision and the markers are written."""
         owned, name = run.owned, run.decided.transactional_id
         while owned.is_led:
             transition = transitions.completed(owned.ids[name], self._clock.now_ms())
@@ -550,7 +550,7 @@ class TransactionCoordinator:
         )
 
     def _start_markers(self, run: MarkerRun) -> None:
-        """Write markers synchronously as far as they do not block; with pause points active, in the background.
+        """Write markers synchronously until they block; with pause points active, in the background.
 
         If a transaction is complete before the response to its EndTxn, the client's next transaction does not get
         CONCURRENT_TRANSACTIONS, after which clients back off for 20 ms and more.

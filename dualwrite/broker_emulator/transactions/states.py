@@ -1,7 +1,7 @@
-"""The states of a transactional id, and the table of which may follow which. Every change of state is checked by it.
+"""The states of a transactional id, and the table of valid steps, against which every change of state is checked.
 
-The table is that of Kafka's TransactionState with KIP-890 part 2: a version 5 EndTxn may abort a transaction to
-which nothing was ever added, hence PrepareAbort directly after Empty or Complete*.
+The table is that of Kafka's TransactionState with KIP-890 part 2: a version 5 EndTxn may abort a transaction without
+partitions, hence PrepareAbort directly after Empty or Complete*.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EMPTY: Final = _S.EMPTY
 ONGOING: Final = _S.ONGOING
 PREPARE_COMMIT: Final = _S.PREPARE_COMMIT
 PREPARE_ABORT: Final = _S.PREPARE_ABORT
-"""The states that every transaction is in, under names that are quick to read (see `error_codes.py`)."""
+"""The states of every transaction, under names that are quick to read (see `error_codes.py`)."""
 
 LABELS: Mapping[TransactionState, str] = {
     state: "".join(word.capitalize() for word in state.name.split("_")) for state in TransactionState

@@ -66,7 +66,7 @@ _POWERS_OF_31 = _powers_of_31()[::-1]
 def partition_for(transactional_id: str, partitions: int) -> int:
     """Return the partition of `__transaction_state` that owns an id.
 
-    It is Java's hash of the id's UTF-16 units, made non-negative, modulo the number of partitions.
+    Computed from Java's hash of the id's UTF-16 units, made non-negative, modulo the number of partitions.
     """
     code = _java_hash(transactional_id)
     if code == 0x80000000:  # Kafka's abs(Integer.MIN_VALUE) is 0
@@ -112,9 +112,10 @@ def value_version(transaction_version: int) -> int:
 
 
 def fits_version_0(metadata: TransactionMetadata) -> bool:
-    """Return whether a value of version 0 holds all that a new coordinator needs, as one of version 1 always does.
+    """Return whether a value of version 0 has all data that a new coordinator needs.
 
-    It has no field for the transaction version of the client's requests, which is then read as 0.
+    A value of version 1 always does. Version 0 has no field for the transaction version of the client's requests, which
+    is then read as 0.
     """
     return metadata.client_transaction_version == 0
 
@@ -124,8 +125,8 @@ def encode_value(
 ) -> bytes:
     """Return the record value of an id in value version 0 or 1; version 0 has no tagged fields.
 
-    Releases up to 4.4.0 write neither the last epoch (KAFKA-20357) nor the next one (KIP-939). Without the last
-    epoch, the previous producer id is the id's own wherever it did not change, as in those releases.
+    Releases up to 4.4.0 write neither the last epoch (KAFKA-20357) nor the next one (KIP-939). Without the last epoch,
+    a previous producer id of -1 (unchanged) is written as the id's own, as in those releases.
     """
     if metadata.state not in PERSISTED_STATES:
         raise ValueError(f"{metadata.state.label} exists in memory only and is never written")
@@ -144,7 +145,7 @@ def encode_value(
 
 
 def decode_value(transactional_id: str, value: bytes) -> TransactionMetadata:
-    """Return the metadata in a record value. Raises TransactionLogError, also on a state that is never written."""
+    """Return the metadata in a record value. Raises TransactionLogError, also for a state that is never written."""
     reader = _Reader(value)
     version = reader.number(_INT16)
     if version not in (0, 1):
@@ -206,7 +207,9 @@ _few_partitions_v1 = lru_cache(maxsize=4096)(_many_partitions_v1)
 
 
 def _tags_writer() -> Callable[[TransactionMetadata], bytes]:
-    """Return a function that encodes the tagged fields, with a line for each, as every transaction writes three."""
+    """Return a function that encodes the tagged fields. It has a line for each field, as every transaction writes
+    three.
+    """
     lines = ["def tags(metadata):", "    count, written = 0, b''"]
     names: dict[str, Any] = {"BYTES": _BYTES}
     for tag, (name, number, default) in enumerate(_TAGS):
@@ -236,7 +239,7 @@ def _as_released(metadata: TransactionMetadata, *, has_next_epoch: bool) -> Tran
 
 
 class _Reader:
-    """Reads a record field by field; too few bytes, or bytes left over, raise TransactionLogError."""
+    """Reads a record field by field. Missing bytes, or bytes left over, raise TransactionLogError."""
 
     def __init__(self, buffer: bytes) -> None:
         self._buffer = buffer
@@ -290,7 +293,7 @@ class _Reader:
         return partitions
 
     def tags(self) -> dict[str, Any]:
-        """Read the tagged fields that this version knows and skip the others, as KIP-915 requires."""
+        """Read the known tagged fields and skip the others, as KIP-915 requires."""
         known: dict[str, Any] = {}
         for _ in range(self.uvarint()):
             tag, size = self.uvarint(), self.uvarint()

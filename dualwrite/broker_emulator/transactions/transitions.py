@@ -1,7 +1,7 @@
-"""How each step changes a transactional id's metadata, epoch bumps included; `coordinator.py` decides which step.
+"""The change of a transactional id's metadata by each step, epoch bumps included; `coordinator.py` decides the step.
 
-Every step has two phases: it is pending while its record is appended, and applied once the record is in the log
-(or rolled back if the append fails). Markers carry the producer pair of a Prepare record.
+Every step has two phases: it is pending while its record is appended, and applied once the record is in the log (or
+rolled back if the append fails). Markers carry the producer pair of a Prepare record.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _with_pending_state = copier("pending_state")
 _with_topic_partitions = copier("topic_partitions")
 
 _STEP = ("state", "last_update_timestamp_ms", "pending_state")
-"""The fields that every step changes; the pending state is that of the step that follows automatically, if any."""
+"""The fields that every step changes. The pending state is that of the next automatic step, if any."""
 
 # the steps of every transaction, for which `_replace` takes too long (see `copier`)
 _after_adding = copier(
@@ -81,7 +81,7 @@ class Transition(NamedTuple):
 def _transition(
     before: TransactionMetadata, after: TransactionMetadata, on_failure: TransactionMetadata | None = None
 ) -> Transition:
-    """Return the step from `before` to `after`. Raises RuntimeError if that state may not follow."""
+    """Return the step from `before` to `after`. Raises RuntimeError for an invalid step."""
     state = after.state
     if before.state not in VALID_PREVIOUS_STATES[state]:
         raise RuntimeError(f"{before.transactional_id!r} cannot go from {before.state.label} to {state.label}")
@@ -91,7 +91,7 @@ def _transition(
 
 
 def new_transactional_id(transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> TransactionMetadata:
-    """Return the metadata of an id that was never used; its epoch is -1 until its first record is in the log."""
+    """Return the metadata of a new id; its epoch is -1 until its first record is in the log."""
     return TransactionMetadata(
         transactional_id=transactional_id,
         producer_id=producer_id,
@@ -144,8 +144,8 @@ def kept(
     """Keep the prepared transaction and bump only the client pair: InitProducerId with keepPreparedTxn (KIP-939).
 
     The KIP lets a recovering client hold epoch 32767, but not as the successor of the open transaction's own pair,
-    where it is the markers' epoch. A transaction without a timeout keeps having none, whatever timeout the
-    recovering client sends. Without `reaches_last_epoch`, no client gets 32767.
+    since that is the markers' epoch. A transaction without a timeout keeps none, for any timeout that the recovering
+    client sends. Without `reaches_last_epoch`, no client gets 32767.
     """
     client = before.client_pair
     may_be_last = before.has_dual_identity and reaches_last_epoch
@@ -205,7 +205,7 @@ def ended_with_bump(
     """Decide the transaction under transaction version 2: bump the epoch, for the markers and for the next transaction.
 
     A recovered transaction completes under a pair beyond the client's, not under the client's own: a delayed EndTxn
-    with the pair that ended it must find a later one (KIP-939).
+    with the pair that ended it must find a later pair (KIP-939).
     """
     client = before.client_pair
     next_pair = _bumped(client) if before.has_dual_identity else NO_PAIR
@@ -277,7 +277,7 @@ def completed(before: TransactionMetadata, now_ms: int) -> Transition:
 
 
 def acknowledged(metadata: TransactionMetadata, topic_partitions: Collection[TopicPartition]) -> TransactionMetadata:
-    """Remove partitions whose markers are acknowledged; in memory only."""
+    """Remove partitions whose markers are acknowledged, only in memory."""
     return _with_topic_partitions(metadata, metadata.topic_partitions.difference(topic_partitions))
 
 
