@@ -153,7 +153,7 @@ class AdminCalls:
         return TopicIds(response.cluster.cluster_id, {name: each for name, each in found.items() if each is not None})
 
     async def describe_topics(self, topics: Collection[str], deadline_s: float) -> dict[str, TopicDescription]:
-        """Describe what this client may do with topics, and how their logs are cleaned."""
+        """Describe this client's rights on topics, and how their logs are cleaned."""
         return await describe_topics(self._driver, topics, deadline_s)
 
     async def describe_features(self, deadline_s: float) -> dict[int, BrokerFeatures]:
@@ -283,8 +283,8 @@ class AdminCalls:
     async def commit_at(self, partition: TopicPartition, prepared: PreparedTxnState, deadline_s: float) -> None:
         """Send a commit marker for a prepared transaction that is open on the partition, until there is a response.
 
-        A pair is of one prepared transaction only, so the marker may be sent again: a partition refuses it when the
-        producer has begun another one there, and it changes nothing when none is open.
+        A pair belongs to one prepared transaction only, so the marker may be sent again: a partition refuses it if the
+        producer has begun another one there, and it changes nothing if none is open.
         """
         producers = _single(await self._producers([partition], None, deadline_s), partition)
         producer_id, producer_epoch = prepared.producer_id, prepared.producer_epoch
@@ -309,7 +309,7 @@ class AdminCalls:
         """Send an abort marker for the producer with a transaction open on the partition since that offset.
 
         Without a response, first check whether that transaction is still open: with transaction.version 0 and 1 a new
-        transaction has the same epoch, so a second marker would abort what the producer may have begun meanwhile.
+        transaction has the same epoch, so a second marker would abort one that the producer may have begun meanwhile.
         """
         backoff = self._driver.new_backoff()
         was_sent = False
@@ -420,7 +420,7 @@ class AdminCalls:
         return code
 
     async def overwrite_end(self, seen: TransactionDescription, timeout_ms_for_2pc: int, deadline_s: float) -> None:
-        """Send InitProducerId with the producer id and epoch of `seen`, which has nothing open.
+        """Send InitProducerId with the producer id and epoch of `seen`, which has no open transaction.
 
         It makes the coordinator forget how the last transaction ended. The broker refuses it if the id has been used
         since.
@@ -495,7 +495,7 @@ def _single(results: Results[Any, V], key: Any) -> V:
 
 
 def _ended(results: Results[Any, V], key: Any) -> V:
-    """Return as `_single` the result of a call that changes something; a timeout says that it may have taken effect."""
+    """Return the result of a call that changes state, as `_single`; a timeout says that it may have taken effect."""
     try:
         return _single(results, key)
     except KafkaTimeoutError as error:

@@ -357,8 +357,8 @@ def init_producer_id(
 ) -> Call[dict[str, Reply[m.InitProducerIdResponse]]]:
     """Return the InitProducerId of a plain producer, which ends an open transaction, even a prepared one.
 
-    With a pair (producer id and epoch), it does nothing to an id that has moved on to another pair and has nothing
-    open.
+    With a pair (producer id and epoch), it does nothing to an id that has moved on to another pair and has no open
+    transaction.
     """
     request = m.InitProducerId(transactional_id, transaction_timeout_ms, enable_2pc=False, keep_prepared_txn=False)
     if pair is not None:
@@ -385,7 +385,7 @@ _TWO_PHASE_COMMIT: Final = {
 
 
 def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Reply[TwoPhaseCommit]]]:
-    """Return an InitProducerId that every broker refuses, with an error that shows how much it supports.
+    """Return an InitProducerId that every broker refuses, with an error that shows its support of two-phase commit.
 
     A broker first checks whether two-phase commit is enabled (error 53), then whether KeepPreparedTxn is supported
     (35), and then that no producer id and epoch came with it, which is not allowed (42). It does so before it looks up

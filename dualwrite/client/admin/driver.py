@@ -54,7 +54,7 @@ _NO_LEADER: Final = -1
 RETRIABLE: Final = (ErrorClass.RETRIABLE, ErrorClass.RETRIABLE_AFTER_LOOKUP)
 """The error classes after which a request is repeated."""
 
-# What to do about a refusal, if the error's name does not say it.
+# Advice on a refusal, if the error's name does not give it.
 _ADVICE: Final[Mapping[tuple[Api, int], str]] = {
     (Api.METADATA, 3): "it does not exist, or not yet",
     (Api.DESCRIBE_PRODUCERS, 6): "that broker has no replica of it; leave out broker_id to query the leader",
@@ -219,7 +219,7 @@ def _unsupported(node_id: int, api: Api, wanted: tuple[int, int], offered: tuple
 
 
 class Results(NamedTuple, Generic[K, V]):
-    """The results by key, and why the other keys have none."""
+    """The results by key, and the reasons why other keys have none."""
 
     done: dict[K, V]
     failed: dict[K, KafkaError]

@@ -107,7 +107,7 @@ class HangingTransaction:
 
 @dataclass(frozen=True, slots=True)
 class TerminatedTransaction:
-    """What `force_terminate_transaction` found, and the id's present producer id and epoch."""
+    """The terminated transaction that `force_terminate_transaction` found, and the id's present pair."""
 
     found: TransactionDescription
     producer_id: int
@@ -137,9 +137,9 @@ class ClusterDescription:
 class TopicDescription:
     """Whether this client can read a topic later, and whether its log keeps every record until retention.
 
-    `is_readable` is None if the topic does not exist, or may not be seen. `cleanup_policy` is None if it is not known;
-    `why_not_known` then says why. `most_age_ms` is how old a record may be that the topic takes
-    (`message.timestamp.before.max.ms`), None without a limit, and if it is not known.
+    `is_readable` is None if the topic does not exist, or may not be seen. `cleanup_policy` is None if unknown;
+    `why_not_known` then says why. `most_age_ms` is the greatest age of a record that the topic accepts
+    (`message.timestamp.before.max.ms`), None if unlimited or unknown.
     """
 
     is_readable: bool | None = None

@@ -1,4 +1,4 @@
-"""Describe topics: what this client may do with them, and how their logs are cleaned."""
+"""Describe topics: this client's rights on them, and how their logs are cleaned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def describe_topics(
 ) -> dict[str, TopicDescription]:
     """Describe topics by any broker that responds. Creates none. Raises `KafkaTimeoutError`, `AuthenticationError`.
 
-    A right to describe the topic's settings that is missing is no error: the policy is not known then.
+    A missing right to describe the topic's settings is no error: the policy is unknown then.
     """
     names = list(dict.fromkeys(topics))
     seen = (await driver.metadata(names, deadline_s, with_rights=True)).topics
