@@ -1,4 +1,4 @@
-"""Reading the log: what became of a prepared transaction, and its records.
+"""Reading the log: the end of a prepared transaction, and its records.
 
 `reader` sends the requests and repeats them, `transaction_end` decides by the responses, `codec` and `batches` decode
 them; only `reader` does I/O.

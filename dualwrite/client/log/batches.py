@@ -76,7 +76,7 @@ _MARKERS: Final = {marker.value: marker for marker in Marker}
 def batches_in(stored: memoryview) -> Iterator[StoredBatch]:
     """Yield the whole batches of a Fetch response; its last one may be cut off.
 
-    A message from before Kafka 0.11 is a batch of no producer, with one offset: nothing transactional is in it.
+    A message from before Kafka 0.11 is a batch of no producer, with one offset: it belongs to no transaction.
     """
     position = 0
     while position + HEADER_BYTES <= len(stored):
@@ -97,7 +97,7 @@ def _batch(data: memoryview) -> StoredBatch:
 
 
 def marker_of(topic: str, partition: int, batch: StoredBatch) -> Marker | None:
-    """Return how a batch ends a transaction of its producer; None if it does not. Raises what `records_of` does."""
+    """Return how a batch ends its producer's transaction; None if it does not. Raises as `records_of`."""
     if not (batch.is_control and batch.is_transactional and batch.record_count):
         return None
     key = records_of(topic, partition, batch)[0].key

@@ -24,7 +24,7 @@ _FEW_BYTES: Final = 65_536
 
 
 class Fetched(NamedTuple):
-    """What a leader has of a partition. The first batch may begin before the requested offset."""
+    """A leader's batches of a partition. The first batch may begin before the requested offset."""
 
     batches: tuple[StoredBatch, ...]
     high_watermark: int
@@ -32,17 +32,18 @@ class Fetched(NamedTuple):
     aborted: tuple[tuple[int, int], ...] = ()
     """With read_committed: producer id and first offset of the aborted transactions among the batches."""
     out_of_range: bool = False
-    """Whether the log has no such offset: it begins later, or ends before."""
+    """Whether the log has no such offset: it begins later, or ends earlier."""
 
 
 FetchCall = Call[dict[TopicPartition, Reply[Fetched]]]
 
 
 def fetch(offsets: Mapping[TopicPartition, int], *, read_committed: bool) -> FetchCall:
-    """Return the request for what is stored from those offsets on, which is answered at once.
+    """Return the request for the batches from those offsets on, which is answered at once.
 
-    `read_committed`: only what is decided, and what of it was aborted; the first batch is enough. Else as much as fits.
-    Where the response has no room for a batch of a partition, it is empty; the first one that has any gets one.
+    `read_committed`: only decided records, with the list of aborted transactions; the first batch is enough. Else as
+    much as fits. If the response has no room for a batch of a partition, that partition is empty; the first one with
+    data gets one batch.
     """
     topic_class = FetchRequest.FetchTopic
     partition_class: Any = topic_class.FetchPartition

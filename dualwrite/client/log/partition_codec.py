@@ -106,7 +106,7 @@ def delete_records(where: TopicPartition, offset: int, timeout_ms: int) -> Call[
 def create_topic(
     topic: str, replicas: int, settings: Mapping[str, str], timeout_ms: int
 ) -> Call[dict[str, Reply[bool]]]:
-    """Return the request that creates a topic of one partition. That it exists already is no error."""
+    """Return the request that creates a topic of one partition. An existing topic is no error."""
     topic_class: Any = CreateTopicsRequest.CreatableTopic
 
     def encode(version: int) -> bytes:

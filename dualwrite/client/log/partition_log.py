@@ -1,7 +1,7 @@
 """Use one partition of a topic as a log: append a record and get its offset, read, and delete the beginning.
 
-For one event loop. Records are sent alone, without a producer id: one that got no response is sent again, so it may be
-in the log several times.
+For one event loop. Records are sent alone, without a producer id: a record without a response is sent again, so it may
+be in the log several times.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 UNKNOWN_FOR_S: Final = 3.0
 """How long brokers must say that a topic does not exist: one that has just started does not know all topics."""
 _SHOWN_WITHIN_S: Final = 3.0
-"""How long a leader that has just been elected may not show a record that it has."""
+"""How long a newly elected leader may not show a record that it has."""
 
 _GZIP: Final = 1
 _MOST_REPLICAS: Final = 3
@@ -44,7 +44,7 @@ _TOO_LARGE: Final = (10, 18)
 
 
 class LogRecord(NamedTuple):
-    """A record of the log. Where two logs have the same leader epoch at an offset, all before it is the same, too."""
+    """A record of the log. If two logs have the same leader epoch at an offset, they are the same up to it."""
 
     offset: int
     leader_epoch: int
@@ -55,11 +55,11 @@ class LogRecord(NamedTuple):
 
 
 class OffsetOutOfRangeError(AdminError):
-    """The log has no such offset: it begins later, or ends before."""
+    """The log has no such offset: it begins later, or ends earlier."""
 
 
 class LogDescription(NamedTuple):
-    """What is known of the topic of a log."""
+    """Partitions, replicas and settings of the topic of a log."""
 
     partitions: int
     replicas: int
@@ -90,7 +90,7 @@ class PartitionLogCalls:
     async def append(self, value: bytes, deadline_s: float, *, most_bytes: int) -> int:
         """Append a record with the acknowledgement of all in-sync replicas; return an offset at which it is.
 
-        Raises InvalidRecordError if it has more bytes than that, compressed.
+        Raises InvalidRecordError if its compressed size is more than `most_bytes`.
         """
         batch = _batch_of(value)
         if len(batch) > most_bytes:
@@ -115,7 +115,7 @@ class PartitionLogCalls:
         await self._of_leader(call, deadline_s)
 
     async def read(self, first: int, last: int, deadline_s: float) -> list[LogRecord]:
-        """Return the records from the offset `first` to `last` at least. Raises OffsetOutOfRangeError."""
+        """Return the records from the offset `first` to at least `last`. Raises OffsetOutOfRangeError."""
         found: list[LogRecord] = []
         position, stalled_since_s = first, asyncio.get_running_loop().time()
         backoff = self._driver.new_backoff()
@@ -130,7 +130,7 @@ class PartitionLogCalls:
                 backoff = self._driver.new_backoff()
                 continue
             if asyncio.get_running_loop().time() - stalled_since_s > _SHOWN_WITHIN_S:
-                await self._fetch(last + 1, deadline_s)  # which is out of range if the log has lost that record
+                await self._fetch(last + 1, deadline_s)  # out of range if the log has lost that record
             if not await self._driver.pause(backoff, deadline_s):
                 raise KafkaTimeoutError(f"the leader of {self._topic}-0 does not show offset {last} in time")
         return found
@@ -175,7 +175,7 @@ class PartitionLogCalls:
     async def create(self, settings: Mapping[str, str], replicated: Mapping[str, str], deadline_s: float) -> None:
         """Create the topic with one partition on up to three brokers, unless it exists.
 
-        `replicated`: settings that it gets as well if it has several replicas.
+        `replicated`: additional settings if it has several replicas.
         """
         cluster = (await self._driver.metadata([], deadline_s)).cluster
         replicas = max(1, min(_MOST_REPLICAS, len(cluster.brokers)))
@@ -209,7 +209,7 @@ class PartitionLogCalls:
         return result
 
     async def _repeated(self, once: Callable[[], Awaitable[Results[K, T]]], key: K, deadline_s: float) -> T:
-        """Return the result of the only key. A topic that does not exist is asked for again, for a while."""
+        """Return the result of the only key. A topic that does not exist is requested again, for a while."""
         self._transport.retry_refused()
         loop = asyncio.get_running_loop()
         since_s = loop.time()
@@ -225,7 +225,7 @@ class PartitionLogCalls:
                 raise error
 
     async def _look_up(self, partitions: Sequence[TopicPartition]) -> Located[TopicPartition]:
-        """Name the leader that has responded last, once; then ask for it."""
+        """Return the leader that responded last, once; then look it up."""
         known, self._leader = self._leader, None
         if known is not None:
             located = Located(dict.fromkeys(partitions, known), {}, {})

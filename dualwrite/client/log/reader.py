@@ -1,4 +1,4 @@
-"""Ask the log of a cluster what became of a prepared transaction, and read its records. For one event loop."""
+"""Read the end of a prepared transaction, and its records, from the log of a cluster. For one event loop."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ UNKNOWN_FOR_S: Final = 3.0
 """How long brokers must say that a topic does not exist before it counts as deleted: a broker that has just started, or
 is cut off from the controller, does not know all topics."""
 SHOWN_WITHIN_MS: Final = 3_000
-"""How long a leader that has just been elected may not show a marker that it has (its high watermark lags behind)."""
+"""How long a newly elected leader may not show a marker that it has (its high watermark lags behind)."""
 
 
 class LogReader:
     """Reads partitions, over the connections of producers with the same settings. Changes nothing.
 
-    Each call raises KafkaUnreachableError after `unreachable.timeout.ms`: who asks may hold the lock of a row.
+    Each call raises KafkaUnreachableError after `unreachable.timeout.ms`: the caller may hold the lock of a row.
     """
 
     def __init__(self, config: ProducerConfig, loop: asyncio.AbstractEventLoop) -> None:
@@ -133,7 +133,7 @@ class LogReader:
     ) -> list[ResultT]:
         """Fetch until each search has a result; return them in the same order.
 
-        `is_over`: give up `SHOWN_WITHIN_MS` after all that is left to find are markers, and no log has one.
+        `is_over`: give up `SHOWN_WITHIN_MS` after only markers are left to find, and no log has one.
         """
         self._transport.retry_refused()
         deadline_s = asyncio.get_running_loop().time() + timeout_ms / 1000
@@ -247,7 +247,7 @@ def _steps(
     unknown_since_s: dict[TopicPartition, float],
     now_s: float,
 ) -> dict[TopicPartition, ResultT | Next]:
-    """Return what the fetches show. Raises the error of one that failed, unless the topic does not exist.
+    """Return the results of the fetches. Raises the error of a failed one, unless the topic does not exist.
 
     `unknown_since_s` is kept from one round to the next: since when each topic has not existed.
     """

@@ -1,8 +1,8 @@
-"""What the log proves about the repair of an aborted transaction: whether its records were published again already.
+"""Search the log for the repair of an aborted transaction: whether its records were published again already.
 
-The row of a transactional id names the transaction that published them, so this is asked only where the row may have
-gone back: the database was restored, or failed over, to a state before the repair. A repair sends what is owed before
-anything else, in the same order and to the same partition. So it is a committed transaction behind the aborted one
+The row of a transactional id names the transaction that published them, so the search is needed only if the row may
+have gone back: the database was restored, or failed over, to a state before the repair. A repair sends the owed records
+before all others, in the same order and to the same partition. So it is a committed transaction behind the aborted one
 whose first records there are the same.
 """
 
@@ -23,8 +23,8 @@ from dualwrite.prepared_state import PreparedTxnState
 class RepairSearch(Search[PreparedTxnState | None]):
     """The search for a committed transaction that begins with the records of an aborted one, in one partition.
 
-    Its result is the pair of that transaction, None if the log has none up to its end. `records` are those of the
-    aborted transaction that the log still has. `undecided` is a transaction that is open and is going to be aborted.
+    Its result is the pair of that transaction, None if the log has none up to its end. `records` are the records of the
+    aborted transaction that the log still has. `undecided` is an open transaction that is going to be aborted.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RepairSearch(Search[PreparedTxnState | None]):
         self._open: Final[dict[int, _Likeness]] = {}  # by producer id, which has one transaction at a time
 
     def take(self, fetched: Fetched) -> PreparedTxnState | Next | None:
-        """Return the pair, None, or what is needed next. Raises what `records_of` does."""
+        """Return the pair, None, or the next step. Raises as `records_of`."""
         if fetched.out_of_range:
             return self._begin_again()
         batches = self._stored(fetched)
@@ -56,11 +56,11 @@ class RepairSearch(Search[PreparedTxnState | None]):
         return Next.FETCH if self.offset < fetched.high_watermark else self._at_end()
 
     def without_topic(self) -> PreparedTxnState | None:
-        """Return that there is none."""
+        """Return None: without a topic there is no repair."""
         return None
 
     def _begin_again(self) -> Next:
-        """Begin at the first record behind the transaction, after a pause: the log has lost what was read."""
+        """Begin at the first record behind the transaction, after a pause: the log has lost records that were read."""
         self._open.clear()
         self.offset, self.alone = self.part.last_offset + 1, False
         return Next.WAIT
@@ -93,11 +93,10 @@ class RepairSearch(Search[PreparedTxnState | None]):
 
 
 class _Likeness:
-    """How far a transaction is like the aborted one.
+    """Match score between a transaction and the aborted one.
 
-    Of another producer id, which may be another application's, the times have to be the same too: those that the
-    records had when they were written (`late.py`). They are not if the repair was made from a copy, or if the topic
-    takes the broker's time.
+    If its producer id is another one, and thus maybe another application's, the original timestamps have to match too
+    (`late.py`). They do not if the repair was made from a copy, or if the topic uses the broker's time.
     """
 
     def __init__(
@@ -122,7 +121,7 @@ class _Likeness:
     def take(self, batch: StoredBatch) -> None:
         """Compare the next records, as long as they may be a repair's.
 
-        Where the log has lost some of the aborted records, those that are left are found among the first of a repair.
+        If the log has lost some of the aborted records, the remaining ones are among the first records of a repair.
         """
         if self._left == 0 or self._missing > self._left:
             return

@@ -1,12 +1,12 @@
-"""What the log of a partition proves about a prepared transaction, and where its records are: decisions, without I/O.
+"""Decide the end of a prepared transaction in a partition, and find its records, by the log. Without I/O.
 
-A pair (producer id and epoch) is of one prepared transaction only, so its batches are that transaction's. Its end is
-the first marker of its producer id behind its last record, whatever the marker's epoch is, because a producer id has
-one transaction at a time. Where everything before the last stable offset is decided, the leader's list of aborted
-transactions says the same without reading as far as the marker.
+A pair (producer id and epoch) belongs to one prepared transaction only, so its batches are that transaction's. Its end
+is the first marker of its producer id behind its last record, with any epoch, because a producer id has one transaction
+at a time. If everything before the last stable offset is decided, the leader's list of aborted transactions says the
+same without reading as far as the marker.
 
-A partition takes more batches of a pair behind an abort marker of an operator. Then the first records are aborted, and
-the last ones are not: `HeadSearch` finds where the one ends and the other begins.
+A partition accepts more batches of a pair behind an operator's abort marker. Then the first records are aborted, and
+the last ones are not: `HeadSearch` finds the border.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PartitionEnd(Enum):
 class TransactionEnd:
     """How a transaction ended in each partition of its manifest.
 
-    One in which an operator aborted only the first records is here twice: with these, and with the rest.
+    A partition in which an operator aborted only the first records is here twice: with these, and with the rest.
     """
 
     by_partition: Mapping[PartitionManifest, PartitionEnd]
@@ -68,7 +68,7 @@ class TransactionEnd:
 
 
 class Next(Enum):
-    """What a search needs before it can say more."""
+    """The next step of a search that has no result yet."""
 
     FETCH = "another fetch, at once"
     WAIT = "another fetch after a pause: what is looked for may still be written"
@@ -91,16 +91,16 @@ class Search(ABC, Generic[ResultT]):
         self.offset = offset
         self.alone = False
         self.read_committed = False
-        """Whether the next fetch is to be of decided records only."""
+        """Whether the next fetch is of decided records only."""
         self._prepared: Final = prepared
 
     @abstractmethod
     def take(self, fetched: Fetched) -> ResultT | Next:
-        """Return what a fetch from `offset` on shows, or what is needed next."""
+        """Return the result by a fetch from `offset` on, or the next step."""
 
     @abstractmethod
     def without_topic(self) -> ResultT:
-        """Return what it shows that the topic, or the partition, does not exist."""
+        """Return the result if the topic, or the partition, does not exist."""
 
     def _stored(self, fetched: Fetched) -> list[StoredBatch]:
         """Return the batches from the requested offset on."""
@@ -126,7 +126,8 @@ class Search(ABC, Generic[ResultT]):
 class EndSearch(Search[PartitionEnd]):
     """The search for the end of a transaction in one partition.
 
-    First in what is decided; if the transaction is not among it, because it or another one is open, for the marker.
+    It looks first in the decided records; if the transaction is not among them, because it or another one is open, it
+    looks for the marker.
     """
 
     def __init__(self, part: PartitionManifest, prepared: PreparedTxnState) -> None:
@@ -138,12 +139,12 @@ class EndSearch(Search[PartitionEnd]):
         """Whether the log was read from the last record to its end, and no marker was there."""
 
     def take(self, fetched: Fetched) -> PartitionEnd | Next:
-        """Return the end, or what is needed next."""
+        """Return the end, or the next step."""
         self.has_no_marker = False
         if fetched.out_of_range:
             return self._out_of_range()
         if self._probes:
-            return self._begin_again()  # it does: a new leader does not show yet what it has
+            return self._begin_again()  # it does reach as far: a new leader does not show its whole log yet
         batches = self._stored(fetched)
         if self.read_committed:
             return self._take_decided(fetched, batches)
@@ -160,7 +161,7 @@ class EndSearch(Search[PartitionEnd]):
     def _out_of_range(self) -> PartitionEnd | Next:
         if self._is_at_last_record or self._probes:
             return PartitionEnd.GONE
-        return self._begin_again()  # the log has lost what was read behind the transaction
+        return self._begin_again()  # the log has lost records that were read behind the transaction
 
     def _begin_again(self) -> Next:
         """Look at the transaction's own records again, after a pause."""
@@ -181,7 +182,7 @@ class EndSearch(Search[PartitionEnd]):
         ]
         if any(first >= self.part.first_offset for first in aborted):
             return PartitionEnd.ABORTED
-        # A list that goes back further than it needs to, as Kafka's does not, has earlier transactions of the producer.
+        # A list that goes back further than needed (Kafka's does not) has earlier transactions of the producer.
         return self._look_for_marker() if aborted else PartitionEnd.COMMITTED
 
     def _look_for_marker(self) -> Next:
@@ -239,7 +240,7 @@ class HeadSearch(Search[Mapping[PartitionManifest, PartitionEnd]]):
         """The batches behind the last abort marker."""
 
     def take(self, fetched: Fetched) -> Mapping[PartitionManifest, PartitionEnd] | Next:
-        """Return the two parts, or what is needed next. Raises what `records_of` does."""
+        """Return the two parts, or the next step. Raises as `records_of`."""
         batches = [] if fetched.out_of_range else self._stored(fetched)
         if not batches:
             may_follow = not fetched.out_of_range and self._asks_alone()
@@ -251,7 +252,7 @@ class HeadSearch(Search[Mapping[PartitionManifest, PartitionEnd]]):
         return Next.FETCH if self.offset <= self.part.last_offset else self._parts()
 
     def without_topic(self) -> Mapping[PartitionManifest, PartitionEnd]:
-        """Return what was read before the topic was deleted."""
+        """Return the parts that were read before the topic was deleted."""
         return self._parts()
 
     def _take_batch(self, batch: StoredBatch) -> None:
@@ -274,14 +275,14 @@ class HeadSearch(Search[Mapping[PartitionManifest, PartitionEnd]]):
 
 
 class RecordSearch(Search[list[StoredRecord]]):
-    """The search for the records of a transaction in one partition. Its result may lack some that are gone."""
+    """The search for the records of a transaction in one partition. Its result lacks records that are gone."""
 
     def __init__(self, part: PartitionManifest, prepared: PreparedTxnState) -> None:
         super().__init__(part, prepared, part.first_offset)
         self._records: list[StoredRecord] = []
 
     def take(self, fetched: Fetched) -> list[StoredRecord] | Next:
-        """Return the records, or what is needed next. Raises what `records_of` does."""
+        """Return the records, or the next step. Raises as `records_of`."""
         if fetched.out_of_range:
             return self._records
         batches = self._stored(fetched)
@@ -298,5 +299,5 @@ class RecordSearch(Search[list[StoredRecord]]):
         return Next.FETCH if self.offset <= last else self._records
 
     def without_topic(self) -> list[StoredRecord]:
-        """Return what was read before the topic was deleted."""
+        """Return the records that were read before the topic was deleted."""
         return self._records
