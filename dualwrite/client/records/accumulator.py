@@ -212,8 +212,8 @@ class Accumulator:
     def _is_sendable(self, queue: PartitionQueue, now_ms: float, producer_id: int) -> bool:
         """Return whether a batch of the queue may be sent now.
 
-        A broker that does not know the producer id takes any sequence for its first. Were the first batch refused while
-        a second one is on its way, that one would be stored, and the first one never again.
+        A broker that does not know the producer id accepts any sequence as its first. If the first batch were refused
+        while a second one is on its way, the second would be stored, and the first one never again.
         """
         if now_ms < queue.muted_until_ms:
             return False
@@ -273,7 +273,7 @@ class Accumulator:
             )
 
     def wake_at_ms(self, now_ms: float) -> float | None:
-        """Return when `drain` or `expire` will next have something to do, if nothing else happens before."""
+        """Return the next time at which `drain` or `expire` has work, if nothing else happens before."""
         if not self.active:
             return None
         return min(self._due_ms(queue, now_ms) for queue in self.active)
@@ -380,8 +380,8 @@ class Accumulator:
     ) -> list[Batch]:
         """Fail all batches that have waited for `delivery.timeout.ms`, and return them.
 
-        For the error's text, `obstacle` describes what has blocked a batch since its creation, and `consequence` what
-        its loss means.
+        For the error's text, `obstacle` describes the obstacle for a batch since its creation, and `consequence` the
+        consequence of its loss.
         """
         if not self.active:
             return []

@@ -15,7 +15,7 @@ _MOST_KEPT: Final = 8  # as many as are in flight to a broker or two
 _LARGEST_KEPT_BYTES: Final = 1024 * 1024
 
 _kept: Final[deque[BytesIO]] = deque()
-"""Of all threads. A buffer is not in it while it is written to."""
+"""Shared by all threads. A buffer is not in it while it is written to."""
 
 
 def joined(parts: Iterable[bytes | memoryview]) -> memoryview:

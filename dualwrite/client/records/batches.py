@@ -46,7 +46,7 @@ producer id, producer epoch, base sequence, number of records."""
 
 _LENGTH_OFFSET: Final = 8
 LENGTH_COUNTS_FROM: Final = 12
-"""What stands before this position is not in the length of a batch."""
+"""Bytes before this position do not count in the length of a batch."""
 
 _CRC_OFFSET: Final = 17
 _ATTRIBUTES_OFFSET: Final = 21

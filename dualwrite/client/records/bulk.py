@@ -61,7 +61,7 @@ class BulkSend:
         self._step: Callable[[], Operation | None] | None = None
 
     def advance(self) -> Operation | None:
-        """Accept what fits; return the operation that must end before more fits, or None when all is accepted."""
+        """Accept as many records as fit; return the operation to wait for, or None when all are accepted."""
         if self._steps is None:
             partitions = self._core.partitions_of(self.topic)
             if isinstance(partitions, Operation):
@@ -211,7 +211,7 @@ class IterableSource:
                 self._records[place] = record._replace(partition=partition)
 
     def _hash_keys(self, partitions: int) -> None:
-        """Hash all keys at once if numpy is installed: one by one in Python, that takes longer than all else."""
+        """Hash all keys at once if numpy is installed: hashing them one by one takes longer than all other work."""
         by_key = self._core.choice.by_key
         partitions_of_keys = _key_hasher()
         if by_key is None or partitions_of_keys is None:

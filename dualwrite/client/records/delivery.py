@@ -1,8 +1,8 @@
-"""The outcome of sent batches and records: what a Produce response means, and delivery callbacks.
+"""The outcome of sent batches and records: the meaning of a Produce response, and delivery callbacks.
 
-An application's callback never runs under a producer's lock, so it may use the producer. Whatever it raises is logged,
-and keeps no other callback from being called. What is no `Exception`, such as `SystemExit`, is passed on after that:
-the event loop of an `AsyncProducer` ends by it, as by any other callback; the I/O thread does not.
+An application's callback never runs under a producer's lock, so it may use the producer. An exception that it raises is
+logged, and keeps no other callback from being called. A `BaseException` such as `SystemExit` is passed on after that:
+it ends the event loop of an `AsyncProducer`, as from any other callback; the I/O thread does not end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ TOO_LARGE: Final = frozenset({10, 18})
 """MESSAGE_TOO_LARGE: more than the topic's `max.message.bytes`; RECORD_LIST_TOO_LARGE: more than `segment.bytes`."""
 
 OnDelivery = Callable[[RecordMetadata | None, KafkaError | None], object]
-"""A callback that gets where a record is stored, or why it is not stored."""
+"""A callback that gets the place of a stored record, or the error of a record that was not stored."""
 
 _log = logging.getLogger(__name__)
 
 
-# ---- what a response means for a batch --------------------------------------------------------------------------
+# ---- the meaning of a response for a batch ----------------------------------------------------------------------
 
 
 class DeliveryResult(Enum):
-    """What a Produce response means for one batch."""
+    """The meaning of a Produce response for one batch."""
 
     DELIVERED = "stored"
     SEND_AGAIN = "send the same bytes again"
@@ -55,7 +55,7 @@ _RESULTS: Final[dict[ErrorClass, DeliveryResult]] = {
 
 
 def delivery_result(error_code: int, *, record_count: int, unresolved_before: bool) -> DeliveryResult:
-    """Return what `error_code` means for a batch of that many records.
+    """Return the meaning of `error_code` for a batch of that many records.
 
     `unresolved_before`: an earlier batch of the partition is not acknowledged yet, which explains a sequence gap.
     """

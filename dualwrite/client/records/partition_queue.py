@@ -13,7 +13,7 @@ from dualwrite.client.records.batches import BatchRecords, BuiltBatch
 from dualwrite.errors import KafkaError
 
 NUMBERS_OF_A_BATCH: Final = 2**31
-"""How far the numbers of consecutive batches are apart: each has room for the numbers of its parts."""
+"""The distance between the numbers of consecutive batches: each has room for the numbers of its parts."""
 
 _UNLIMITED: Final = 2**31
 _BY_FIRST_INDEX: Final = attrgetter("first_index")
@@ -115,7 +115,7 @@ class Batch:
         return found
 
     def settle_doubt(self) -> None:
-        """Note that this batch is stored: no whole of it is, or ever will be, because its sequence has passed."""
+        """Note that this batch is stored. A whole of it is not, and never will be, because its sequence has passed."""
         batch: Batch | None = self
         while batch is not None:
             batch.may_be_stored, batch = False, batch.whole

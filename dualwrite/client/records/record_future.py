@@ -38,7 +38,7 @@ class BaseRecordFuture:
         return self._batch.partition
 
     def outcome(self) -> RecordMetadata:
-        """Return what `result()` returns, without waiting. Raises `KafkaTimeoutError` if it is not known yet."""
+        """Return the result without waiting, as `result()`. Raises `KafkaTimeoutError` if it is not known yet."""
         if not self.done():
             raise self._timed_out(0)
         return self._outcome()
@@ -74,7 +74,7 @@ class BaseSentRecords:
 
     def __init__(self, topic: str, parts: Sequence[Part], record_count: int, core: ProducerCore) -> None:
         self.record_count: Final = record_count
-        """How many records there were."""
+        """The number of records."""
         self._topic = topic
         self._parts = parts
         self._core = core

@@ -1,8 +1,8 @@
-"""The arguments of `send()`: validate and convert them to what the record builder takes, and choose a partition.
+"""The arguments of `send()`: validate them, convert them for the record builder, and choose a partition.
 
 Everything is checked before anything is changed. An invalid argument that only the builder or the codec detected would
 fail when other records are already on their way, and would end the producer. Errors are `InvalidRecordError`. The
-application's serializers run here too: an exception of theirs fails the record, and nothing is sent.
+application's serializers run here too: their exception fails the record, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ Serialize = Callable[[str, Any, Headers], bytes | None]
 
 
 def serialize_with(what: str, serializer: Serializer | None) -> Serialize | None:
-    """Return one function for all kinds of serializer, or None if there is none. `what`: key or value."""
+    """Return one function for all kinds of serializer, or None without one. The first argument is "key" or "value"."""
     if serializer is None:
         return None
     call = call_of(what, serializer)
@@ -141,7 +141,7 @@ def serialize_with(what: str, serializer: Serializer | None) -> Serialize | None
 
 def _asynchronous(what: str, serializer: Serializer, made: Any) -> InvalidRecordError:
     if isinstance(made, Coroutine):
-        made.close()  # it will not be awaited, and nobody shall be warned of that
+        made.close()  # it will not be awaited, and must not cause a warning
     return _invalid(
         f"the {what} serializer {type(serializer).__name__} is asynchronous: use its blocking form (AvroSerializer for "
         "AsyncAvroSerializer), or await it and send the bytes"

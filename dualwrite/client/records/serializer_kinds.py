@@ -1,6 +1,6 @@
 """How each kind of serializer is called: a callable, an object, and the serializers of other codebases as they are.
 
-None of those codebases is imported for it: who has an object of theirs has loaded the module of its class.
+Importing none of those codebases is needed: an object of theirs exists only if the module of its class is loaded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KAFKA_PYTHON: Final = "kafka.serializer.abstract"
 
 
 def call_of(what: str, serializer: Serializer) -> Call:
-    """Return one way to call any kind of serializer. `what`: key or value."""
+    """Return one way to call any kind of serializer. The first argument is "key" or "value"."""
     serialize: Any = getattr(serializer, "serialize", None)
     if _is_instance(serializer, _CONFLUENT):
         return _with_context(what, serializer)
@@ -36,7 +36,7 @@ def call_of(what: str, serializer: Serializer) -> Call:
 
 
 def described(what: str, serializer: Serializer, topic: str) -> str:
-    """Return how a message names the serializer of one record, with the subject of a schema registry if it has one."""
+    """Return a message's name for the serializer of one record, with its schema registry's subject if it has one."""
     name = f"the {what} serializer"
     if not any(base.__module__.startswith(_CONFLUENT_REGISTRY) for base in type(serializer).__mro__):
         return name
@@ -46,7 +46,7 @@ def described(what: str, serializer: Serializer, topic: str) -> str:
 
 
 def _is_instance(serializer: Serializer, module: str) -> bool:
-    """Return whether this is a `Serializer` of the module; of one that is not loaded, there are no objects."""
+    """Return whether this is a `Serializer` of the module; if that is not loaded, there are no objects of it."""
     known = getattr(sys.modules.get(module), "Serializer", None)
     return isinstance(known, type) and isinstance(serializer, known)
 
@@ -59,7 +59,7 @@ def _with_context(what: str, serializer: Any) -> Call:
 
 
 def _takes_no_headers(serialize: Callable[..., Any]) -> bool:
-    """Return whether it is `serialize(topic, value)`, which kafka-python had before its version 3."""
+    """Return whether it is `serialize(topic, value)`, kafka-python's signature before its version 3."""
     try:
         signature = inspect.signature(serialize)
     except (TypeError, ValueError):  # compiled, without a signature

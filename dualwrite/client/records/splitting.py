@@ -1,4 +1,4 @@
-"""Split a batch that is too large for its topic, by reading its records back from what was sent."""
+"""Split a batch that is too large for its topic, by reading its records back from the sent bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dualwrite.client.records.batches import BatchRecords, BuiltBatch, Header
 def halves_of(
     data: BuiltBatch, new_records: Callable[[bytes | None, bytes | None, list[Header]], BatchRecords]
 ) -> Iterator[tuple[BatchRecords, int]]:
-    """Yield the records of a finished batch in two halves, and how many each has.
+    """Yield the records of a finished batch in two halves, each with its number of records.
 
-    Halves by number, so that each is smaller whatever the records' sizes are. There are more than two if a half is
+    The halves are by number, so that each is smaller for any sizes of records. There are more than two if a half is
     larger than `batch.size`, as one of an Arrow table may be.
     """
     (batch,) = batches_in(memoryview(data))

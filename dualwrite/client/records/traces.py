@@ -4,7 +4,7 @@ Names, kinds and attributes are those of OpenTelemetry's semantic conventions fo
 leaves by itself has a span `send`, whose context is in its headers. A record that waits in a dual write has a span
 `create`, and the span `send` of the whole dual write has links to those (`recipes/core/telemetry.py`).
 
-What the global propagator injects becomes headers: `traceparent`, `tracestate` and `baggage` by default. A record that
+Values that the global propagator injects become headers: `traceparent`, `tracestate` and `baggage` by default. A record
 carries a context already keeps it and gets no other, because it was created where that context was.
 """
 
@@ -64,10 +64,10 @@ def tracer() -> Tracer | None:
 
 
 def is_provided(made: Any) -> bool:
-    """Return whether a tracer or an instrument has a provider of the application behind it by now.
+    """Return whether a tracer or an instrument is backed by a provider of the application.
 
     Without one, OpenTelemetry's API gives proxies, each use of which costs several calls and does nothing. It has no
-    public way to ask them; `tests/unit/test_opentelemetry_internals.py` fails when it changes what is read here.
+    public way to query them; `tests/unit/test_opentelemetry_internals.py` fails if the private names used here change.
     """
     if hasattr(made, "_real_instrument"):
         return made._real_instrument is not None  # noqa: SLF001
@@ -248,7 +248,7 @@ def attributes_of(
 
 
 def _text(key: bytes) -> str | None:
-    """Return a key as text; None for bytes that are none, of which the conventions want nothing."""
+    """Return a key as text; None for bytes that are not UTF-8, for which the conventions want no attribute."""
     try:
         return key.decode()
     except UnicodeDecodeError:
@@ -259,7 +259,7 @@ def _text(key: bytes) -> str | None:
 
 
 def carries_context(headers: Sequence[Header]) -> bool:
-    """Return whether the headers carry a trace context, by the propagator's names; baggage alone is none."""
+    """Return whether the headers carry a trace context, by the propagator's names; baggage alone does not count."""
     if not headers:
         return False
     from opentelemetry.propagate import get_global_textmap
@@ -287,7 +287,7 @@ def context_in(headers: Sequence[Header]) -> Context:
 
 
 def _texts(headers: Sequence[Header]) -> dict[str, Any]:
-    """Return headers as the propagators read them; of a name that stands twice, all values."""
+    """Return headers as the propagators read them; a name that occurs twice has all its values."""
     found: dict[str, Any] = {}
     for name, value in headers:
         if value is not None:

@@ -35,15 +35,15 @@ _PARTS: Final = 5
 _LENGTHS_KEPT: Final = 16_384
 _LARGE_VALUE_BYTES: Final = 400 if BUILDER_IS_COMPILED else 0
 _FEW: Final = 8
-"""Up to here the library's builder takes less time for any values."""
+"""Up to this number of values the library's builder takes less time."""
 _MOST_RUNS: Final = 32
 """With more timestamps than this in a batch, the library's builder takes less time."""
 _OFFSET_STEPS: Final = (2**6, 2**13, 2**20, 2**27, 2**31)
-"""The offset deltas from which on a varint takes one byte more."""
+"""The offset deltas from which on a varint takes one more byte."""
 
 
 class _Kept(dict[int, Any]):
-    """What a function returns for the length of a value. Read for each record, so it is a dictionary and no cache."""
+    """A function's results by length of a value. Read for each record, so it is a dictionary and no cache."""
 
     def __init__(self, made: Callable[[int], Any]) -> None:
         super().__init__()
@@ -57,12 +57,12 @@ class _Kept(dict[int, Any]):
 
 
 class _Lengths(NamedTuple):
-    """By length of the value, for records whose time and offset deltas take together as many bytes."""
+    """Lookups by length of the value, for records whose time and offset deltas take together as many bytes."""
 
     sizes: _Kept
     """Bytes of the record."""
     starts: _Kept
-    """The end of the record before, and this record's length and attributes."""
+    """The end of the previous record, and this record's length and attributes."""
 
 
 _value_lengths: Final = _Kept(lambda length: _NO_KEY + varint(length))
@@ -136,7 +136,7 @@ class ValueBatch:
         self._values: list[bytes] = []
         self._runs: list[_Run] = []
         self._timestamp_ms: int | None = None
-        """Of the last run; None: there is none, because the records are in the builder or there are none yet."""
+        """Timestamp of the last run; None if there is none: the records are in the builder, or there are none yet."""
         self._run_end = 0
         self._sizes: _Kept = _value_lengths  # replaced with the first run
 
@@ -175,7 +175,7 @@ class ValueBatch:
         return at - start
 
     def _extend_run(self, values: Sequence[bytes], start: int) -> int:
-        """Append about as many values as there is room for, of this run; return how many."""
+        """Append about as many values as there is room for, of this run; return their number."""
         least = len(values[start - 1]) + _LEAST_RECORD_BYTES
         most = min((self._batch_size - self._size) // least + 1, self._run_end - len(self._values))
         some = values[start : start + most]
