@@ -1,4 +1,4 @@
-"""What the calls, the responses and the take-over of a transactional producer share, and how each of them fails.
+"""The shared context of a transactional producer's calls, responses and take-over, and their failures.
 
 `TransactionContext` has it all. `Coordinators` and `Exchange` are its part towards the brokers: where requests go, the
 one in flight, and when the next one may be sent.
@@ -154,14 +154,14 @@ class TransactionContext(StateMachine):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What holds on the broker that was found; `IllegalStateError` before `init_transactions()`."""
+        """The guarantee on the broker that was found; `IllegalStateError` before `init_transactions()`."""
         if self._guarantee is None:
             raise IllegalStateError(f"the guarantee is known after init_transactions(): {self.standing}")
         return self._guarantee
 
     @property
     def bounded_ms(self) -> int | None:
-        """How long a prepared transaction lasts; None if it has no limit, or none is known yet."""
+        """How long a prepared transaction lasts; None if unlimited, or unknown yet."""
         return None if self._guarantee is None or not self.two_phase_commit else self._guarantee.bounded_ms
 
     def follow_version(self) -> None:
@@ -190,7 +190,7 @@ class TransactionContext(StateMachine):
         self.pending.finish(None)
 
     def found_prepared(self, prepared: PreparedTxnState) -> None:
-        """End the initialisation with a prepared transaction of the id's past, which the application decides."""
+        """End the initialisation with a prepared transaction of an earlier producer, which the application decides."""
         self.happen(Event.FOUND_PREPARED)
         self.transaction.prepared_state = prepared
         self.transaction.has_records = self.transaction.reached_kafka = True
@@ -215,7 +215,7 @@ class TransactionContext(StateMachine):
         self.pending.finish(None)
 
     def leave_id(self, error: KafkaError | None) -> None:
-        """Leave the transactional id to the next producer that takes it over: nothing of this one is open."""
+        """Leave the transactional id to the next producer that takes it over: this one has no open transaction."""
         self.forget_transaction()
         self.adopt(NOT_PREPARED)
         self.nothing_to_complete = False
@@ -262,7 +262,7 @@ class TransactionContext(StateMachine):
     def failed_with(self, api: Api, error_code: int, now_ms: float, *, resource: str | None = None) -> None:
         """Retry the request, or fail the transaction or the producer, as the error code's class says.
 
-        `resource` is what the request was about, unless that is the transactional id.
+        `resource` is the request's subject, unless that is the transactional id.
         """
         error_kind = error_class(api, error_code)
         if error_kind in RETRIED:
@@ -273,7 +273,7 @@ class TransactionContext(StateMachine):
                 self.coordinators.forget(api)
             return
         transaction = self.transaction
-        # What was prepared may be decided already: no response is a reason to abort it, and close() must not (KIP-939).
+        # A prepared transaction may be decided already: no response is a reason to abort it, nor may close() (KIP-939).
         may_abort = self.state in PRODUCING and transaction.prepared_state.is_empty
         if error_kind is ErrorClass.ABORTABLE and may_abort and not transaction.commit_may_take_effect:
             self.fail_abortable(exception_for(api, error_code, self.refusal(api, error_code, error_kind, resource)))
@@ -288,7 +288,7 @@ class TransactionContext(StateMachine):
             self.fail_fatal(FatalError(sentence, error_code=error_code))
 
     def refusal(self, api: Api, error_code: int, taken_as: ErrorClass, resource: str | None = None) -> str:
-        """Return the sentence that says why a request was refused and what to do; see `refusal_sentence`."""
+        """Return the sentence with the reason of a refusal and advice; see `refusal_sentence`."""
         return refusal_sentence(
             api,
             error_code,

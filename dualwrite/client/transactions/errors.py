@@ -47,9 +47,9 @@ def refusal_sentence(
     init_unanswered: bool,
     requests_two_phase_commit: bool,
 ) -> str:
-    """Return why a request was refused, and what to do.
+    """Return the reason of a refusal, and advice.
 
-    `resource` is what the request was about, unless that is the transactional id; `taken_as` is the class by which this
+    `resource` is the request's subject, unless that is the transactional id; `taken_as` is the class by which this
     producer handles the code, which may be worse than the code's own; `init_unanswered`: an InitProducerId of this
     producer may have arrived late.
     """

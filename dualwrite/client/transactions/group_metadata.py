@@ -105,7 +105,7 @@ def positions_of(given: Any) -> dict[TopicPartition, OffsetAndMetadata]:
     """Return offsets by partition, from a mapping (to kafka-python's or aiokafka's offsets, or to numbers), or from the
     list of `TopicPartition`s that confluent-kafka's `position()` returns.
 
-    Partitions of which nothing was read are left out.
+    Leaves out partitions of which no record was read.
     """
     if isinstance(given, Mapping):
         return {_exact(TopicPartition(*partition)): _position(offset) for partition, offset in given.items()}

@@ -12,12 +12,12 @@ epoch; the second raises it once more. Each request names the pair that was desc
   repetition gets the same response, so the pair after the first phase may be shared with the old owner, or with another
   process whose request was the same; the second phase fences them.
 * transaction.version 0 and 1, another timeout, or a new id: InitProducerId by pair. If no transaction is open, it has
-  no effect on any other pair either. But an open transaction it aborts, whatever its pair: a late request may do harm.
+  no effect on any other pair either. But it aborts an open transaction with any pair: a late request may do harm.
   Therefore the id is described before each, and only the transaction that was decided, or its end, is accepted. Its
   repetition gets the same response too. With transaction.version 0 and 1 the old owner raises its epoch by the same
   request, so a second phase by pair could be taken for the repetition of that, and both would share the pair again and
-  again. There the second phase is InitProducerId without a pair: it gets an epoch that nobody else can get, and a pair
-  from before is refused from then on.
+  again. There the second phase is InitProducerId without a pair: it gets an epoch that no other producer can get, and
+  an earlier pair is refused from then on.
 
 An abort of the old owner may count as a repetition too, and its response is then the pair of the new one. So an owner
 that relies on the lock takes the id over anew after each abort (`recipes/core/owned_id.py`); and where there is no
@@ -100,7 +100,7 @@ _FIRST: Final[dict[First, Step]] = {
 
 
 class Initialisation:
-    """What the producer knows of the broker, and the steps that are left before it may write.
+    """The broker's features as the producer knows them, and the steps left before it may write.
 
     Invariant: no batch is sent while a step is left, so a transaction never begins with a pair that a late request or
     another owner may still use.
@@ -136,11 +136,11 @@ class Initialisation:
         self._claimed = False
         self._may_keep = False
         self.is_checked_between = False
-        """Whether the application holds a lock of the stored pair, and looks at it between the two phases."""
+        """Whether the application holds a lock of the stored pair, and checks it between the two phases."""
 
     @property
     def guarantee(self) -> Guarantee:
-        """What holds on this broker."""
+        """The guarantee on this broker."""
         return guarantee_of(self.tier, self._timeout_ms)
 
     @property
@@ -193,7 +193,7 @@ class Initialisation:
     # ---- responses ------------------------------------------------------------------------------------------
 
     def take_features(self, features: m.BrokerFeatures) -> UnsupportedByBrokerError | None:
-        """Plan the take-over by what the coordinator offers; return an error if that is too little."""
+        """Plan the take-over by the coordinator's features; return an error if they are insufficient."""
         self._features = features
         self.transaction_version = features.transaction_version
         self._next_version = None
@@ -260,7 +260,7 @@ class Initialisation:
         return True
 
     def take_support_of_keep(self) -> Described:
-        """Note that KeepPreparedTxn is supported, before it is used; return what was described."""
+        """Note that KeepPreparedTxn is supported, before it is used; return the description."""
         assert self.found is not None
         self.tier = Tier.KEEP_PREPARED if self._two_phase_commit else None
         self._plan_take_over()
@@ -327,7 +327,7 @@ class Initialisation:
         return comparison
 
     def _was_created(self, now: Described) -> bool:
-        """Return whether the id was created since: by a request of ours without a response, or by another producer."""
+        """Return whether the id was created since: by our own request without a response, or by another producer."""
         assert self.found is not None
         return self.found.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
 
@@ -363,7 +363,7 @@ class Initialisation:
     def recovery(self, stored: PreparedTxnState, *, is_over: bool = False) -> Recovery | None:
         """Return how to complete by `stored`; None if there is no description to compare it with.
 
-        `is_over`: the log has proven how the transaction of `stored` ended, so it is not lost, whatever is described.
+        `is_over`: the log has proven how the transaction of `stored` ended, so no description makes it lost.
         """
         if self.found is None:
             return None
@@ -393,7 +393,7 @@ class Initialisation:
         return self.found is not None and aborts_later(stored, self.found)
 
     def committed(self, pair: PreparedTxnState) -> None:
-        """Note that the open transaction that was found is committed, at `pair`: a later one is another producer's."""
+        """Note that the open transaction that was found is committed, at `pair`; a later one is another producer's."""
         assert self.found is not None
         second = self._second_of_v2(self.found)
         self.found = Described(DescribedState.COMPLETE_COMMIT, pair, -1)
@@ -430,7 +430,7 @@ class Initialisation:
         self._next_version = transaction_version
 
     def follow_version(self) -> bool:
-        """Adopt the transaction.version that was read last, between transactions; return whether it is another one."""
+        """Adopt the transaction.version that was read last, between transactions; return whether it has changed."""
         version, self._next_version = self._next_version, None
         if version is None or version == self.transaction_version:
             return False
@@ -442,7 +442,7 @@ class Initialisation:
         return True
 
     def refuse_tier(self) -> UnsupportedByBrokerError | None:
-        """Return an error if, since the initialisation, the cluster has fallen below what the caller accepts."""
+        """Return an error if the cluster has fallen below the accepted guarantee since the initialisation."""
         if self.tier in (None, *_TWO_PHASE) or self._accepts_bound:
             return None
         assert self.tier is not None
@@ -482,7 +482,7 @@ class Initialisation:
             self.steps.appendleft(Step.SETTLE)
 
     def take_settling_description(self, own: PreparedTxnState, described: Described) -> Settling:
-        """Return what follows the description before the epoch is raised."""
+        """Return the action after the description that precedes raising the epoch."""
         following = settle(own, described, raise_unanswered=self._raise_unanswered)
         if following is Settling.AWAIT_RAISE:
             self._raise_checks_left -= 1
@@ -495,7 +495,7 @@ class Initialisation:
         return following
 
     def ended_reopened(self) -> None:
-        """Note that the EndTxn was carried out; the description that follows says what is left."""
+        """Note that the EndTxn was carried out; the next description shows the remaining steps."""
         self.steps.popleft()
 
 

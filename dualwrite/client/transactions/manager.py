@@ -1,13 +1,13 @@
-"""The transactional producer without sockets: it says which request is next, and is given each response.
+"""The transactional producer without sockets: it returns the next request, and is given each response.
 
 No threads, no clock and no bytes. Its owner calls it under one lock, passes the time in (milliseconds of any monotonic
 clock), sends the request that `poll()` returns, and reports the response or its absence.
 
 KIP-98 transactions, KIP-890 (transaction.version 2: partitions join by Produce, and the EndTxn v5 response brings the
 next epoch), KIP-939 two-phase commit (a prepared transaction outlives its producer, and is found by its producer id and
-epoch). The parts, each with its own state: `take_over` (owning the transactional id), `open_transaction` (what is
-forgotten at its end), `operations` (the pending call), `context` (the request in flight, and how a transaction and the
-producer end).
+epoch). The parts, each with its own state: `take_over` (owning the transactional id), `open_transaction` (forgotten at
+its end), `operations` (the pending call), `context` (the request in flight, and how a transaction and the producer
+end).
 """
 
 from __future__ import annotations
@@ -174,10 +174,10 @@ class TransactionManager(TransactionContext):
     ) -> Operation:
         """Commit if `prepared` names the prepared transaction, else abort it (KIP-939).
 
-        Without `take_over`, a transaction that was found is ended by its own producer id and epoch where that is
-        enough, without InitProducerId. Without `fence_others`, the id is this producer's alone only after
-        `fence_others()`. `is_over`: the log has proven how the transaction of `prepared` ended, so it is not
-        lost, whatever was found.
+        Without `take_over`, a transaction that was found is ended by its own producer id and epoch if that is enough,
+        without InitProducerId. Without `fence_others`, the id is this producer's alone only after `fence_others()`.
+        `is_over`: the log has proven how the transaction of `prepared` ended, so it is not lost, even if the
+        description contradicts.
         """
         recovery = self.initialisation.recovery(prepared, is_over=is_over)
         if recovery is not None and self.state in _BEFORE_COMPLETION:
@@ -202,10 +202,10 @@ class TransactionManager(TransactionContext):
         return self.start(_DESCRIBE, None)
 
     def coordinator_knows(self, stored: PreparedTxnState) -> bool:
-        """Return whether `init_transactions(keep_prepared_txn=True)` found proof of what became of `stored`.
+        """Return whether `init_transactions(keep_prepared_txn=True)` found proof that `stored` is open or committed.
 
-        Proof is that it is open, or that it was committed; an empty `stored` needs none. Of the rest, an abort or no
-        trace, the log can tell more (`client/log`).
+        An empty `stored` needs no proof. In the other cases, an abort or no trace, the log can tell more
+        (`client/log`).
         """
         return stored.is_empty or stored == self.transaction.prepared_state or self.initialisation.proves(stored)
 
@@ -270,7 +270,7 @@ class TransactionManager(TransactionContext):
         """End the wait for the pending call with `error`; it goes on, and the same call joins it."""
         self.pending.interrupt(error, self.standing)
 
-    # ---- what the sender reads and reports ------------------------------------------------------------------
+    # ---- the sender's reads and reports ---------------------------------------------------------------------
 
     @property
     def may_produce(self) -> bool:
@@ -299,7 +299,7 @@ class TransactionManager(TransactionContext):
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
-        """What the open transaction, or else the next one, will be prepared as; empty while that is not known."""
+        """The future prepared state of the open transaction, or else of the next one; empty while unknown."""
         is_known = self.two_phase_commit and self.initialisation.is_v2 and not self.initialisation.steps
         return self.pair if is_known and self.state in _BEFORE_PREPARED else PreparedTxnState()
 
@@ -358,7 +358,7 @@ class TransactionManager(TransactionContext):
 
     def _prepared(self) -> None:
         self.happen(Event.FLUSHED_FOR_PREPARE)
-        # A stored pair is compared with what Kafka describes, so it must name a transaction that Kafka knows.
+        # A stored pair is compared with Kafka's description, so it must name a transaction that Kafka knows.
         if self.transaction.reached_kafka:
             self.transaction.prepared_state = self.pair
         self.pending.finish(None)

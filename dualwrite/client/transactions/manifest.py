@@ -1,7 +1,7 @@
 """Where Kafka stored the records of a prepared transaction, as a text for the database beside the prepared state.
 
-With it, what became of a transaction can be read from the log when the coordinator no longer says, and what a broker
-aborted although the database had decided it can be read and published again.
+With it, the log shows the end of a transaction when the coordinator no longer knows it, and the records of a decided
+transaction that a broker aborted can be read and published again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Manifest:
     """Where Kafka stored the records of one prepared transaction."""
 
     prepared_state: PreparedTxnState
-    """The producer id and epoch of the records. A manifest beside another state is of an older transaction."""
+    """The producer id and epoch of the records. A manifest beside another state belongs to an older transaction."""
     cluster_id: str
-    """The Kafka cluster; "" if it is not known."""
+    """The id of the Kafka cluster; "" if unknown."""
     partitions: tuple[PartitionManifest, ...]
     has_offsets: bool
     """Whether consumed offsets went with the transaction: they are not in the log, so it cannot be repaired."""
@@ -53,8 +53,8 @@ class Manifest:
 
         5,000 partitions of a topic fit, with some records in each. Each is `partition:first+more-others` in hexadecimal
         digits: the first offset, how many offsets follow it up to the last one, and how many of these are of records of
-        other transactions. What goes without saying is left out: zeros behind `first`, and the number of a partition
-        that follows the one before.
+        other transactions. Redundant parts are left out: zeros behind `first`, and the number of a partition that
+        follows the one before.
         """
         topics = []
         for topic, parts in groupby(sorted(self.partitions), _BY_TOPIC):
@@ -135,7 +135,7 @@ def _read_numbers(parts: Iterable[Any]) -> Iterator[tuple[int, int, int, int]]:
 
 _Read = Callable[[Any], Iterator[tuple[int, int, int, int]]]
 _READS: Final[Mapping[object, _Read]] = {1: _read_numbers, 2: _read_ranges}
-"""What reads the ranges of a topic, by the format."""
+"""The reader of a topic's ranges, by format."""
 
 
 def _checked(numbers: Any) -> tuple[int, int, int, int]:

@@ -1,4 +1,4 @@
-"""What is known of the open transaction, and forgotten when it is over: its partitions, groups, offsets and state."""
+"""The state of the open transaction, forgotten when it is over: its partitions, groups, offsets and prepared state."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class TxnPartitions:
     """Partitions and groups in the open transaction, for transaction.version 0 and 1.
 
     There the client registers them before it writes (AddPartitionsToTxn, AddOffsetsToTxn); from version 2 on the
-    brokers do (KIP-890), and this stays empty. Invariant: a partition is wanted or added, never both, and what is added
-    has been confirmed by the coordinator. `clear()` begins the next transaction.
+    brokers do (KIP-890), and this stays empty. Invariant: a partition is wanted or added, never both, and the
+    coordinator has confirmed every added one. `clear()` begins the next transaction.
     """
 
     __slots__ = ("_added", "_groups", "confirmed", "wanted")
 
     def __init__(self) -> None:
         self.confirmed = False
-        """Whether the coordinator has confirmed that anything is in the transaction."""
+        """Whether the coordinator has confirmed any partition or group in the transaction."""
         self.wanted: dict[TopicPartition, None] = {}
         """Partitions to add, in the order in which they were first written to."""
         self._added: set[TopicPartition] = set()
@@ -110,8 +110,8 @@ class TransactionOffsets:
     def must_repeat(self) -> bool:
         """Whether stored offsets are to be sent again right before EndTxn.
 
-        The group coordinator of Kafka 3.9 and older refuses a late TxnOffsetCommit of an earlier epoch, and in doing so
-        forgets what is pending for the producer id.
+        The group coordinator of Kafka 3.9 and older refuses a late TxnOffsetCommit of an earlier epoch, and then
+        forgets the pending offsets of the producer id.
         """
         return self._repeats and bool(self._stored)
 
@@ -140,7 +140,7 @@ class StoredRanges:
 
     def __init__(self) -> None:
         self.are_known = True
-        """Whether nothing is missing: not so after a batch that is stored, but of which no broker could say where."""
+        """Whether all ranges are known: False after a stored batch of which no broker could say where it is."""
         self._ranges: dict[tuple[str, int], list[int]] = {}
 
     def add(self, topic: str, partition: int, base_offset: int, record_count: int) -> None:
@@ -211,7 +211,7 @@ class OpenTransaction:
         self.stored: Final = StoredRanges()
 
     def manifest(self, cluster_id: str) -> Manifest | None:
-        """Return where the records of the prepared transaction are; None if none is prepared, or it is not known."""
+        """Return where the records of the prepared transaction are; None if none is prepared, or if unknown."""
         if self.prepared_state.is_empty or not self.stored.are_known:
             return None
         return Manifest(self.prepared_state, cluster_id, self.stored.by_partition(), self.has_offsets)

@@ -53,7 +53,7 @@ class StateMachine:
         self.producer_epoch = pair.producer_epoch
 
     def consequence(self, event: Event) -> str:
-        """Return what a failed batch means for the producer, as the end of a sentence."""
+        """Return the consequence of a failed batch for the producer, as the end of a sentence."""
         after = EVENTS.get((self.state, event), ProducerState.FATAL_ERROR)
         return f"; transactional id {self.transactional_id!r} is now {after.value}: {WHAT_NEXT[after]}"
 

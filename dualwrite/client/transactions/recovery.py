@@ -1,8 +1,8 @@
-"""What a description of a transactional id proves: decision tables, without state.
+"""Conclusions from a description of a transactional id: decision tables, without state.
 
-A pair is a producer id and epoch. Recovery without KeepPreparedTxn has two facts: what DescribeTransactions says of the
-transactional id, and the pair that was stored with the application's decision. Every end of a transaction leaves a
-trace that fits exactly one pair, because
+A pair is a producer id and epoch. Recovery without KeepPreparedTxn has two facts: the response of DescribeTransactions
+for the transactional id, and the pair that was stored with the application's decision. Every end of a transaction
+leaves a trace that fits exactly one pair, because
 
 * transaction.version 2 raises the epoch with each end (KIP-890): a transaction of (p, e) is over at (p, e + 1), or at
   (p', 0) when e was the last epoch;
@@ -11,13 +11,13 @@ trace that fits exactly one pair, because
   not taken for the broker's abort of the stored one.
 
 The next InitProducerId removes the trace, because it leaves the state Empty. Therefore none is sent before the stored
-pair was compared, and none at all when the transaction is lost: a later recovery must be able to see it too.
+pair was compared, and none at all if the transaction is lost: a later recovery must be able to see it too.
 
 KIP-939's recovery with KeepPreparedTxn raises the epoch too: after k recoveries a transaction of (p, e) is over at
 (p, e + k + 1). An abort after one of them cannot be distinguished from a commit followed by another transaction's
 abort, so only an abort at (p, e + 1) is proof.
 
-Settling is what precedes the next transaction after a request got no response. A request that was sent on a lost
+Settling precedes the next transaction after a request got no response. A request that was sent on a lost
 connection may arrive after its repetition was answered. With transaction.version 0 and 1, where a transaction ends
 without another epoch, it would become part of the next transaction: EndTxn ends it, AddPartitionsToTxn and
 AddOffsetsToTxn open one, TxnOffsetCommit takes the group's offsets back (KAFKA-17754). So the epoch is raised by
@@ -95,7 +95,7 @@ class Relation(Enum):
 
 
 class Finding(Enum):
-    """What the description proves about the stored transaction."""
+    """The conclusion from the description about the stored transaction."""
 
     OPEN = "the stored transaction is open"
     OTHER_OPEN = "a transaction is open that is not the stored one"
@@ -144,7 +144,7 @@ FINDINGS: Final[dict[tuple[int, DescribedState, Relation], Finding]] = {
 
 
 class Recovery(Enum):
-    """What `complete_transaction(stored)` does after a finding."""
+    """The action of `complete_transaction(stored)` after a finding."""
 
     COMMIT = "EndTxn(commit) with the stored pair, then the id is taken over"
     TAKE_OVER = "any open transaction is aborted, and the id is taken over"
@@ -162,7 +162,7 @@ RECOVERIES: Final[dict[Finding, Recovery]] = {
 
 
 class AfterRefusal(Enum):
-    """What the refused commit of a prepared transaction means, after the id was described."""
+    """The meaning of a prepared transaction's refused commit, after the id was described."""
 
     COMMITTED = "another producer committed it"
     LOST = "PreparedTransactionLost"
@@ -194,7 +194,7 @@ def relation_of(stored: PreparedTxnState, described: PreparedTxnState) -> Relati
 
 
 def find(stored: PreparedTxnState, described: Described, transaction_version: int) -> Finding:
-    """Return what `described` proves about the transaction of the stored pair."""
+    """Return the conclusion from `described` about the transaction of the stored pair."""
     version = 2 if transaction_version >= 2 else 1
     return FINDINGS[version, described.state, relation_of(stored, described.pair)]
 
@@ -203,7 +203,7 @@ _LATER: Final = (Relation.NOTHING_STORED, Relation.FURTHER, Relation.OTHER)
 
 
 def commits_later(stored: PreparedTxnState, described: Described) -> bool:
-    """Return whether a transaction is committed that is none of the stored pair's, but a later one.
+    """Return whether a later transaction than that of the stored pair is committed.
 
     Not so after recoveries with KeepPreparedTxn, each of which raises the epoch at which the stored one ends.
     """
@@ -219,7 +219,7 @@ def aborts_later(stored: PreparedTxnState, described: Described) -> bool:
 
 
 class SecondDescription(Enum):
-    """What may follow when the id is described again, before anything is changed."""
+    """The next step when the id is described again, before anything is changed."""
 
     GO_ON = "nothing has changed, except that the transaction that was decided may have ended"
     WAIT = "a transaction is being ended: its pair is not the final one"
@@ -245,7 +245,7 @@ def compare_descriptions(decided: Described, now: Described, *, claimed: bool) -
 
 
 def _is_own_end(decided: Described, now: Described) -> bool:
-    """Return whether `now` is what the transaction that was decided leaves when it ends."""
+    """Return whether `now` is the state that the decided transaction leaves when it ends."""
     relation = relation_of(decided.pair, now.pair)
     match decided.state:
         case DescribedState.ONGOING:
@@ -262,7 +262,7 @@ def _is_own_end(decided: Described, now: Described) -> bool:
 
 
 def _is_claim_of(decided: Described, now: Described) -> bool:
-    """Return whether `now` is what an InitProducerId with the pair of `decided` leaves."""
+    """Return whether `now` is the state that an InitProducerId with the pair of `decided` leaves."""
     return now.state is DescribedState.EMPTY and relation_of(decided.pair, now.pair) in (
         Relation.NEXT,
         Relation.ROTATED,
@@ -274,7 +274,7 @@ RAISE_CHECKS: Final = 3
 
 
 class Settling(Enum):
-    """What follows a description that precedes raising the epoch."""
+    """The action after a description that precedes raising the epoch."""
 
     RAISE = "InitProducerId with our own pair; repeating it shows whether the epoch that is seen is ours"
     END_REOPENED = "EndTxn(abort): a late request has opened a transaction, which holds no data of any transaction"
@@ -298,7 +298,7 @@ _SETTLING_ROWS: Final[dict[DescribedState, tuple[Settling, Settling, Settling]]]
 
 
 def settle(own: PreparedTxnState, described: Described, *, raise_unanswered: bool) -> Settling:
-    """Return what the producer that holds `own` and has no open transaction does after `described`."""
+    """Return the next action, after `described`, of the producer that holds `own` and has no open transaction."""
     if described.state is DescribedState.NOT_FOUND:
         return Settling.RAISE  # expired: the id begins anew, with another producer id
     relation = relation_of(own, described.pair)

@@ -1,8 +1,8 @@
 """The producer's states, as literal tables.
 
-`CALLS` says which state a call of the application leads to, `EVENTS` which state a response of Kafka leads to. Nothing
-else changes a producer's state, and a combination that is not in a table is not allowed. `BLOCK_EXITS` says what
-leaving a `with producer.transaction():` block by an exception does in each state.
+`CALLS` maps calls of the application to the state after them, `EVENTS` responses of Kafka. Nothing else changes a
+producer's state, and a combination that is not in a table is not allowed. `BLOCK_EXITS` has the effect, in each state,
+of leaving a `with producer.transaction():` block by an exception.
 
 KIP-98 (transactions), KIP-890 (abortable errors, an epoch per transaction), KIP-939 (prepared transactions).
 """
@@ -55,7 +55,7 @@ class Call(_Key):
 
 
 class Event(_Key):
-    """What Kafka's responses, or the lack of them, mean."""
+    """The events that follow from Kafka's responses, or from the lack of them."""
 
     INITIALIZED = "the transactional id is ours and nothing is ongoing"
     FOUND_PREPARED = "the transactional id is ours and a transaction of its past is ongoing (KIP-939)"
@@ -120,7 +120,7 @@ EVENTS: Final[dict[tuple[ProducerState, Event], ProducerState]] = {
     **{(state, Event.FATAL_FAILURE): _S.FATAL_ERROR for state in ProducerState if state is not _S.CLOSED},
 }
 
-# What an application can do in each state, for error messages.
+# Advice to an application in each state, for error messages.
 WHAT_NEXT: Final[dict[ProducerState, str]] = {
     _S.UNINITIALIZED: "call init_transactions() first",
     _S.INITIALIZING: "repeat init_transactions() with the same argument until it returns",

@@ -1,4 +1,4 @@
-"""The take-over of a transactional id, and the completion of what its previous owner left.
+"""The take-over of a transactional id, and the completion of its previous owner's transaction.
 
 `initialisation` plans the steps and `recovery` has the decision tables; this module carries them out and changes the
 producer's state accordingly.
@@ -61,16 +61,16 @@ class TakeOver:
         self.fences_later = False
         """Whether the second phase of the take-over waits for `fence_others()`."""
         self.described: Described | None = None
-        """What the last `describe()` of the application returned."""
+        """The result of the application's last `describe()`."""
         self.refused_with: int | None = None
-        """Why the commit of a prepared transaction was refused, until DescribeTransactions says what became of it."""
+        """Why the commit of a prepared transaction was refused, until DescribeTransactions shows its end."""
 
     # ---- calls of the application ---------------------------------------------------------------------------
 
     def complete(
         self, recovery: Recovery, name: str, stored: PreparedTxnState | None, *, take_over: bool = True
     ) -> Operation:
-        """Complete what DescribeTransactions found, without KeepPreparedTxn. `stored` None: no pair was given."""
+        """Complete the described transaction, without KeepPreparedTxn. `stored` None: no pair was given."""
         context = self._context
         joined = context.join(name, stored)
         if joined is not None:
@@ -162,7 +162,7 @@ class TakeOver:
     # ---- responses to the steps -----------------------------------------------------------------------------
 
     def on_features(self, response: m.BrokerFeatures, now_ms: float) -> None:
-        """Plan the take-over by what the coordinator offers."""
+        """Plan the take-over by the coordinator's features."""
         context = self._context
         if response.error_code:
             context.failed_with(Api.API_VERSIONS, response.error_code, now_ms)
@@ -258,7 +258,7 @@ class TakeOver:
     # ---- descriptions ---------------------------------------------------------------------------------------
 
     def on_described(self, step: Step | None, response: m.DescribeTransactionResponse, now_ms: float) -> None:
-        """Continue with what DescribeTransactions says, by the step that asked for it."""
+        """Continue with the response of DescribeTransactions, by the step that requested it."""
         if response.error_code not in (0, TRANSACTIONAL_ID_NOT_FOUND):
             self._on_not_described(response.error_code, now_ms)
             return
@@ -315,7 +315,7 @@ class TakeOver:
             context.exchange.retry_later(now_ms)
 
     def on_reopened_ended(self, response: m.EndTxnResponse, now_ms: float) -> None:
-        """Continue after the abort of what a late request of this producer had opened."""
+        """Continue after the abort of a transaction that a late request of this producer had opened."""
         if response.error_code not in (0, INVALID_TXN_STATE):  # 48: it was over already
             self._context.failed_with(Api.END_TXN, response.error_code, now_ms)
             return
@@ -327,7 +327,7 @@ class TakeOver:
         if refused_with is None or error_class(Api.DESCRIBE_TRANSACTIONS, error_code) in RETRIED:
             context.failed_with(Api.DESCRIBE_TRANSACTIONS, error_code, now_ms)
             return
-        self.refused_with = None  # no broker says what became of it: the refusal itself is what is known
+        self.refused_with = None  # no broker knows its end: only the refusal itself is known
         context.failed_with(Api.END_TXN, refused_with, now_ms)
 
     def _on_cause_described(self, refused_with: int, now: Described) -> None:

@@ -1,4 +1,4 @@
-"""The tier of a broker, from what it offers and from its first responses. Decisions without I/O.
+"""The tier of a broker, by its features and its first responses. Decisions without I/O.
 
 | tier | transaction.version | InitProducerId v6, two-phase commit on | KeepPreparedTxn |
 |---|---|---|---|
@@ -42,7 +42,7 @@ class Plan(NamedTuple):
 def plan(
     features: m.BrokerFeatures, *, two_phase_commit: bool, keep: bool, accepted: bool, timeout_ms: int
 ) -> Plan | UnsupportedByBrokerError:
-    """Return what to do first on a coordinator with `features`. `accepted`: the caller accepts a bounded guarantee."""
+    """Return the first step on a coordinator with `features`. `accepted`: the caller accepts a bounded guarantee."""
     missing = _missing(features, describes=keep or two_phase_commit)
     if missing is not None:
         return missing
@@ -56,7 +56,7 @@ def plan(
 def plan_after_keep(
     error_code: int, features: m.BrokerFeatures, *, two_phase_commit: bool, keep: bool, accepted: bool, timeout_ms: int
 ) -> Plan | UnsupportedByBrokerError | None:
-    """Return what to do after KeepPreparedTxn was refused, which changed nothing. None: the refusal is final."""
+    """Return the step after KeepPreparedTxn was refused, which changed nothing. None: the refusal is final."""
     if error_code == UNSUPPORTED_VERSION:
         return Plan(Tier.STORED_PAIR if two_phase_commit else None, First.DESCRIBE if keep else First.TAKE_OVER)
     if error_code == AUTHORIZATION_FAILED and two_phase_commit and accepted:
