@@ -48,7 +48,7 @@ class ClusterSettings:
 
 
 class LeaseUser(MetadataUser, Protocol):
-    """The holder of a lease, which is notified when what it requested has come or failed."""
+    """The holder of a lease, which is notified when its requested connection or metadata has come or failed."""
 
 
 class Cluster:
@@ -174,7 +174,7 @@ class Lease:
         return None if since_ms is None else since_ms + timeout_ms
 
     def unreachable_since_ms(self, now_ms: float) -> float | None:
-        """Return since when no broker can be reached, and try one if that is not known; the user is notified then."""
+        """Return since when no broker can be reached; if unknown, try one, after which the user is notified."""
         self.to_any(now_ms)
         return self._connections.unreachable_since_ms(now_ms)
 
@@ -197,7 +197,7 @@ class Lease:
         self._cluster.metadata.refresh(self.user, now_ms)
 
     def obstacle(self, since_ms: float, own: LastError) -> str:
-        """Describe what a call that timed out was blocked on since then: the newest problem, or a missing response."""
+        """Describe the obstacle of a call that timed out: the newest problem since then, or a missing response."""
         recent = own.newest(self._cluster.last_error, since_ms)
         if recent is not None:
             return f"last problem: {recent}"

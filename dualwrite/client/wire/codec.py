@@ -209,10 +209,10 @@ def correlation_id_of(frame: memoryview) -> int:
 
 
 _MOST_PARTITIONS: Final = 1_000_000
-"""Of a topic; no cluster has as many, and a malformed response may name any number."""
+"""Limit for the partitions of a topic: no cluster has as many, but a malformed response may name any number."""
 
 _LONGEST_VARINT: Final = 28
-"""The shift of its fifth and last byte."""
+"""The shift of a varint's fifth and last byte."""
 
 
 def _skip_tags(frame: memoryview, position: int) -> int:
@@ -238,7 +238,7 @@ def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 class ProduceEncoder:
-    """Encodes the Produce requests of one producer, as pieces of which the batches are some: they are not copied.
+    """Encodes the Produce requests of one producer, as pieces. Batches are pieces of their own, so they are not copied.
 
     That is why the request is written here: kafka-python's codec copies every field into one buffer.
     """
@@ -326,7 +326,7 @@ def encode_api_versions(version: int) -> bytes:
 
 
 def decode_api_versions(body: memoryview, version: int) -> m.BrokerFeatures:
-    """Decode what the broker supports. With error 35 the body is of version 0, whatever the request's version was.
+    """Decode the broker's features. With error 35 the body is of version 0, whichever version was requested.
 
     Raises `MalformedResponseError`.
     """
@@ -495,7 +495,7 @@ def _found_coordinator(body: memoryview, version: int) -> m.FindCoordinatorRespo
 
 
 def _check_address(host: str | None, port: int) -> None:
-    """Raise ValueError for what is no address; without a host, the system would connect to this machine."""
+    """Raise ValueError for an invalid address; without a host, the system would connect to this machine."""
     if not host or not 0 < port < 1 << 16:
         raise ValueError(f"{host!r} with port {port} is no address of a broker")
 
@@ -516,7 +516,7 @@ def _initialised(body: memoryview, version: int) -> m.InitProducerIdResponse:
 
 
 def _check_pair(producer_id: int, producer_epoch: int) -> None:
-    """Raise ValueError for what is no producer's."""
+    """Raise ValueError for an invalid pair."""
     if producer_id < 0 or producer_epoch < 0:
         raise ValueError(f"producer id {producer_id} with epoch {producer_epoch}")
 
@@ -571,9 +571,9 @@ def _described(body: memoryview, version: int) -> m.MetadataResponse:
 
 
 def _leaders(topic: Any) -> tuple[int, ...]:
-    """Return the leader of each partition; -1 for one that is not described, whose leader is not known then.
+    """Return the leader of each partition; -1 for one that is not described, whose leader is unknown then.
 
-    Raises ValueError for a number that no partition has.
+    Raises ValueError for an invalid partition number.
     """
     leaders = {partition.partition_index: partition.leader_id for partition in topic.partitions}
     if any(not 0 <= partition < _MOST_PARTITIONS for partition in leaders):

@@ -1,7 +1,7 @@
 """Encode and decode messages by the functions that kafka-python compiles for each of them and version.
 
 Its own `encode` and `decode` find these functions anew for each message, which takes 24 calls for a small one. They are
-not public; `tests/unit/test_compiled_codec.py` fails when kafka-python changes what this module relies on.
+not public; `tests/unit/test_compiled_codec.py` fails if kafka-python changes the names that this module uses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def encode(message: Any, version: int) -> bytes:
 
 
 def decode(message_class: Any, body: memoryview, version: int) -> Any:
-    """Return the message in a body. Raises whatever kafka-python raises for bytes that are none."""
+    """Return the message in a body. Raises kafka-python's errors for malformed bytes."""
     return _decoder(message_class, version)(body, 0)[0]
 
 

@@ -5,7 +5,7 @@ broker accepts only the requests of the login, so all others are held back for t
 
 `Connector` opens connections: TCP or TLS, ApiVersions, login. If that fails, it finds out why. A wrong setting is an
 `AuthenticationError`, which another attempt does not cure; anything else is an `OSError`, which it may. A listener that
-closes the connection does not say what it expected, so the connector tries it the other way before it blames a setting.
+closes the connection does not tell its protocol, so the connector tries the other one before it blames a setting.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._correlation_id = 0
         self._buffer = bytearray()
         self._awaited_bytes = 0
-        """Of the frame in the buffer, so that a large one is not copied each time that a part of it comes."""
+        """Size of the incomplete frame, so that a large one is not copied each time that a part of it comes."""
         self._timer: asyncio.TimerHandle | None = None
         self._first_correlation_id = 0
         self._held: list[_Held] | None = None
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def in_flight(self) -> int:
-        """How many requests have no response yet."""
+        """The number of requests without a response yet."""
         return len(self._waiting) + (0 if self._held is None else len(self._held))
 
     def load(self) -> tuple[bool, int]:
@@ -188,7 +188,7 @@ class Connection(asyncio.Protocol):
         return waited_s > _LONG_S, self.in_flight
 
     def waits_for(self, owner: object) -> str | None:
-        """Describe the response for which `owner` has waited longest, and what it is queued behind; from any thread."""
+        """Describe the response for which `owner` has waited longest, and the one before it; from any thread."""
         waiting = tuple(self._waiting)
         own = next((request.api.kafka_name for request in waiting if request.owner is owner), None)
         if own is None or waiting[0].owner is owner:
@@ -436,7 +436,7 @@ async def _addresses_of(host: str, port: int) -> list[Any]:
 
 
 class _Progress:
-    """What is still missing until a connection is ready, for the error of a timeout."""
+    """The step that is missing until a connection is ready, for the error of a timeout."""
 
     missing = "no connection"
 

@@ -69,8 +69,8 @@ with warnings.catch_warnings():
 def _skip_tags(tagged_fields: Any, data: BinaryIO) -> None:
     """Skip the tagged fields of a struct that is itself a tagged field.
 
-    KIP-482 lets later versions add some there too. kafka-python asserts that there are none, so the first broker that
-    sends one could not be talked to: the features of ApiVersions are such structs.
+    KIP-482 lets later versions add some there too. kafka-python asserts that there are none, so it could not talk to
+    the first broker that sends one: the features of ApiVersions are such structs.
     """
     tagged_fields([]).decode(data)
 

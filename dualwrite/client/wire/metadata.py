@@ -36,7 +36,7 @@ class MetadataUser(Protocol):
     """A user that waits for metadata. Its methods are called in the loop, without any lock held."""
 
     def on_change(self) -> None:
-        """Look again: something that this user requested has come or failed."""
+        """Look again: a requested connection or metadata has come or failed."""
 
     def on_topic(self, topic: m.TopicMetadata) -> bool:
         """Take the metadata of a topic that was wanted; return whether the topic is still wanted."""
@@ -76,7 +76,7 @@ class MetadataRefresher:
         self._pump_pending = False
         self._closed = False
 
-    # ---- what users want ------------------------------------------------------------------------------------
+    # ---- users' requests ------------------------------------------------------------------------------------
 
     def want(self, topic: str, user: MetadataUser) -> None:
         """Request a topic until it is known, or until `user` does not want it any more."""

@@ -71,11 +71,11 @@ class _Node:
         self.unserved = False
 
     def connectable_at_ms(self, attempt: int) -> float:
-        """Return from when on another connection may be tried. `attempt` counts the retries that callers asked for."""
+        """Return from when on another connection may be tried. `attempt` counts the retries that callers requested."""
         return self.retry_at_ms + (_REFUSED_PAUSE_MS if self.refused_in == attempt else 0.0)
 
     def is_away(self, now_ms: float) -> bool:
-        """Return whether the last attempt has failed, just now or with nothing but silence ever since."""
+        """Return whether the last attempt has failed: just now, or earlier and with only silence since."""
         if self.failed_until_ms is None:
             return False
         is_silent = bool(self.connecting) and now_ms >= _next_candidate_at_ms(min(self.connecting.values()))
@@ -283,7 +283,7 @@ class ConnectionPool:
         self._last_error.note(self._clock_ms(), sentence)
 
     def waited_for(self, owner: object) -> str | None:
-        """Describe which response this user waits for, or that there is no connection yet; from any thread."""
+        """Describe the response that this user waits for, or that there is no connection yet; from any thread."""
         nodes = tuple(self._nodes.values())
         for node in nodes:
             for connection in tuple(node.connections):

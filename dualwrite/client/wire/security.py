@@ -155,7 +155,7 @@ def _identify(context: ssl.SSLContext, config: SecurityConfig) -> None:
 
 
 def refusal_of_handshake(error: ssl.SSLError, host: str) -> str | None:
-    """Say what is wrong and what to do; None if the connection was only cut off, which does not point to a setting."""
+    """Describe the fault and give advice; None if the connection was only cut off: that points to no setting."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _distrust(error, host)
     reason = error.reason or ""
@@ -235,7 +235,7 @@ class Login:
         raise AuthenticationError(f"the broker's responses to {self._login_name()} are not those of {self._mechanism}")
 
     def _check_iterations(self, message: bytes) -> None:
-        """Refuse few iterations of SCRAM, as Java's client does: who poses as a broker could soon guess the password.
+        """Refuse few iterations of SCRAM, as Java's client does: a false broker could soon guess the password.
 
         Raises `AuthenticationError`.
         """
