@@ -38,7 +38,7 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.DESCRIBE_TRANSACTIONS, 53): "DESCRIBE on the transactional id {0!r} (WRITE includes it)",
 }
 
-# One row per error code whose name does not say what happened.
+# One row per error code whose name does not explain the event.
 _MEANINGS: Final[dict[tuple[Api, int], str]] = {
     (Api.INIT_PRODUCER_ID, 50): "transaction.timeout.ms is more than the broker's transaction.max.timeout.ms",
     (Api.END_TXN, 48): "the transaction was ended by another producer with this id, or by the broker after its timeout",
@@ -62,7 +62,7 @@ def missing_right(api: Api, error_code: int, resource: str) -> str | None:
 
 
 def error_meaning(api: Api, error_code: int) -> str | None:
-    """Return what happened, None if the class of the error says enough."""
+    """Return the meaning of an error code, None if the class of the error says enough."""
     return _MEANINGS.get((api, error_code))
 
 

@@ -156,7 +156,7 @@ class IdempotenceManager:
         self.fail_fatal(error if isinstance(error, FatalError) else FatalError(sentence, error_code=error_code))
 
     def consequence(self, event: Event) -> str:
-        """Return what a failed batch means for the producer, as the end of a sentence."""
+        """Return the consequence of a failed batch for the producer, as the end of a sentence."""
         return f"; {WHAT_NEXT[ProducerState.FATAL_ERROR]}" if event is Event.FATAL_FAILURE else ""
 
     def fail_abortable(self, error: KafkaError) -> None:

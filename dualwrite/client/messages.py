@@ -42,7 +42,7 @@ class InitProducerId(NamedTuple):
 
 
 class DescribeTransaction(NamedTuple):
-    """Read what the coordinator knows of a transactional id; changes nothing (KIP-664)."""
+    """Read the coordinator's description of a transactional id; changes nothing (KIP-664)."""
 
     transactional_id: str
 

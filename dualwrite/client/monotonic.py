@@ -1,4 +1,4 @@
-"""The clock of all waits for Kafka: the one of event loops, whatever stands in the place of `time.monotonic`.
+"""The clock of all waits for Kafka: that of event loops, even if `time.monotonic` was replaced.
 
 A library that freezes time replaces `time.monotonic` in every module, but not the clock of uvloop. Were some waits
 measured by one and some by the other, timers would end before their deadlines are reached, and wait for ever.

@@ -33,7 +33,7 @@ _FORGETTING: Final = 1 / 16
 _TRIED: Final = 8
 """Number of transactions in a row without a pause."""
 _TOO_MANY: Final = 3
-"""If so many of them were held, transactions with a pause follow."""
+"""If this many of them were held, transactions with a pause follow."""
 _PAUSED: Final = 256
 """Number of transactions in a row with a pause."""
 

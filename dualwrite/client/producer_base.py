@@ -1,4 +1,4 @@
-"""The base of `Producer` and `AsyncProducer`: all that they share, which is everything but waiting."""
+"""The common base of `Producer` and `AsyncProducer`: everything but waiting."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class BlockedSend(NamedTuple):
 
     @staticmethod
     def progress() -> str:
-        """Return what became of the record, for the error of a caller that stops waiting."""
+        """Return the fate of the record, for the error of a caller that stops waiting."""
         return "the record was not sent"
 
 
@@ -80,21 +80,21 @@ class ProducerBase(Generic[FutureT]):
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
-        """What `prepare_transaction()` will return for the open transaction, or else for the next one.
+        """The future result of `prepare_transaction()` for the open transaction, or else for the next one.
 
-        Empty if that is not known before the first record: before transaction.version 2, and after some failures.
-        It promises nothing: a transaction can be completed by it only after `prepare_transaction()` has returned it.
+        Empty if unknown before the first record: before transaction.version 2, and after some failures. It promises
+        nothing: it can complete a transaction only after `prepare_transaction()` has returned it.
         """
         return self._core.next_prepared_state
 
     @property
     def bounded_ms(self) -> int | None:
-        """How long a prepared transaction lasts, in milliseconds; None if it has no limit, or none is known yet."""
+        """How long a prepared transaction lasts, in milliseconds; None if unlimited, or unknown yet."""
         return self._core.transaction_manager.bounded_ms
 
     @property
     def guarantee(self) -> Guarantee:
-        """What a prepared transaction can rely on with this broker: its tier, a sentence, and the bound, if any.
+        """The guarantee for a prepared transaction with this broker: its tier, a sentence, and the bound, if any.
 
         Raises `IllegalStateError` before `init_transactions()`, which determines it.
         """
@@ -130,7 +130,7 @@ class ProducerBase(Generic[FutureT]):
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None,
     ) -> FutureT | BlockedSend:
-        """Do what `send()` does, except for waiting."""
+        """Implement `send()`, except for waiting."""
         if type(topic) is not str:
             topic = checked_topic(topic)
         header_list = [] if headers is None else checked_headers(headers)

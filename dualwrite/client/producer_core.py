@@ -1,4 +1,4 @@
-"""The core that `Producer` and `AsyncProducer` share: the state machines, the sender, and the rules between them.
+"""The common core of `Producer` and `AsyncProducer`: the state machines, the sender, and the rules between them.
 
 Nothing here waits. A call either ends at once or returns an `Operation`, which the producer for threads waits for by
 blocking and the one for asyncio by awaiting. Every method may be called from any thread unless it says otherwise.
@@ -126,13 +126,13 @@ class ProducerCore:
 
     @property
     def next_prepared_state(self) -> PreparedTxnState:
-        """What the open transaction, or else the next one, will be prepared as; empty while that is not known."""
+        """The future prepared state of the open transaction, or else of the next one; empty while unknown."""
         with self.lock:
             return self.transaction_manager.next_prepared_state
 
     @property
     def manifest(self) -> Manifest | None:
-        """Where the records of the prepared transaction are stored; None if none is prepared, or it is not known."""
+        """Where the records of the prepared transaction are stored; None if none is prepared, or if unknown."""
         with self.lock:
             return self.transaction_manager.transaction.manifest(self._topology.cluster_id)
 
@@ -142,12 +142,12 @@ class ProducerCore:
             return self.transaction_manager.coordinator_knows(stored)
 
     def coordinator_committed_later(self, stored: PreparedTxnState) -> bool:
-        """Return what the transaction manager does."""
+        """See `TransactionManager.coordinator_committed_later`."""
         with self.lock:
             return self.transaction_manager.coordinator_committed_later(stored)
 
     def coordinator_aborted_later(self, stored: PreparedTxnState) -> bool:
-        """Return what the transaction manager does."""
+        """See `TransactionManager.coordinator_aborted_later`."""
         with self.lock:
             return self.transaction_manager.coordinator_aborted_later(stored)
 
@@ -164,7 +164,7 @@ class ProducerCore:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What a prepared transaction can rely on; raises `IllegalStateError` before `init_transactions()`."""
+        """The guarantee for a prepared transaction; raises `IllegalStateError` before `init_transactions()`."""
         return self.transaction_manager.guarantee
 
     @property
@@ -173,7 +173,7 @@ class ProducerCore:
         return self._transaction_manager is not None and self._transaction_manager.transaction.has_records
 
     def metrics(self) -> dict[str, float]:
-        """Return what `Producer.metrics()` returns."""
+        """See `Producer.metrics()`."""
         with self.lock:
             return self._metrics.snapshot(
                 buffer_total=self.config.buffer_memory,
@@ -182,11 +182,11 @@ class ProducerCore:
             )
 
     def obstacle(self, waited_ms: float) -> str:
-        """Return why a call has waited that long: the last error since then, or what it is waiting for."""
+        """Return the reason for a wait of that long: the last error since then, or the missing response."""
         return self._sender.obstacle(monotonic_ms() - waited_ms)
 
     def error_code_of(self, topic: str) -> int | None:
-        """Return with which error code Metadata was just answered for a topic; None if it was not."""
+        """Return the error code with which Metadata was just answered for a topic; None if it was not."""
         return self._sender.error_code_of(topic)
 
     # ---- transactions ---------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ class ProducerCore:
         return operation
 
     def give_up_waiting(self, operation: Operation, listener: Callable[[], None]) -> bool:
-        """Stop to notify a caller that stops waiting. Return False if it is too late: the operation has ended."""
+        """Stop notifying a caller that stops waiting. Return False if the operation has already ended."""
         with self.lock:
             operation.stop_listening(listener)
             return not operation.done
@@ -247,7 +247,7 @@ class ProducerCore:
             operation.interrupt(error)
 
     def _interruptible(self, operation: Operation) -> Operation:
-        """Register an operation whose wait ends when no broker can be used. To be called under the lock."""
+        """Register an operation whose wait ends when no broker can be used. Call it under the lock."""
         self._cluster.retry_refused()
         self._waits = [wait for wait in self._waits if not wait.done and wait is not operation]
         self._waits.append(operation)
@@ -256,7 +256,7 @@ class ProducerCore:
     def acknowledge(self, operation: Operation) -> None:
         """Note that the caller has received the outcome of `operation`, so that another call may be made.
 
-        To be called after `start` and the wait. Not if the wait was interrupted: then the outcome is still to come.
+        Call it after `start` and the wait, but not after an interrupted wait: then the outcome is still to come.
         """
         with self.lock:
             self.transaction_manager.acknowledge(operation)
@@ -370,7 +370,7 @@ class ProducerCore:
         partition: int | None,
         timestamp_ms: int,
     ) -> Batch | Operation:
-        """Append a record; return its batch, or the operation to wait for. To be called under the lock."""
+        """Append a record; return its batch, or the operation to wait for. Call it under the lock."""
         fills = partition is None and (key is None or (key == b"" and self.choice.empty_key_is_none))
         if fills:
             # Almost every record without a key goes to the same batch as the one before it.
@@ -403,7 +403,7 @@ class ProducerCore:
         return self._interruptible(self._sender.want_topic(topic))
 
     def want_topics(self, topics: Collection[str], beside: Collection[str]) -> WantedTopics:
-        """Ask for the partitions of those topics of which none are known; of the ones `beside`, too. Takes the lock."""
+        """Request the partitions of those topics that are unknown, and of those in `beside`. Takes the lock."""
         with self.lock:
             unknown = [topic for topic in (*topics, *beside) if not self._topology.partitions(topic)]
             return WantedTopics({topic: self._want_topic(topic) for topic in unknown}, topics)
@@ -558,13 +558,13 @@ class ProducerCore:
         return operation
 
     def log_failure_on_close(self, operation: Operation) -> None:
-        """Log why the call failed that `close()` waited for, if it did."""
+        """Log the failure, if any, of the call that `close()` waited for."""
         failed = failed_on_close(operation)
         if failed is not None:
             _log.log(failed.level, "%s", failed.message)
 
     def mark_closed(self, *, pending: bool, hand_over: bool = False) -> None:
-        """Refuse further calls, end all waits with an error, and log what the producer leaves unfinished.
+        """Refuse further calls, end all waits with an error, and log the calls and transactions left unfinished.
 
         `pending`: a call has no outcome yet; `hand_over`: a prepared transaction is left to another process on purpose.
         """
@@ -584,7 +584,7 @@ class ProducerCore:
             self._manager.close(FatalError("the producer was closed before this ended, so its outcome is unknown"))
 
     async def close(self) -> None:
-        """Close the connections; unacknowledged records fail. To be called in the loop."""
+        """Close the connections; unacknowledged records fail. Call it in the loop."""
         await self._sender.close()
 
 

@@ -77,7 +77,7 @@ class ProducerPort(Protocol):
         """Fail for good: the broker does not offer the version that the request in flight needs."""
 
     def consequence(self, event: Event) -> str:
-        """Return what a failed batch means for the producer, as the end of a sentence; may be empty."""
+        """Return the consequence of a failed batch for the producer, as the end of a sentence; may be empty."""
 
     def fail_abortable(self, error: KafkaError) -> None:
         """Handle the loss of a batch."""

@@ -1,9 +1,9 @@
 """Carry requests and responses between the state machines and the brokers.
 
 Everything happens in `pump()`, which runs in the loop after any change: a call of the application, a response, a
-connection, a timer. It reads from the state machines what is next, writes that to sockets and returns. There is no task
-per request: a response leads to the next request within the same turn of the loop, so that a one-record transaction is
-two round trips and one wake-up of the loop.
+connection, a timer. It gets the next requests from the state machines, writes them to sockets and returns. There is no
+task per request: a response leads to the next request within the same turn of the loop, so that a one-record
+transaction is two round trips and one wake-up of the loop.
 
 `lock` guards the state machines, because applications append records from their own threads.
 """
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 _NEVER: Final = float("inf")
 _INVALID_TOPIC: Final = 17
 _JUST_MS: Final = 5_000
-"""For how long the last answer about a topic counts; it is asked for again about once a second."""
+"""For how long the last response about a topic counts; it is requested again about once a second."""
 
 
 class _Produce(NamedTuple):
@@ -271,7 +271,7 @@ class Sender:
         return requests
 
     def _ready_leader(self, topic: str, partition: int, now_ms: float, ready: dict[int, Connection]) -> int:
-        """Return the leader's node id if a request can be sent there now; else -1, and request what is missing."""
+        """Return the leader's node id if a request can be sent there now; else -1, and request the missing data."""
         node_id = self._topology.leader(topic, partition)
         if node_id < 0:
             self._cluster.refresh_metadata(now_ms)
@@ -291,7 +291,7 @@ class Sender:
         return node_id
 
     def _arm_timer(self, now_ms: float, unreachable_at_ms: float) -> None:
-        """Set the timer to when something is due. A timer that is early costs one idle turn and is not replaced."""
+        """Set the timer to the next due time. A timer that is early costs one idle turn and is not replaced."""
         with self._lock:
             at_ms = self._due_at_ms(now_ms)
         if unreachable_at_ms < at_ms:
@@ -480,9 +480,9 @@ class Sender:
         connection.send(api, version, body, partial(self._on_response, connection, request, version), self)
 
     def _decoded(self, connection: Connection, decode: Callable[[memoryview], T], body: memoryview | None) -> T | None:
-        """Return the response; None if there is none, or one that cannot be read, after which the connection ends.
+        """Return the response; None if there is none, or an unreadable one, after which the connection ends.
 
-        The request may have been carried out in both cases, so it is sent again, and who waits in vain is told why.
+        In both cases the request may have been carried out, so it is sent again. A timed-out caller gets the reason.
         """
         if body is None:
             return None
@@ -570,7 +570,7 @@ class Sender:
         return self._cluster.obstacle(since_ms, self._last_error)
 
     def error_code_of(self, topic: str) -> int | None:
-        """Return with which error code Metadata was just answered for a topic; None if it was not."""
+        """Return the error code with which Metadata was just answered for a topic; None if it was not."""
         with self._lock:
             error_code, at_ms = self._unavailable_topics.get(topic, (0, 0.0))
             return error_code if error_code and self._clock_ms() - at_ms < _JUST_MS else None
@@ -596,7 +596,7 @@ def _not_sent(cause: KafkaError | None) -> KafkaError:
     if isinstance(cause, FatalError):
         return cause.reworded(f"not sent: {cause}")
     dropped = DeliveryError(f"not sent: {cause}", error_code=cause.error_code)
-    dropped.__cause__ = cause  # which tells it from the batch that was refused itself
+    dropped.__cause__ = cause  # tells it from the batch that was refused itself
     return dropped
 
 

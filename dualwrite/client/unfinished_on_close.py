@@ -1,4 +1,4 @@
-"""What a producer leaves unfinished when it is closed, and what completes it: messages for the log."""
+"""Messages for the log about unfinished work of a closed producer, and how it is completed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def unfinished_on_close(
     hand_over: bool = False,
     bounded_ms: int | None = None,
 ) -> Unfinished | None:
-    """Return what is left unfinished; None if nothing is.
+    """Return the message about unfinished work; None if there is none.
 
     `pending`: a call has no outcome yet; `bounded_ms`: how long a prepared transaction lasts; `hand_over`: a prepared
     transaction is left to another process on purpose, which is no reason to warn.
@@ -67,9 +67,9 @@ def unfinished_on_close(
 
 
 def failed_on_close(operation: Operation) -> Unfinished | None:
-    """Return what failed while `close()` waited for it; None if nothing did.
+    """Return the message about a failure while `close()` waited for a call; None if there was none.
 
-    An initialisation that fails has begun no transaction, and nobody has to repeat it with a producer that is closed.
+    An initialisation that fails has begun no transaction, and no caller has to repeat it with a closed producer.
     """
     if operation.error is None:
         return None

@@ -1,4 +1,4 @@
-"""Topics whose partitions are asked for by one request, so that a missing one delays none of the others. No I/O."""
+"""Topics whose partitions are requested together, so that a missing topic delays none of the others. No I/O."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dualwrite.client.transactions.operations import Operation
 
 
 class WantedTopics:
-    """The waits for the metadata of topics. To be created, and given up, under the producer's lock.
+    """The waits for the metadata of topics. Create it, and give it up, under the producer's lock.
 
-    `operations` has those that are not known yet. Of them, only `topics` are waited for.
+    `operations` has the waits for unknown topics. Of them, only `topics` are waited for.
     """
 
     def __init__(self, operations: Mapping[str, Operation], topics: Collection[str]) -> None:
@@ -35,7 +35,7 @@ class WantedTopics:
         pass
 
     def give_up(self) -> None:
-        """Stop waiting, so that nothing is asked for any more."""
+        """Stop waiting, so that nothing is requested any more."""
         for operation in self._beside:
             operation.stop_listening(self._is_not_waited_for)
         for operation in self.by_topic.values():
