@@ -27,7 +27,7 @@ KFAKE = "kfake"
 APACHE_KAFKA = "Apache Kafka"
 
 TOPICS = ("transactions", "small", "bulk")
-"""With `PARTITIONS` partitions each."""
+"""The topics, each with `PARTITIONS` partitions."""
 
 _START_TIMEOUT_S = 60.0
 _KFAKE_SOURCE = Path(__file__).parent / "kfake"
@@ -48,7 +48,7 @@ class RunningBroker:
     bootstrap_servers: str
     pid: int
     start_s: float
-    """From starting its process to its first response."""
+    """Time from starting its process to its first response."""
 
     def resident_mb(self) -> float:
         """Return the resident memory, in MB of a million bytes."""
@@ -62,7 +62,7 @@ class RunningBroker:
 
 @contextmanager
 def emulator(*options: str) -> Iterator[RunningBroker]:
-    # as pip compiles what it installs; Python itself may not write bytecode here (PYTHONDONTWRITEBYTECODE)
+    # as pip does at installation; Python itself may not write bytecode here (PYTHONDONTWRITEBYTECODE)
     compile_dir(Path(broker_emulator.__file__).parent, quiet=2)
     topics = [option for topic in TOPICS for option in ("--topic", f"{topic}:{PARTITIONS}")]
     with _process([sys.executable, "-m", "dualwrite.broker_emulator", *topics, *options]) as broker:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 _WARM_UP_S = 0.3
 _WARM_UP_TRANSACTIONS = 3
 _MOST_BYTES = 512 << 20
-"""The values that one process sends at most, because the emulator keeps a gibibyte until the topic is deleted."""
+"""The most bytes of values that one process sends, because the emulator keeps a gibibyte until the topic is deleted."""
 _TIMEOUT_S = 30.0
 
 

@@ -116,7 +116,7 @@ class Served:
         self._broker = broker
         self._numbers = count()
         self._database_requests = 0
-        self._proxy.cut_at(self._count_request)  # which never cuts
+        self._proxy.cut_at(self._count_request)  # it never cuts
         self.database_url = self._proxy.through(server.url).render_as_string(hide_password=False)
 
     def _count_request(self, request: bytes) -> bool:

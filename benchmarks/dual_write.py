@@ -216,7 +216,7 @@ class Reader:
 def relay(
     database_url: str, bootstrap_servers: str, topic: str, transactional_id: str | None = None
 ) -> Iterator[list[float]]:
-    """Run the outbox's relay in a process of its own; yield where its CPU seconds are put at the end."""
+    """Run the outbox's relay in a process of its own; yield a list that gets its CPU seconds at the end."""
     options = ["--database-url", database_url, "--bootstrap-servers", bootstrap_servers, "--topic", topic]
     options += [] if transactional_id is None else ["--transactional-id", transactional_id]
     cpu_s: list[float] = []
@@ -237,7 +237,7 @@ def relay(
 
 @contextmanager
 def publisher(database_url: str, bootstrap_servers: str, linger_ms: int = 0) -> Iterator[list[float]]:
-    """Run `dualwrite publish` in a process of its own; yield where its CPU seconds are put at the end."""
+    """Run `dualwrite publish` in a process of its own; yield a list that gets its CPU seconds at the end."""
     options = ["--database", database_url, "--bootstrap-server", bootstrap_servers, "--prefix", APART]
     options += ["--prepare-threshold", "5", "--linger-ms", str(linger_ms)]
     cpu_s: list[float] = []

@@ -235,7 +235,7 @@ STORED: dict[str, Way] = {
     f"psycopg: {STORE}": psycopg_ways.dual_write(delivery=Direct(when_kafka_is_away="store")),
     f"psycopg: {BARE}": without_manifest(psycopg_ways.dual_write()),
 }
-"""Of `benchmarks.stored_blocks` and `benchmarks.manifest_cost`."""
+"""The ways of `benchmarks.stored_blocks` and `benchmarks.manifest_cost`."""
 EVERY_BY_THREADS: dict[str, Way] = {**BY_THREADS, **STORED}
 
 

@@ -38,7 +38,7 @@ outbox = sa.Table(
 INSERT = sa.insert(rows).inline()
 INSERT_OUTBOX = sa.insert(outbox).inline()
 PREFIX = "bench-"
-"""Of the prefixes of all pools."""
+"""The common part of the prefixes of all pools."""
 APART = f"{PREFIX}apart"
 """The prefix of pools whose outbox a process of its own publishes."""
 

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.hand_overs`: what a caller pays for a thread between itself and a socket.
+"""`python -m benchmarks.hand_overs`: the cost of a thread between a caller and a socket.
 
 The same 100 bytes go to an echo server, in a process of its own, and back: on a blocking socket, in an event loop that
 the caller runs itself, and in an event loop that a thread runs, to which the caller hands each request and waits. The
 last is how `Producer` works, once for each call that waits. All three repeat in alternation, and the table has medians,
-because other load hits hand-overs hardest. `docs/decisions/one-thread-runs-the-loop.md` says what follows from it.
+because other load hits hand-overs hardest. `docs/decisions/one-thread-runs-the-loop.md` draws the conclusions.
 """
 
 from __future__ import annotations

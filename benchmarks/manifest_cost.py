@@ -1,9 +1,9 @@
-"""`python -m benchmarks.manifest_cost`: what the manifest costs the process that writes, in CPU time per dual write.
+"""`python -m benchmarks.manifest_cost`: the CPU time that the manifest costs the writing process per dual write.
 
 Three ways run in turns, each in a process of its own, on one Postgres and one emulator: a dual write as it is; one that
-builds and stores no manifest, by replacing two methods (what the producer notes of each acknowledgement stays); and,
-with `--before REVISION`, the library of an older commit, taken from git, with all else that has changed since. CPU time
-is user and system time of the whole process. Neighbours slow a CPU down, so the lowest of the rounds counts, and rounds
+builds and stores no manifest, by replacing two methods (the producer's notes of each acknowledgement stay); and, with
+`--before REVISION`, the library of an older commit, taken from git, with all else that has changed since. CPU time is
+user and system time of the whole process. Neighbours slow a CPU down, so the lowest of the rounds counts, and rounds
 are short and many. `python -m benchmarks.cost WAY ...` counts calls instead, which do not depend on load at all.
 """
 

@@ -43,12 +43,12 @@ TOPIC = "paths"
 _BODY = b"x" * 100
 _WARM_UP = 5
 _SETTLE_S = 0.02
-"""How long threads in the background get to finish what a call has set off, before and after it is counted."""
+"""Time for background threads to finish the work that a call has set off, before and after it is counted."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What one run, or the median of several, came to."""
+    """The counts of one run, or their medians over several."""
 
     calls: float
     rooms: float
@@ -83,7 +83,7 @@ class PathTracer:
             self._is_on = False
 
     def trace(self, *, in_emulator: bool) -> Trace:
-        """Return what was recorded on one side of the wire."""
+        """Return the calls on one side of the wire."""
         by_thread = [
             [room for room in rooms if room.startswith(EMULATOR) == in_emulator] for rooms in self._called.values()
         ]
@@ -250,7 +250,7 @@ class Paths:
         return DualWriter(self._engine, bootstrap_servers=self._broker.bootstrap_servers, transactional_id=name)
 
     def _leave(self, name: str, kafka_id: str, *, in_doubt: bool) -> None:
-        """Leave what a process leaves that was killed after its database commit, or after both commits."""
+        """Leave the state of a process that was killed after its database commit, or after both commits."""
         predecessor = self._producer(kafka_id)
         predecessor.begin_transaction()
         predecessor.send(TOPIC, value=_BODY, key=b"k")

@@ -1,12 +1,12 @@
-"""What a fleet of dual writers costs its database and its brokers: costs measured here, and a simulation with them.
+"""The cost of a fleet of dual writers for its database and its brokers: measured costs, and a simulation with them.
 
     python -m benchmarks.scale
 
 One Postgres and one broker: the CPU time of each party for a dual write, and its WAL, are measured, for blocks with a
 commit of their own, for an outbox with a relay, and for a pool's outbox. Then up to 1,000 processes with these costs
-share a database, brokers and a network of a given size: how many dual writes there are in a
-second, which part is busy, for how long rows are locked, and how long a reader of committed records waits for others'
-open transactions.
+share a database, brokers and a network of a given size. The simulation shows the rate of dual writes, the busy part,
+the time for which rows are locked, and the time for which a reader of committed records waits for others' open
+transactions.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _PLAIN: Final = f"asyncio: {POOL}"
 _OUTBOX: Final = f"asyncio: {OUTBOX}"
 _OUTBOXED: Final = f"asyncio: {OUTBOXED}"
 _WARM_S: Final = 2.0
-"""Of simulated time, in which the load builds up and nothing is counted."""
+"""Simulated time in which the load builds up and nothing is counted."""
 _COUNTED_S: Final = 2.0
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What one dual write costs each party: seconds of CPU, and bytes of WAL."""
+    """The costs of one dual write for each party: seconds of CPU, and bytes of WAL."""
 
     client_s: float
     database_s: float
@@ -69,7 +69,7 @@ class Site:
 
 
 def costs_of(way: str, workers: int, server: PostgresServer, broker: RunningBroker, duration_s: float) -> Costs:
-    """Measure one way with so many workers in one process, with what publishes an outbox."""
+    """Measure one way with so many workers in one process, and the relay or publisher of its outbox."""
     engine = sa.create_engine(server.url, poolclass=sa.NullPool)
     create_tables(engine)
     cost = ServerCost(engine)
@@ -109,7 +109,7 @@ class Flushes:
         self._begins_s = self._ends_s = 0.0
 
     def wait_s(self, now_s: float) -> float:
-        """Return how long a commit waits that asks now."""
+        """Return the waiting time of a commit that begins now."""
         if now_s >= self._ends_s:
             self._begins_s, self._ends_s = now_s, now_s + self._duration_s
         elif now_s >= self._begins_s:
@@ -129,7 +129,7 @@ class Partition:
     def __init__(self) -> None:
         self._open: deque[OpenTransaction] = deque()
         self.waits_s: list[float] = []
-        """For how long each transaction that had ended waited for others."""
+        """The time for which each ended transaction waited for others."""
 
     def begin(self, now_s: float) -> OpenTransaction:
         transaction = OpenTransaction(now_s)
@@ -144,7 +144,7 @@ class Partition:
 
 @dataclass
 class Counted:
-    """What was counted after the load had built up. Times are in seconds."""
+    """The counts after the load has built up. Times are in seconds."""
 
     blocks: int = 0
     took_s: list[float] = field(default_factory=list)
@@ -167,42 +167,42 @@ class Fleet:
         self.counted = Counted()
 
     def about(self, seconds: float) -> float:
-        """Return a time with this mean, of which a half is certain."""
+        """Return a random time with this mean, of which a half is certain."""
         return seconds * (0.5 + self._chance.expovariate(2))
 
     def pause(self, seconds: float) -> Sleep:
-        """Wait for the next work, which comes at any time."""
+        """Wait for the next work, which may come at any time."""
         return Sleep(self._chance.expovariate(1 / seconds) if seconds else 0.0)
 
     def use(self, what: Resource, seconds: float) -> Iterator[Take | Give | Sleep]:
-        """Wait for one of `what`, and keep it busy."""
+        """Wait for a free unit of the resource, and keep it busy."""
         yield Take(what)
         yield Sleep(self.about(seconds))
         yield Give(what)
 
     def database_turn(self, share: float) -> Iterator[Take | Give | Sleep]:
-        """One round trip to the database, with this share of what a block costs it."""
+        """Make one round trip to the database, with this share of the database's cost of a block."""
         yield Sleep(self.about(self.site.network_s))
         yield from self.use(self.database, self.costs.database_s * share)
 
     def broker_turn(self, share: float) -> Iterator[Take | Give | Sleep]:
-        """One round trip to Kafka, whose response waits for the replicas; each broker does the same work."""
+        """Make one round trip to Kafka, whose response waits for the replicas; each broker does the same work."""
         yield Sleep(self.about(self.site.network_s))
         yield from self.use(self.broker, self.costs.broker_s * share * self.site.brokers)
         yield Sleep(self.about(self.site.replication_s))
 
     def commit(self, share: float) -> Iterator[Take | Give | Sleep]:
-        """COMMIT of the database, which waits for the disk."""
+        """Commit in the database, which waits for the disk."""
         yield from self.database_turn(share)
         yield Sleep(self.flushes.wait_s(self.simulation.now_s))
 
     def partition(self) -> Partition:
-        """Return the partition of a record, whose key may be any."""
+        """Return the partition of a record with a random key."""
         return self._chance.choice(self.partitions)
 
     @property
     def rate(self) -> float:
-        """Blocks in a second."""
+        """Blocks per second."""
         return self.counted.blocks / _COUNTED_S
 
     def count(self, began_s: float, locked_s: float) -> None:
@@ -212,7 +212,7 @@ class Fleet:
             self.counted.locked_s.append(locked_s)
 
 
-# ---- what processes do ------------------------------------------------------------------------------------------
+# ---- the processes ----------------------------------------------------------------------------------------------
 
 
 def dual_write(fleet: Fleet, interpreter: Resource, pause_s: float) -> Work:
@@ -237,7 +237,7 @@ def dual_write(fleet: Fleet, interpreter: Resource, pause_s: float) -> Work:
 
 
 def outbox(fleet: Fleet, interpreter: Resource, pause_s: float) -> Work:
-    """Write rows only, each with its commit; what it costs the others to publish them is in the measured costs."""
+    """Write rows only, each with its commit; the measured costs include their publication by other processes."""
     while True:
         yield fleet.pause(pause_s)
         began_s = fleet.simulation.now_s
@@ -255,7 +255,7 @@ Behaviour = Callable[[Fleet, Resource, float], Work]
 
 @dataclass(frozen=True)
 class Load:
-    """How processes write: so many workers each."""
+    """How processes write: this number of workers each."""
 
     name: str
     costs: Costs
@@ -280,11 +280,11 @@ def at_half_the_rate(site: Site, load: Load, processes: int, most: Fleet) -> Fle
     return simulated(site, load, processes, pause_s=2 * together - statistics.mean(most.counted.took_s) / 2)
 
 
-# ---- what is printed --------------------------------------------------------------------------------------------
+# ---- output -----------------------------------------------------------------------------------------------------
 
 
 def permilles_ms(seconds: Sequence[float], *permilles: int) -> str:
-    """Return so many thousandths of the times, in milliseconds."""
+    """Return these thousandths of the times, in milliseconds."""
     if len(seconds) < 2:
         return " ".join(f"{'-':>7}" for _ in permilles)
     cuts = statistics.quantiles(seconds, n=1000, method="inclusive")

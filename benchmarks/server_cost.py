@@ -1,4 +1,4 @@
-"""What a Postgres on this machine has cost so far: CPU time and bytes of WAL."""
+"""The cost so far of a Postgres on this machine: CPU time and bytes of WAL."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Resource:
-    """So many of something, which workers wait for in order."""
+    """A number of equal units, which workers wait for in order."""
 
     number: float
     used: int = 0
@@ -41,7 +41,7 @@ class Sleep:
 
 
 Work = Generator[Take | Give | Sleep, None, None]
-"""What one worker does, in order."""
+"""The steps of one worker, in order."""
 
 
 class Simulation:

@@ -50,7 +50,7 @@ def new_side(bootstrap_servers: str, topic: str) -> ProducerSinkKafka:
 
 
 def prepare(side: ProducerSinkKafka, count: int) -> dict[str, Prepared]:
-    """Prepare so many transactions; return the rows by transactional id."""
+    """Prepare this number of transactions; return the rows by transactional id."""
     rows = {}
     for number in range(count):
         transactional_id = f"phase.two-{number}-0"

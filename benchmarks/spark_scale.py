@@ -1,11 +1,11 @@
-"""What a large cluster costs its commit store and its driver: costs measured here, and a simulation with them.
+"""The cost of a large cluster for its commit store and its driver: measured costs, and a simulation with them.
 
     python -m benchmarks.spark_scale
 
-One Postgres, the sink's own store, and a broker for phase two: what one task does in the store, what the driver does
-for all of them, and the CPU time that Postgres needs for it are measured. Then tasks by the thousand share a number of
+One Postgres, the sink's own store, and a broker for phase two. Measured are the times of one task in the store and of
+the driver in it for all tasks, and the CPU time that Postgres needs for both. Then thousands of tasks share a number of
 connections and the cores of the database by these times. A task holds a connection for its first statements and for up
-to `LINGER_S` after them; what it does with Kafka meanwhile may take longer; then it needs one again.
+to `LINGER_S` after them; its work with Kafka may take longer; then it needs a connection again.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from spark_sink.store.tables import Decision
 TASKS_PER_EXECUTOR: Final = 4
 EXECUTORS: Final = (10, 100, 1_000)
 KAFKA_S: Final = (0.05, 5.0)
-"""How long a task sends rows."""
+"""Time for which a task sends rows."""
 BATCH_S: Final = 10.0
-"""How often there is a batch, for statements per second."""
+"""Time between two batches, for statements per second."""
 SINK, QUERY, POLICY = "sink", "query", OnNewCheckpoint.FAIL
 
 
 @dataclass(frozen=True)
 class TaskCosts:
-    """What one task costs, in seconds, and in statements."""
+    """The costs of one task, in seconds and in statements."""
 
     connect_s: float
     first_s: float
-    """Until it has its lease and has taken its id over."""
+    """Time until it has its lease and has taken its id over."""
     last_s: float
-    """Recording what it has prepared."""
+    """Time to record its prepared state."""
     database_cpu_s: float
-    """Of Postgres, with two new connections."""
+    """CPU time of Postgres, with two new connections."""
     pooled_cpu_s: float
-    """Of Postgres, with connections that are open, as behind a pooler."""
+    """CPU time of Postgres, with connections that are open, as behind a pooler."""
     statements: float
 
 
 @dataclass(frozen=True)
 class DriverCosts:
-    """What the driver does in the store for all tasks of a batch, in seconds."""
+    """The driver's times in the store for all tasks of a batch, in seconds."""
 
     plan_s: float
     decide_s: float
@@ -66,7 +66,7 @@ class DriverCosts:
 
 
 class Store:
-    """A commit store on a Postgres of its own, and what it has cost so far."""
+    """A commit store on a Postgres of its own, and its cost so far."""
 
     def __init__(self, server: PostgresServer) -> None:
         url = server.url.render_as_string(hide_password=False)
@@ -85,7 +85,7 @@ class Store:
         return generation
 
     def lease(self, generation: int, batch: int, partition: int) -> str:
-        """Do what a task does until it may send; return its attempt's id."""
+        """Make a task's calls before it may send; return its attempt's id."""
         identity = TaskIdentity(QUERY, batch, partition, 1, "host")
         lease = self.commits.lease(SINK, generation, identity)
         assert lease is not None
@@ -99,7 +99,7 @@ class Store:
 
 
 def cost_of_a_task(store: Store, tries: int) -> TaskCosts:
-    """Time what a task does, one after the other, each with new connections as after a long time with Kafka."""
+    """Time tasks, one after the other, each with new connections as after a long time with Kafka."""
     generation = store.plan()
     connects, firsts, lasts = [], [], []
     cpu_s, statements = store.server.cpu_s(), store.statements
@@ -137,7 +137,7 @@ def pooled_cpu_of_a_task(store: Store, generation: int, tries: int) -> float:
 
 
 def cost_of_a_driver(store: Store, batch: int, tasks: int) -> DriverCosts:
-    """Time what the driver does in the store when so many tasks have prepared, and the plan after it."""
+    """Time the driver in the store after this number of tasks has prepared, and the plan after it."""
     generation = store.plan()
     attempts = [store.lease(generation, batch, partition) for partition in range(tasks)]
     for each in attempts:
@@ -154,7 +154,7 @@ def cost_of_a_driver(store: Store, batch: int, tasks: int) -> DriverCosts:
 
 
 def a_task(costs: TaskCosts, kafka_s: float, connections: Resource, cores: Resource) -> Work:
-    """Do what a task does with the database and with Kafka, in order."""
+    """Use the database and Kafka as a task does, in order."""
     cpu_s = costs.database_cpu_s / 2
     linger_s = min(kafka_s, LINGER_S)
     yield Take(connections)
@@ -176,7 +176,7 @@ def a_task(costs: TaskCosts, kafka_s: float, connections: Resource, cores: Resou
 
 
 def end_of_tasks(tasks: int, costs: TaskCosts, kafka_s: float, connections: Resource, cores: int) -> float:
-    """Let tasks begin at once on a database with so many cores; return when the last one ends, in seconds."""
+    """Let tasks begin at once on a database with this number of cores; return when the last one ends, in seconds."""
     shared = Resource(cores)
     return end_of(a_task(costs, kafka_s, connections, shared) for _ in range(tasks))
 
@@ -192,7 +192,7 @@ def show_task(costs: TaskCosts) -> None:
 
 
 def show_connections(costs: TaskCosts, room: int, cores: int) -> None:
-    """Print how many connections tasks use that begin at once, and what sharing `room` of them costs."""
+    """Print how many connections tasks use that begin at once, and the cost of sharing `room` of them."""
     pooled = replace(costs, connect_s=0.0, database_cpu_s=costs.pooled_cpu_s)
     print(f"\nall tasks begin at once; {cores} cores of the database; the end of the last task")
     print(f"executors  tasks  Kafka's part   most connections       alone   with {room} connections   ... of a pooler")
@@ -210,7 +210,7 @@ def show_connections(costs: TaskCosts, room: int, cores: int) -> None:
 
 
 def show_batches(costs: TaskCosts, drivers: Sequence[tuple[int, DriverCosts]], phase_two_s: float) -> None:
-    """Print what a batch costs the driver beside its tasks, and what the database does for it."""
+    """Print the driver's cost of a batch beside its tasks, and the database's work for it."""
     print(f"\na batch each {BATCH_S:.0f} s; cores of the database that are busy with it")
     print("executors  tasks    plan   decide  phase two  record   statements/s   cores   ... behind a pooler")
     for executors, driver in drivers:

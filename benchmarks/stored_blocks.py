@@ -1,9 +1,9 @@
-"""`python -m benchmarks.stored_blocks`: what `Direct(when_kafka_is_away="store")` costs, beside an outbox.
+"""`python -m benchmarks.stored_blocks`: the cost of `Direct(when_kafka_is_away="store")`, beside an outbox.
 
 One Postgres and one broker serve the whole run: the emulator on disk, or an Apache Kafka (`--real`). In each round all
 ways run one after the other, in processes of their own, so that a ratio compares measurements that are close in time.
-An outbox has a relay that polls; what it costs is added to its writers. In the way "Kafka away" the broker is killed
-before the writers start; then it comes back, and what they stored is published by a recovery, which is timed.
+An outbox has a relay that polls; its cost is added to that of the writers. In the way "Kafka away" the broker is killed
+before the writers start; then it comes back, and a recovery, which is timed, publishes the stored blocks.
 
 Bytes are those of the whole server: the log that it wrote, and by how much all tables and indexes have grown, both from
 before the first write until the last record was read, divided by the writes.
@@ -51,7 +51,7 @@ WAYS: Final[Mapping[str, str]] = {
     AT_LEAST_ONCE: OUTBOX,
     IN_TRANSACTIONS: OUTBOX,
 }
-"""By what the writers' process calls them."""
+"""The ways by name, each with its name in the writers' process."""
 REAL: Final[Mapping[str, Kind]] = {kind.version: kind for kind in (OLDER, RELEASED)}
 _WIDTH: Final = 170
 _PUBLISH_TIMEOUT_S: Final = 120.0
@@ -65,7 +65,7 @@ _WRITES: Final = sa.text("SELECT count(*) FROM bench_rows")
 
 @dataclass(frozen=True)
 class Bytes:
-    """How much a server has written, and how much it holds."""
+    """Bytes that a server has written, and bytes that it holds."""
 
     log: int
     tables: int
@@ -82,15 +82,15 @@ class Measured:
 
     done: Done
     cpu_us: float
-    """Of the writers, and of the relay."""
+    """CPU time of the writers, and of the relay."""
     log_bytes: float
     table_bytes: float
     published_per_s: float
-    """Counted from the first write until the last record was read or, where Kafka was away, of the recovery alone."""
+    """Counted from the first write until the last record was read or, if Kafka was away, of the recovery alone."""
     readable_p50_ms: float | None
     readable_p99_ms: float | None
     publishing_log_bytes: float = 0.0
-    """Of the recovery, where Kafka was away; not in `log_bytes`."""
+    """Log bytes of the recovery, if Kafka was away; not in `log_bytes`."""
 
 
 Rounds = dict[str, list[Measured]]
@@ -102,12 +102,12 @@ FIGURES: Final[Mapping[str, Callable[[Measured], float]]] = {
     "log bytes": lambda each: each.log_bytes,
     "table bytes": lambda each: each.table_bytes,
 }
-"""What the ratios are of."""
+"""The figures that the ratios compare."""
 
 
 @dataclass
 class Servers:
-    """What all measurements share."""
+    """The servers and settings of all measurements."""
 
     postgres: PostgresServer
     broker: KillableEmulator | KillableKafka
@@ -207,7 +207,7 @@ def _publish(servers: Servers) -> None:
                 raise SystemExit(f"what was stored is not published within {_PUBLISH_TIMEOUT_S:g} s")
 
 
-# ---- what is printed --------------------------------------------------------------------------------------------
+# ---- output -----------------------------------------------------------------------------------------------------
 
 
 def ratio(rounds: Rounds, way: str, base: str, figure: str) -> float:
