@@ -43,7 +43,7 @@ def queue_in(folder: str) -> dict[str, str]:
 
 app = Celery("shop", set_as_current=False)
 app.conf.update(
-    broker_url="filesystem://",  # for one machine; what other brokers do with a killed worker: docs/celery.md
+    broker_url="filesystem://",  # for one machine; docs/celery.md tells how other brokers treat a killed worker
     broker_transport_options=queue_in(os.environ.get("SHOP_QUEUE", ".")),
     task_acks_late=True,  # the message leaves the queue when the task is done
     task_reject_on_worker_lost=True,  # a killed process gives it back
@@ -78,7 +78,7 @@ def writers() -> DualWriterPool:
     engine = sa.create_engine(os.environ["SHOP_DATABASE_URL"], pool_pre_ping=True)
     pool = DualWriterPool(engine, bootstrap_servers=os.environ["SHOP_BOOTSTRAP_SERVERS"], **pool_settings)
     try:
-        pool.recover()  # complete what killed processes left open
+        pool.recover()  # complete the transactions of killed processes
     except DualWriteError as error:
         _log.warning("something is left open, and will be completed in the background: %s", error)
     return pool

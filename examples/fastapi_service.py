@@ -5,9 +5,9 @@
     $ curl -X PUT localhost:8000/orders/1 -H 'content-type: application/json' -d '{"item": "lamp"}'
     $ curl localhost:8000/health
 
-Each process has a pool of transactional ids; any number of processes may share a database. The others complete what a
-killed process leaves open. The client chooses the id of an order, so it may repeat a request whose response it did not
-get: there is never a second order, nor a second event.
+Each process has a pool of transactional ids; any number of processes may share a database. If a process is killed, the
+others complete its open transactions. The client chooses the id of an order, so it may repeat a request whose response
+it did not get: there is never a second order, nor a second event.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
 
 
 async def recover(pool: AsyncDualWriterPool) -> None:
-    """Complete what dead processes left open, before the first request.
+    """Complete the transactions of dead processes, before the first request.
 
     A process that is frozen in the middle of a dual write keeps its row locked, and a broker may be away: that is no
     reason not to start, because the pool tries again in the background.
@@ -127,7 +127,7 @@ async def recover(pool: AsyncDualWriterPool) -> None:
 
 
 def shop_of(request: Request) -> Shop:
-    """Return what the lifespan has made."""
+    """Return the shop that the lifespan has made."""
     shop: Shop = request.app.state.shop
     return shop
 
@@ -153,12 +153,12 @@ async def get_order(order_id: int, shop: TheShop) -> dict[str, Any]:
 
 
 async def live() -> dict[str, str]:
-    """Respond, which is all that a process has to do that is not to be restarted."""
+    """Respond: a process that still responds need not be restarted."""
     return {"status": "ok"}
 
 
 async def ready(shop: TheShop, response: Response) -> dict[str, str]:
-    """Respond with 503 while orders would be refused. What is in doubt keeps none from being taken."""
+    """Respond with 503 while orders would be refused. Transactions in doubt do not stop new orders."""
     kafka = shop.pool.status.kafka_problem is None
     database = await shop.has_database()
     if not (database and kafka):

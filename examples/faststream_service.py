@@ -92,7 +92,7 @@ def create_app(
         broker,
         ORDERS,
         group_instance_id=instance,
-        batch=True,  # what is there at once is one dual write,
+        batch=True,  # all records that are there at once are one dual write,
         max_records=100,  # up to so many
     )
 

@@ -2,8 +2,8 @@
 
     python -m examples.pipeline
 
-The consumer's progress is a row in the same commit. Whichever process is killed and wherever partitions move, no order
-is billed twice or left out. An order that cannot be parsed goes to a topic of its own, also in a dual write.
+The consumer's progress is a row in the same commit. Even if processes are killed or partitions move, no order is billed
+twice or left out. An order that cannot be parsed goes to a topic of its own, also in a dual write.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Complete what crashed processes left open; run it by cron every few minutes, on any number of machines.
+"""Complete the transactions of crashed processes; run it by cron every few minutes, on any number of machines.
 
     */5 * * * *  python -m examples.recovery_cron --prefix orders-
 

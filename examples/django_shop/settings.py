@@ -1,4 +1,4 @@
-"""The settings of the shop. What is about dual writes stands first."""
+"""The settings of the shop. The settings of dual writes stand first."""
 
 import os
 

@@ -8,6 +8,6 @@ write. It kills itself with SIGKILL at a pause point chosen by a seeded plan, an
 written. Then table and topic are compared, record by record and in order per key. For contrast, a second worker does
 it the naive way (commit the database, then produce) and dies at the corresponding points.
 
-Read first: `dual_write.py` is all that an application has to write; `naive_write.py` is what it replaces.
+Read first: `dual_write.py` is all that an application has to write; `naive_write.py` is the way that it replaces.
 `kill_plan.py` decides where workers die, `lives.py` runs them, `comparison.py` compares the results.
 """

@@ -27,7 +27,7 @@ class DualWriteMethod:
         )
 
     def recover(self) -> Outcome:
-        """Complete what a killed predecessor left open, before the table is read."""
+        """Complete the transaction of a killed predecessor, before the table is read."""
         return self._writer.recover().outcome
 
     def write(self, events: Sequence[Event]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class DemoError(Exception):
-    """The run cannot continue; the message is for the user who started it."""
+    """The run cannot continue; the message is for the user at the terminal."""
 
 
 class InputError(DemoError):

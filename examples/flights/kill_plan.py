@@ -1,7 +1,7 @@
 """Plan where workers are killed, from one seed; pure functions.
 
 Given enough kills, every pause point is used once before any is used twice. The remaining kills favour the points at
-which table and topic disagree, because only those give recovery something to do.
+which table and topic disagree, because only then recovery has work to do.
 """
 
 from __future__ import annotations

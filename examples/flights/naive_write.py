@@ -37,7 +37,7 @@ class NaiveMethod:
         )
 
     def recover(self) -> Outcome:
-        """Recover nothing: what was not sent is not known."""
+        """Recover nothing: records that were not sent are unknown."""
         self._pass(PausePoint.AFTER_INIT, PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER)
         return Outcome.NOTHING
 

@@ -32,7 +32,7 @@ _TITLES = {Method.DUAL_WRITE: "dual write", Method.NAIVE: "naive: commit,\nthen 
 
 
 def print_report(console: Console, results: Sequence[RunResult], *, seed: int) -> None:
-    """Print what happened and what it means."""
+    """Print the results and their meaning."""
     console.print()
     console.print(_table(results))
     for result in results:

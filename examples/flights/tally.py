@@ -12,7 +12,7 @@ from examples.flights.kill_plan import TAKEOVER_POINTS
 
 _BEHIND_COMPLETION = (PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER)
 
-# A worker killed right after its take-over does not report what it completed, but where its predecessor died shows it.
+# A worker killed right after its take-over does not report the outcome, but its predecessor's point of death shows it.
 _COMPLETED_UNSEEN = {
     PausePoint.AFTER_PREPARE: Outcome.ROLLED_BACK,
     PausePoint.AFTER_STATE_WRITE: Outcome.ROLLED_BACK,
@@ -31,7 +31,7 @@ class Tally:
     """Workers that ended by themselves and were started again (--keep-going)."""
     killed_at: Counter[PausePoint] = field(default_factory=Counter)
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    """The outcomes of recoveries, one per life that had something to recover."""
+    """The outcomes of recoveries, one per life that found a transaction to recover."""
     _left_by: PausePoint | None = None
 
     @property

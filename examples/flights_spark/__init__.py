@@ -7,7 +7,7 @@ same commit. The other writes at least once, as Spark users do today: foreachBat
 application (driver and JVM) is killed with SIGKILL at random moments and started again with another number of tasks,
 until everything is written. Then input, topic, table and totals are compared, record by record.
 
-Read first: `exactly_once.py` is all that an application has to write; `at_least_once.py` is what it replaces.
+Read first: `exactly_once.py` is all that an application has to write; `at_least_once.py` is the way that it replaces.
 `kill_plan.py` decides when the application is killed, `lives.py` runs it, `verdict.py` compares the results, `plot.py`
 plots the run.
 """

@@ -16,7 +16,7 @@ _MOST_TASKS: Final = 5
 
 
 class Moment(StrEnum):
-    """What the supervisor waits for before it kills."""
+    """The event that the supervisor waits for before it kills."""
 
     STARTING = "while it starts"
     RUNNING = "at any moment"

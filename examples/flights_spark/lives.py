@@ -19,7 +19,7 @@ _LONGEST_LIFE_S: Final = 300.0
 _LOG_TAIL_LINES: Final = 40
 _POLL_S: Final = 0.05
 _DECISION_POLL_S: Final = 0.0005
-"""While waiting for a decision, after which Kafka's commit follows within milliseconds."""
+"""Poll interval while waiting for a decision, after which Kafka's commit follows within milliseconds."""
 
 
 def run_lives(

@@ -29,7 +29,7 @@ class Result:
 
 
 def print_report(console: Console, result: Result, options: Options) -> None:
-    """Print what happened and what it means."""
+    """Print the results and their meaning."""
     console.print()
     console.print(_table(result, options.rows))
     for method, verdict in result.verdicts.items():

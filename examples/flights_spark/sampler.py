@@ -20,7 +20,7 @@ _TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a method had written at one moment; offsets are sums over the partitions of its topic."""
+    """The offsets of a method at one moment, as sums over the partitions of its topic, and its rows."""
 
     second: float
     end_offset: int

@@ -46,7 +46,7 @@ class OrderTests(TestCase):
 
 
 class CommittedOrderTests(TransactionTestCase):
-    """With real commits of the database, for what depends on them."""
+    """With real commits of the database, for tests that depend on them."""
 
     def test_an_order_is_published(self):
         """Inside `captured_records()` the database commits alone."""

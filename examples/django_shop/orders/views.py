@@ -64,13 +64,13 @@ def place(number: int, item: Item) -> None:
 @require_GET
 @transaction.non_atomic_requests  # which would be an error of its own while the database is away
 def ready(request: HttpRequest) -> HttpResponse:
-    """Answer with 503 while orders would be refused. What is in doubt keeps none from being taken."""
+    """Answer with 503 while orders would be refused. Transactions in doubt do not stop new orders."""
     is_there = {"database": has_database(), "kafka": pool_status().kafka_problem is None}
     return JsonResponse(is_there, status=200 if all(is_there.values()) else 503)
 
 
 def has_database() -> bool:
-    """Ask the database something."""
+    """Return whether the database answers a query."""
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
