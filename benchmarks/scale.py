@@ -69,7 +69,7 @@ class Site:
 
 
 def costs_of(way: str, workers: int, server: PostgresServer, broker: RunningBroker, duration_s: float) -> Costs:
-    """Measure one way with so many workers in one process, and the relay or publisher of its outbox."""
+    """Measure one way with this number of workers in one process, and the relay or publisher of its outbox."""
     engine = sa.create_engine(server.url, poolclass=sa.NullPool)
     create_tables(engine)
     cost = ServerCost(engine)
@@ -124,7 +124,7 @@ class OpenTransaction:
 
 
 class Partition:
-    """The transactions of one partition: a record can be read once all that began before it have ended."""
+    """The transactions of one partition: a record can be read once all earlier ones have ended."""
 
     def __init__(self) -> None:
         self._open: deque[OpenTransaction] = deque()

@@ -107,9 +107,9 @@ class KafkaUnreachableError(KafkaTimeoutError):
 class TransactionHangsError(KafkaTimeoutError):
     """A decided transaction has no marker in some partitions, and no coordinator is going to write one (KAFKA-20734).
 
-    `read_committed` consumers stop at it there. A dual write raises it at each use of the id. Until then it neither
-    publishes the records again, because they may still become visible, nor sends others behind them, because the same
-    marker would end both. The message has the command that writes the marker; after that, repeat the call.
+    `read_committed` consumers stop at it there. A dual write raises it at each use of the id. It neither publishes the
+    records again, because they may still become visible, nor sends others behind them, because the same marker would
+    end both. The message has the command that writes the marker; after that, repeat the call.
 
     `partitions` has the topics and partitions without a marker.
     """

@@ -42,7 +42,7 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
     def is_current(self) -> bool:
         """Return whether no other producer has used the transactional id since.
 
-        To be called between transactions. Describes the id at its coordinator.
+        Call it between transactions. Describes the id at its coordinator.
         """
         self._run(self._core.describe)
         return self._core.is_current

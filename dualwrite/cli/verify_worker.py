@@ -197,7 +197,7 @@ class _Block:
         return Deciding(time.monotonic(), self.process, self.name, self.reads, state or None)
 
     def failed(self, error: Exception) -> Ok | Fail | Unknown:
-        """Return the caller's knowledge from an error: its outcome if it has one."""
+        """Return the outcome that the caller learns from an error, if any."""
         at = time.monotonic()
         outcome = None if self.tx is None else self.tx.outcome
         if outcome in (Outcome.COMMITTED, Outcome.STORED):

@@ -182,7 +182,7 @@ class ProducerCore:
             )
 
     def obstacle(self, waited_ms: float) -> str:
-        """Return the reason for a wait of that long: the last error since then, or the missing response."""
+        """Return the reason for a wait of that long: the last error since then, or the response that is missing."""
         return self._sender.obstacle(monotonic_ms() - waited_ms)
 
     def error_code_of(self, topic: str) -> int | None:
@@ -414,7 +414,7 @@ class ProducerCore:
             wanted.give_up()
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions, 0 if the topic is not known."""
+        """Return the number of partitions, 0 for an unknown topic."""
         return self._topology.partitions(topic)
 
     @contextmanager

@@ -43,7 +43,7 @@ class Life:
 
 
 def plan_lives(seed: int, kills: int) -> Sequence[Life]:
-    """Return `kills` lives that are killed, each with another number of tasks than the one before, and a last one."""
+    """Return `kills` lives that are killed, each with another number of tasks than its predecessor, and a last one."""
     dice = random.Random(seed)
     moments = [_moment(number) for number in range(kills)]
     dice.shuffle(moments)

@@ -224,11 +224,11 @@ class SinkRecovery:
         self._orphans = Orphans(store, transactions, min_age_ms=min_age_ms)
 
     def plan(self) -> RecoveryReport:
-        """Report what `recover()` would do now. Changes nothing, and takes no lock."""
+        """Report the actions that `recover()` would take now. Changes nothing, and takes no lock."""
         return self._round(apply=False)
 
     def recover(self) -> RecoveryReport:
-        """Complete what can be completed now; report the rest with its error. One failure does not stop the others.
+        """Complete all that is possible now; report the rest with its error. One failure does not stop the others.
 
         Raises if nothing can be done: SinkError for a database without a commit store, the database's own errors, and
         Kafka's.

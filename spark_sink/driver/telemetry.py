@@ -37,7 +37,7 @@ class BatchOutcome(StrEnum):
     REPAIRED = "repaired"
     """Some of its transactions were published again; counted at each completion that does so."""
     LOST = "lost"
-    """Kafka has lost records of it; counted at each attempt to complete it."""
+    """Kafka aborted a transaction of it that cannot be repaired; counted at each attempt to complete it."""
 
 
 class Phase(StrEnum):

@@ -118,7 +118,7 @@ class Lake:
     def choose(self, connection: sa.Connection, decision: Decision, table: ChosenTable | None) -> None:
         """COMMIT: mark the winners' files as owed, in the transaction of the decision. Raises DualTableError.
 
-        Also works without a table: a decided batch does not ask for it, and none of its files can be chosen.
+        Works without a table, too: it is read only for an undecided batch, and no file of a decided one can be chosen.
         """
         table = table or ChosenTable("", "")
         self._ledger.choose(connection, decision, table.location, table.table_id)

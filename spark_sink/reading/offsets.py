@@ -118,7 +118,7 @@ class OffsetRange:
     start: int
     end: int
     topic_id: str | None = None
-    """The id of the topic for which the range was planned; None if it is not known."""
+    """The id of the topic for which the range was planned; None if unknown."""
 
     @property
     def size(self) -> int:

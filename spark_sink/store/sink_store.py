@@ -270,10 +270,10 @@ class SinkStore(TaskStore, ClaimStore, OrphanStore, Protocol):
 
         Only if needed, because the fenced driver may be the right one. If `query_id` is None (not known yet), the first
         task begins the generation (`begin`). A decided batch job needs none; only a job knows its `batch_id` here.
-        `inside` runs in the transaction that begins, after `beforehand` has created its tables. A running query may use
-        these tables, and must not be disturbed, so a refusal comes before `beforehand`. Raises CheckpointMismatchError
-        if the sink belongs to another query, BatchLostError while a lost batch of the sink is not acknowledged, and
-        SinkError for a store that cannot be used; then nothing has changed.
+        `inside` runs in the transaction that begins, after `beforehand` has created the tables it needs. A running
+        query may use them and must not be disturbed, so a refusal comes before `beforehand`. Raises
+        CheckpointMismatchError if the sink belongs to another query, BatchLostError while a lost batch of the sink is
+        not acknowledged, and SinkError for a store that cannot be used; then nothing has changed.
         """
 
     def prepared_states(self, attempt_ids: Collection[str]) -> Mapping[str, PreparedTxnState]:

@@ -404,7 +404,7 @@ class Planned(NamedTuple):
 
 
 def batch_starts(sizes: Ints, limit: int) -> list[int]:
-    """Where batches begin so that each but a single large record is within the limit."""
+    """Return where batches begin, so that each but a single large record is within the limit."""
     ends = np.cumsum(sizes)
     starts, at = [], 0
     while at < len(sizes):

@@ -115,7 +115,7 @@ class Batch:
         return found
 
     def settle_doubt(self) -> None:
-        """Note that this batch is stored. A whole of it is not, and never will be, because its sequence has passed."""
+        """Note that this batch is stored: its sequence has passed, so a batch that it was split from never will be."""
         batch: Batch | None = self
         while batch is not None:
             batch.may_be_stored, batch = False, batch.whole

@@ -1,6 +1,6 @@
-"""How each kind of serializer is called: a callable, an object, and the serializers of other codebases as they are.
+"""How each kind of serializer is called: a callable, an object, and the unchanged serializers of other libraries.
 
-Importing none of those codebases is needed: an object of theirs exists only if the module of its class is loaded.
+None of those libraries has to be imported: an object of theirs exists only if the module of its class is loaded.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Coordinators:
     """The transaction coordinator, and the coordinator of the group whose offsets go with the transaction.
 
     Invariant: a node is known only after a FindCoordinator response without an error, and until a response says that it
-    is no longer the coordinator. A request for a coordinator that is not known is replaced by FindCoordinator.
+    is no longer the coordinator. A request for an unknown coordinator is replaced by FindCoordinator.
     """
 
     __slots__ = ("_group", "_transactional_id", "of_transaction")
@@ -55,7 +55,7 @@ class Coordinators:
         return self._group[1] if self._group is not None and self._group[0] == group_id else None
 
     def to_transaction(self, request: m.Request) -> Outgoing:
-        """Address `request` to the transaction coordinator; return FindCoordinator while that is not known."""
+        """Address `request` to the transaction coordinator; return FindCoordinator while that is unknown."""
         if self.of_transaction is None:
             return Outgoing(m.FindCoordinator(m.CoordinatorType.TRANSACTION, self._transactional_id), m.ANY_NODE)
         return Outgoing(request, self.of_transaction)

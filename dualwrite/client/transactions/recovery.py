@@ -58,7 +58,7 @@ class DescribedState(Enum):
 class Described(NamedTuple):
     """A description of a transactional id.
 
-    `start_ms` is in milliseconds since 1970, -1 for none; `timeout_ms` is -1 while it is not known.
+    `start_ms` is in milliseconds since 1970, -1 for none; `timeout_ms` is -1 while unknown.
     """
 
     state: DescribedState

@@ -35,11 +35,11 @@ class Topology:
                 self._leaders[topic.name] = topic.leaders
 
     def partitions(self, topic: str) -> int:
-        """Return the number of partitions, 0 if the topic is not known."""
+        """Return the number of partitions, 0 for an unknown topic."""
         return len(self._leaders.get(topic, ()))
 
     def leader(self, topic: str, partition: int) -> int:
-        """Return the node id of the leader, or -1 if there is none or it is not known."""
+        """Return the node id of the leader, or -1 if there is none or it is unknown."""
         leaders = self._leaders.get(topic, ())
         return leaders[partition] if partition < len(leaders) else NO_LEADER
 

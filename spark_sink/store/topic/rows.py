@@ -113,7 +113,7 @@ class SinkRows:
         return None if row is None else self._attempt(row)
 
     def manifest(self, attempt_id: str) -> str:
-        """Return the manifest of the prepared transaction; empty if it is not known."""
+        """Return the manifest of the prepared transaction; empty if unknown."""
         return self._state.rows(ATTEMPT)[attempt_id]["manifest"] or ""
 
     def claims(self) -> tuple[Claim, ...]:
