@@ -1,4 +1,4 @@
-"""The coordinator's assignors: which member gets which partition (KIP-848). Pure.
+"""The coordinator's assignors, which give partitions to members (KIP-848). Pure.
 
 `uniform` (the default) gives all members the same number of partitions, with as few moves as possible. `range` gives
 contiguous partitions of each topic to the members in the order of their names, static ones first, so that topics with
@@ -26,7 +26,7 @@ class Subscriber(NamedTuple):
     instance_id: str | None
     topic_ids: frozenset[uuid.UUID]
     target: Assignment = NOTHING
-    """Its partitions in the target assignment so far."""
+    """Its partitions in the present target assignment."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[uuid.UUID, int]], dict[str, Assignment]]
@@ -58,7 +58,7 @@ def assign_uniform(members: Sequence[Subscriber], partitions: Mapping[uuid.UUID,
 
 
 def _kept(members: Sequence[Subscriber], every: set[TopicIdPartition]) -> dict[str, list[TopicIdPartition]]:
-    """Return what each member may keep of its target: existing partitions that it subscribes to, each only once."""
+    """Return the partitions that each member may keep: existing ones that it subscribes to, each only once."""
     taken: set[TopicIdPartition] = set()
     kept: dict[str, list[TopicIdPartition]] = {}
     for member in members:
@@ -73,7 +73,7 @@ def _kept(members: Sequence[Subscriber], every: set[TopicIdPartition]) -> dict[s
 
 
 def _even(kept: Mapping[str, list[TopicIdPartition]], every: set[TopicIdPartition]) -> dict[str, Assignment]:
-    """Assign equal numbers to members with equal subscriptions; those that have most get the remainder."""
+    """Assign equal numbers to members with equal subscriptions; the members with the most get the remainder."""
     least, more = divmod(len(every), len(kept)) if kept else (0, 0)
     with_one_more = set(sorted(kept, key=lambda member_id: -len(kept[member_id]))[:more])
     targets = {name: mine[: least + (name in with_one_more)] for name, mine in kept.items()}
@@ -89,7 +89,7 @@ _Subscribers = tuple[str, ...]
 
 
 class _Move(NamedTuple):
-    """The move of one partition, of all with the same subscribers, from one member to another."""
+    """The move of a partition from one member to another; partitions with the same subscribers are interchangeable."""
 
     giver: str
     subscribers: _Subscribers
@@ -97,12 +97,12 @@ class _Move(NamedTuple):
 
 
 class _Balance:
-    """Balances members with different subscriptions: free partitions go to the member with least, then some move.
+    """Balances members with different subscriptions: free partitions go to the member with the fewest, then some move.
 
     Partitions move from one member to another, possibly along a chain of members, as long as that makes two members'
     numbers more even. When no such chain is left, no assignment is more even.
 
-    Partitions with the same subscribers are as good as each other, so a search looks at one of them only.
+    Partitions with the same subscribers are interchangeable, so a search considers only one of them.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class _Balance:
         }
 
     def _give(self, member_id: str, name: TopicIdPartition) -> None:
-        """Give a partition to a member; it is the next one to be taken away again."""
+        """Give a partition to a member; it will be the first to be taken away again."""
         mine = self._targets[member_id]
         mine.setdefault(self._subscribers[name.topic_id], {})[name] = None
         self._loads[member_id] += 1
@@ -153,7 +153,7 @@ class _Balance:
             self._give(min(self._subscribers[name.topic_id], key=self._loads.__getitem__), name)
 
     def _move_one(self) -> bool:
-        """Move one partition away from a member that has too many. Return False if there is none."""
+        """Move one partition away from a member that has too many. Return False if there is no such member."""
         moved = False
         least = min(self._loads.values(), default=0)
         for member_id in sorted(self._loads, key=self._loads.__getitem__, reverse=True):
@@ -167,7 +167,7 @@ class _Balance:
         return False
 
     def _chain_from(self, start: str) -> list[_Move]:
-        """Return the shortest chain from a member to one that has at least two partitions fewer."""
+        """Return the shortest chain from a member to a member with at least two partitions fewer."""
         came_by: dict[str, _Move | None] = {start: None}
         queue = deque([start])
         while queue:
@@ -184,7 +184,7 @@ class _Balance:
 
 
 def _chain(came_by: Mapping[str, _Move | None], end: str) -> list[_Move]:
-    """Return the moves that lead to a member, the last one first: so each moves what its giver had before."""
+    """Return the moves that lead to a member, last one first: so each moves a partition that its giver had before."""
     chain: list[_Move] = []
     move = came_by[end]
     while move is not None:
@@ -194,4 +194,4 @@ def _chain(came_by: Mapping[str, _Move | None], end: str) -> list[_Move]:
 
 
 ASSIGNORS: Mapping[str, Assignor] = {UNIFORM: assign_uniform, RANGE: assign_range}
-"""By the names that members send; the first is the default."""
+"""By the names that members send, the default first."""

@@ -1,7 +1,7 @@
 """The steps of decisions about a consumer group, each checked by the tables of states. Pure.
 
-A change starts from a group, is taken through steps, and ends with the changed group. To store it, the records in
-which the two groups differ are written (`records.records_between`).
+A change starts from a group, goes through steps, and ends with the changed group. To store it, the records in which the
+two groups differ are written (`records.records_between`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GroupChange:
         )
 
     def refresh_topics(self) -> None:
-        """Bump the group epoch if subscribed topics were created, deleted or got more partitions meanwhile."""
+        """Bump the group epoch if subscribed topics were created, deleted or extended meanwhile."""
         group, topics = self.group, self.context.topics
         if group.topics_version == topics.version:
             return
@@ -67,7 +67,7 @@ class GroupChange:
     # the target assignment
 
     def assign(self) -> None:
-        """Make a new target assignment if one is due; `group.consumer.assignment.interval.ms` may defer it."""
+        """Make a new target assignment if one is due. `group.consumer.assignment.interval.ms` may delay it."""
         group, context = self.group, self.context
         if group.group_epoch <= group.assignment_epoch or not self._may_assign():
             return
@@ -114,7 +114,7 @@ class GroupChange:
         return replace(member, rebalance_deadline_ms=deadline_ms)
 
     def replace_static_member(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give a static member that restarted its new id; it keeps its subscription and partitions."""
+        """Give a restarted static member its new id; it keeps its subscription and partitions."""
         group = self.group
         new = replace(
             old,
@@ -133,7 +133,7 @@ class GroupChange:
         return new
 
     def remove(self, member_ids: Iterable[str]) -> None:
-        """Remove members; the others get a new target with the next heartbeat."""
+        """Remove members; the others get new targets with their next heartbeats."""
         group = self.group.without(member_ids)
         self.bump_epoch(group)
         if not group.members:  # an empty group has nothing to assign

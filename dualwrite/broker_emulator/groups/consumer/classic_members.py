@@ -1,6 +1,6 @@
 """Members of the classic protocol in a consumer group, while it migrates (KIP-848). Pure.
 
-They join, sync and send heartbeats as usual and do not see that the coordinator assigns: JoinGroup gets its response
+They join, sync and send heartbeats as usual and do not notice that the coordinator assigns: JoinGroup gets its response
 at once, there is no leader, and SyncGroup returns the partitions that the coordinator assigned to the member.
 """
 
@@ -55,7 +55,7 @@ class ClassicJoinDecision(NamedTuple):
 
 
 def join(group: ConsumerGroup, request: JoinRequest, context: DecisionContext) -> ClassicJoinDecision:
-    """Decide a JoinGroup, of a new member or of one that joins again. Raises RefusedError."""
+    """Decide a JoinGroup, of a new member or of one that rejoins. Raises RefusedError."""
     is_unknown = request.member_id == UNKNOWN_MEMBER_ID
     member_id = request.new_member_id if is_unknown else request.member_id
     check_room(group, member_id, context.settings.max_size)
@@ -99,7 +99,7 @@ def _subscription(request: JoinRequest, context: DecisionContext) -> Subscriptio
 
 
 def _is_last_of_new_protocol(group: ConsumerGroup, former: ConsumerMember, context: DecisionContext) -> bool:
-    """Return whether a static member that joins with the classic protocol was the last one of the new protocol."""
+    """Return whether a static member that joins with the classic protocol was the last member of the new protocol."""
     if former.is_classic:
         return False
     others = [member for member in group.members.values() if member is not former]
@@ -177,10 +177,10 @@ def sync(group: ConsumerGroup, request: SyncRequest, context: DecisionContext) -
 def heartbeat(
     group: ConsumerGroup, member_id: str, group_instance_id: str | None, generation: int, context: DecisionContext
 ) -> tuple[ConsumerGroup, ErrorCode]:
-    """Decide a Heartbeat; the error tells the member whether to join again. Raises RefusedError.
+    """Decide a Heartbeat; the error tells the member whether to rejoin. Raises RefusedError.
 
-    As in Kafka, it neither looks for changed topics nor makes a new target assignment: both happen when a member joins,
-    or when one of the new protocol sends a heartbeat.
+    As in Kafka, it neither checks for changed topics nor makes a new target assignment: both happen when a member
+    joins, or when a member of the new protocol sends a heartbeat.
     """
     member, classic = _classic_member(group, member_id, group_instance_id)
     _check_generation(member, generation)
@@ -191,14 +191,14 @@ def heartbeat(
 
 
 def _has_to_join(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return whether there is a newer target, or partitions to revoke, or ones that others have released meanwhile."""
+    """Return whether there is a newer target, or the member has to revoke partitions or get released ones."""
     if _has_newer_target(group, member) or member.state is MemberState.UNREVOKED_PARTITIONS:
         return True
     return member.state is MemberState.UNRELEASED_PARTITIONS and not group.waits_for_others(member)
 
 
 def _has_newer_target(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Return whether there is a newer target; a newer group epoch alone has nothing to join for (KAFKA-20272)."""
+    """Return whether there is a newer target. A newer group epoch alone is no reason to rejoin (KAFKA-20272)."""
     return member.member_epoch < group.assignment_epoch
 
 
@@ -207,7 +207,7 @@ def _alive(member: ConsumerMember, classic: ClassicMetadata, context: DecisionCo
 
 
 def _awaiting_join(group: ConsumerGroup, member: ConsumerMember, context: DecisionContext) -> ConsumerGroup:
-    """Start the member's rebalance timeout for joining again, unless it is running."""
+    """Start the member's rebalance timeout for rejoining, unless it is running."""
     if member.join_deadline_ms is None:
         member = replace(member, join_deadline_ms=context.now_ms + member.rebalance_timeout_ms)
     return group.with_member(member)
@@ -218,7 +218,7 @@ def _classic_member(
 ) -> tuple[ConsumerMember, ClassicMetadata]:
     """Return the member and its classic metadata.
 
-    Raises RefusedError: 25 for an unknown member or one of the new protocol, 82 for a replaced static member.
+    Raises RefusedError: 25 for an unknown member or a member of the new protocol, 82 for a replaced static member.
     """
     if group_instance_id is None:
         member = group.known_member(member_id)
@@ -257,9 +257,9 @@ def leave(
 
 
 def _leaving_id(group: ConsumerGroup, instances: Mapping[str, str], leaving: LeavingMember) -> tuple[str, ErrorCode]:
-    """Return the id of a leaving member, of either protocol, as administrators may remove both; and its error.
+    """Return the id of a leaving member, and its error. Administrators may remove members of either protocol.
 
-    A request can name very many members, so that nothing is looked for in the group and nothing is raised.
+    A request can name very many members, so this neither searches the group nor raises errors.
     """
     member_id, instance = leaving
     present = member_id if instance is None else instances.get(instance)

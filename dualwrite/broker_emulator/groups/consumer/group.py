@@ -1,8 +1,8 @@
 """A consumer group (KIP-848) as one immutable value, with queries on it.
 
-Three epochs drive it. The group epoch is incremented whenever something changes that the assignment depends on; the
-assignment epoch is the group epoch for which the target assignment was made; a member's epoch is the assignment epoch
-that it has reached. Deadlines are part of the value, in the clock's milliseconds, as in the classic `Group`.
+Three epochs drive it. The group epoch is incremented by every change that affects the assignment; the assignment epoch
+is the group epoch for which the target assignment was made; a member's epoch is the assignment epoch that it has
+reached. Deadlines are part of the value, in the clock's milliseconds, as in the classic `Group`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from dualwrite.broker_emulator.groups.consumer.topics import TopicIdPartition
 from dualwrite.broker_emulator.groups.group import Group, Protocol
 
 JOIN_EPOCH = 0
-"""The epoch that a member sends to join, or to join again after it was fenced."""
+"""The epoch that a member sends to join, or to rejoin after it was fenced."""
 LEAVE_EPOCH = -1
 """The epoch that a member sends to leave for good."""
 LEAVE_STATIC_MEMBER_EPOCH = -2
-"""The epoch that a static member sends to leave temporarily; it has this epoch until it returns."""
+"""The epoch that a static member sends to leave temporarily; it keeps this epoch until it returns."""
 
 FIRST_EPOCH = 1
-"""Epoch of a new group, as in Kafka 4.4. No member has partitions at it; members waiting for their first have it."""
+"""Epoch of a new group, as in Kafka 4.4. Members at this epoch have no partitions yet and wait for their first."""
 
 Assignment = frozenset[TopicIdPartition]
 NOTHING: Assignment = frozenset()
 
 
 def new_member_id() -> str:
-    """Return an id for a member that has none, in the format of Kafka's UUIDs."""
+    """Return an id for a member without one, in the format of Kafka's UUIDs."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
 
 
@@ -60,7 +60,7 @@ class RegularExpression(NamedTuple):
 
     topics: frozenset[str]
     version: int
-    """The version of the cluster's topics then; -1 if another coordinator resolved it."""
+    """The version of the cluster's topics at that time; -1 if another coordinator resolved it."""
     timestamp_ms: int
 
 
@@ -75,10 +75,10 @@ class ConsumerGroupSettings(NamedTuple):
     allows_upgrade: bool
     allows_downgrade: bool
     assignors: tuple[str, ...]
-    """The names that members may request; the first is used if none does."""
+    """The names that members may request; the first is the default."""
     classic_max_size: int
     refuses_malformed: bool = True
-    """Whether a subscription of the classic protocol that cannot be read is 23 (KAFKA-20662) instead of -1."""
+    """Whether an unreadable subscription of the classic protocol gets error 23 (KAFKA-20662) instead of -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,20 +100,20 @@ class ConsumerMember:
 
     member_epoch: int = 0
     previous_epoch: int = -1
-    """A member that sends this epoch may have missed the response with the newer one."""
+    """A member that sends this epoch may have missed the response with the newer epoch."""
     state: MemberState = MemberState.STABLE
     assigned: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """Its partitions, and the epoch since which it has each (KIP-1251)."""
+    """Its partitions, with the epoch since which it has each (KIP-1251)."""
     revoking: Mapping[TopicIdPartition, int] = field(default_factory=dict)
-    """Partitions that it has to revoke; no other member may have them until it did."""
+    """Partitions that it has to revoke; until it has, no other member may get them."""
 
     session_deadline_ms: int | None = None
     rebalance_deadline_ms: int | None = None
-    """When it must have revoked its partitions."""
+    """The deadline for revoking its partitions."""
     join_deadline_ms: int | None = None
-    """When a member of the classic protocol must have joined again."""
+    """The deadline for a member of the classic protocol to rejoin."""
     sync_deadline_ms: int | None = None
-    """When a member of the classic protocol must have sent SyncGroup."""
+    """The deadline for a member of the classic protocol to send SyncGroup."""
 
     @property
     def is_classic(self) -> bool:
@@ -180,11 +180,11 @@ class ConsumerGroup:
     targets: Mapping[str, Assignment] = field(default_factory=dict)
     """The target assignment, by member id."""
     regular_expressions: Mapping[str, RegularExpression] = field(default_factory=dict)
-    """The members' regular expressions that are resolved."""
+    """The members' resolved regular expressions."""
     is_resolving: bool = False
-    """Whether regular expressions are being resolved at the moment."""
+    """Whether regular expressions are being resolved now."""
     topics_version: int = -1
-    """The version of the cluster's topics that was last checked; -1: none by this coordinator."""
+    """The version of the cluster's topics at the last check; -1 before this coordinator's first check."""
 
     # queries
 
@@ -211,13 +211,13 @@ class ConsumerGroup:
         return self.targets.get(member_id, NOTHING)
 
     def static_member(self, instance_id: str | None) -> ConsumerMember | None:
-        """Return the member that has a static instance id at present."""
+        """Return the member that now has a static instance id."""
         if instance_id is None:
             return None
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)
 
     def known_member(self, member_id: str) -> ConsumerMember:
-        """Return the member. Raises RefusedError (25) if there is none."""
+        """Return the member. Raises RefusedError (25) if the id is unknown."""
         member = self.members.get(member_id)
         if member is None:
             raise RefusedError(
@@ -226,7 +226,7 @@ class ConsumerGroup:
         return member
 
     def owners(self) -> dict[TopicIdPartition, str]:
-        """Return the member that has each partition, or has not revoked it yet."""
+        """Return the owner of each partition: the member that has it, or has not revoked it yet."""
         return {name: member.member_id for member in self.members.values() for name in member.owned}
 
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
@@ -252,7 +252,7 @@ class ConsumerGroup:
         return frozenset(member.subscribed_regex for member in self.members.values() if member.subscribed_regex)
 
     def assignor(self, default: str) -> str:
-        """Return the assignor that most members request; on a tie, the one that was requested first."""
+        """Return the assignor that most members request; on a tie, the one requested first."""
         requested = (member.server_assignor for member in self.members.values())
         votes = Counter(name for name in requested if name is not None)
         return votes.most_common(1)[0][0] if votes else default
@@ -274,7 +274,7 @@ class ConsumerGroup:
         return bool(names & self.classic_protocols()) if has_classic else bool(names)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Return whether another member has not revoked a partition of this member's target yet."""
+        """Return whether another member has not yet revoked a partition of this member's target."""
         missing = self.target(member.member_id) - member.assigned.keys()
         owners = self.owners() if missing else {}
         return any(name in owners for name in missing)
@@ -291,7 +291,7 @@ class ConsumerGroup:
         return replace(self, members={**self.members, member.member_id: member})
 
     def without(self, member_ids: Iterable[str]) -> ConsumerGroup:
-        """Return the group without some members, their targets, and regular expressions only they subscribe to."""
+        """Return the group without some members, their targets, and regular expressions that only they subscribe to."""
         gone = frozenset(member_ids)
         members = {name: member for name, member in self.members.items() if name not in gone}
         targets = {name: target for name, target in self.targets.items() if name not in gone}

@@ -1,8 +1,8 @@
 """Decisions about groups with thousands of topics or partitions, which would hold up the event loop.
 
-A group is one immutable value, so a thread can decide about it while the loop serves others. The decision is kept only
-if the group is still the same then. Heartbeats of such a group wait for each other; whatever cannot wait, such as the
-removal of a late member, comes in between, and the decision is made again.
+A group is one immutable value, so a thread can decide about it while the loop serves other requests. The decision is
+only kept if the group is still the same afterwards. Heartbeats of such a group wait for each other. Changes that cannot
+wait, such as the removal of a late member, come in between, and the decision is made again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Final
 from dualwrite.broker_emulator.groups.consumer.group import AnyGroup, ConsumerGroup
 
 ATTEMPTS: Final = 3
-"""How often a decision is made in a thread before it is made in one piece, as the group changes all the time."""
+"""The number of attempts in a thread before a decision about an ever-changing group is made in one piece."""
 
 _MANY: Final = 1000
 
 
 def is_long(group: AnyGroup | None, named: int) -> bool:
-    """Return whether a decision about a group and a request that names so many topics or partitions takes long."""
+    """Return whether a decision about a group and a request with this many topics or partitions takes long."""
     if named > _MANY:
         return True
     if not isinstance(group, ConsumerGroup):
@@ -45,7 +45,7 @@ class Turns:
         self._turns: dict[str, _Turn] = {}
 
     def __contains__(self, group_id: str) -> bool:
-        """Return whether requests of a group have to wait at present."""
+        """Return whether requests of a group have to wait now."""
         return group_id in self._turns
 
     @asynccontextmanager

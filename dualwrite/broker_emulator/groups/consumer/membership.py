@@ -1,6 +1,6 @@
 """Decisions about ConsumerGroupHeartbeat (KIP-848), about expired deadlines, and after a load. Pure.
 
-The heartbeat is a member's only request: by it a member joins (epoch 0), leaves (-1, -2), subscribes, reports the
+The heartbeat is a member's only request: with it, a member joins (epoch 0), leaves (-1, -2), subscribes, reports the
 partitions that it owns, and keeps its session alive.
 """
 
@@ -29,7 +29,7 @@ from dualwrite.broker_emulator.groups.consumer.states import MemberState
 
 
 class HeartbeatRequest(NamedTuple):
-    """A ConsumerGroupHeartbeat; None (or -1) for fields that did not change since the last one."""
+    """A ConsumerGroupHeartbeat; fields unchanged since the last one are None (or -1)."""
 
     member_id: str
     member_epoch: int
@@ -51,7 +51,7 @@ class HeartbeatRequest(NamedTuple):
 
 
 class HeartbeatResponse(NamedTuple):
-    """Response to a heartbeat that was accepted."""
+    """Response to an accepted heartbeat."""
 
     member_id: str
     member_epoch: int
@@ -70,7 +70,7 @@ class HeartbeatDecision(NamedTuple):
 
 
 def heartbeat(group: ConsumerGroup, request: HeartbeatRequest, context: DecisionContext) -> HeartbeatDecision:
-    """Decide a heartbeat with which a member joins or continues. Raises RefusedError."""
+    """Decide a heartbeat by which a member joins or continues. Raises RefusedError."""
     check_room(group, request.member_id, context.settings.max_size)
     change = GroupChange(group, context)
     before = _member(change, request)
@@ -164,7 +164,7 @@ def _check_epoch(member: ConsumerMember, request: HeartbeatRequest) -> None:
 
 
 def _updated(member: ConsumerMember, request: HeartbeatRequest) -> ConsumerMember:
-    """Return the member updated by the request, which also makes a classic member one of the new protocol."""
+    """Return the member updated by the request, which also moves a classic member to the new protocol."""
     timeout_ms, topics, regex = request.rebalance_timeout_ms, request.subscribed_topics, request.subscribed_regex
     return replace(
         member,
@@ -186,7 +186,7 @@ def _updated(member: ConsumerMember, request: HeartbeatRequest) -> ConsumerMembe
 
 
 def leave(group: ConsumerGroup, request: HeartbeatRequest, context: DecisionContext) -> HeartbeatDecision:
-    """Decide a heartbeat with which a member leaves for good (-1), or, if it is static, temporarily (-2).
+    """Decide a heartbeat by which a member leaves for good (-1) or, if it is static, temporarily (-2).
 
     Raises RefusedError.
     """
@@ -205,7 +205,7 @@ def leave(group: ConsumerGroup, request: HeartbeatRequest, context: DecisionCont
 
 
 def remove_members(group: ConsumerGroup, member_ids: Collection[str], context: DecisionContext) -> Outcome:
-    """Remove members. The others get a new target with their next heartbeat, or become a classic group again."""
+    """Remove members. The others get new targets with their next heartbeats, or become a classic group again."""
     if can_downgrade(group, member_ids, context.settings):
         return Downgrade(to_classic(group, context, without=member_ids), rebalances=True)
     change = GroupChange(group, context)

@@ -1,7 +1,7 @@
 """Online migration (KIP-848): from a classic group to a consumer group and back. Pure.
 
-A classic group is upgraded when the first member of the new protocol joins, and a consumer group is downgraded when
-its last one leaves.
+A classic group is upgraded when the first member of the new protocol joins, and a consumer group is downgraded when the
+last such member leaves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dualwrite.broker_emulator.groups.states import GroupState
 
 
 def to_consumer(group: Group, context: DecisionContext) -> ConsumerGroup:
-    """Convert a classic group, with its members as their last generation left them. Raises RefusedError (69)."""
+    """Convert a classic group, with its members as of their last generation. Raises RefusedError (69)."""
     why = _why_not(group, context)
     if why is not None:
         raise _refused(group, why)
@@ -74,7 +74,7 @@ def _refused(group: Group, why: str) -> RefusedError:
 
 
 def _consumer_member(group: Group, member: Member, topics: Topics) -> ConsumerMember:
-    """Convert a member with its last assignment; if a rebalance is under way, it will have to join again."""
+    """Convert a member with its last assignment. During a rebalance, it will have to rejoin."""
     name = group.protocol_name or member.protocols[0].name
     subscription = read_subscription(member.metadata(name))
     assigned: Assignment = frozenset()
@@ -105,7 +105,7 @@ def _consumer_member(group: Group, member: Member, topics: Topics) -> ConsumerMe
 
 
 def by_topic_id(partitions: NamedPartitions, topics: Topics) -> Assignment:
-    """Convert partitions with topic names to topic ids; those of deleted topics are left out."""
+    """Convert partitions with topic names to topic ids, without those of deleted topics."""
     found = ((topics.get(name), index) for name, index in partitions)
     return frozenset(TopicIdPartition(topic.topic_id, index) for topic, index in found if topic is not None)
 
@@ -114,11 +114,11 @@ def by_topic_id(partitions: NamedPartitions, topics: Topics) -> Assignment:
 
 
 class Downgrade(NamedTuple):
-    """The group becomes a classic one."""
+    """The group becomes a classic group."""
 
     group: Group
     rebalances: bool
-    """Whether its members have to join again, because a member left or changed its subscription."""
+    """Whether its members have to rejoin, because a member left or changed its subscription."""
 
 
 Outcome = ConsumerGroup | Downgrade
@@ -126,7 +126,7 @@ Outcome = ConsumerGroup | Downgrade
 
 
 def can_downgrade(group: ConsumerGroup, leaving: Collection[str], settings: ConsumerGroupSettings) -> bool:
-    """Return whether the group becomes a classic one when these members leave."""
+    """Return whether the group becomes a classic group when these members leave."""
     staying = [member for member_id, member in group.members.items() if member_id not in leaving]
     if not staying or not all(member.is_classic for member in staying):
         return False
@@ -134,7 +134,7 @@ def can_downgrade(group: ConsumerGroup, leaving: Collection[str], settings: Cons
 
 
 def to_classic(group: ConsumerGroup, context: DecisionContext, *, without: Collection[str] = ()) -> Group:
-    """Convert to a classic group of the members that stay, each with its target as its assignment."""
+    """Convert to a classic group of the remaining members, each with its target as its assignment."""
     members = [
         _classic_member(member, group.target(member_id), context)
         for member_id, member in group.members.items()
@@ -168,7 +168,7 @@ def _classic_member(member: ConsumerMember, target: Assignment, context: Decisio
 
 
 def assignment_bytes(assignment: Assignment, topics: Topics, version: int) -> bytes:
-    """Encode an assignment for consumers of the classic protocol; deleted topics are left out."""
+    """Encode an assignment for consumers of the classic protocol, without deleted topics."""
     by_name: dict[str, list[int]] = {}
     for topic_id, partition in sorted(assignment):
         topic = topics.by_id(topic_id)

@@ -1,4 +1,4 @@
-"""Reconciliation: move a member from its current to its target assignment; it revokes first. Pure.
+"""Reconciliation: move a member from its current to its target assignment, revoking partitions first. Pure.
 
 A member reaches the target's epoch when it has revoked all partitions that are not in its target. Until then no other
 member gets those partitions, so that a partition never has two owners (KIP-848).
@@ -32,11 +32,11 @@ def reconcile(
     *,
     resubscribes: bool = False,
 ) -> ConsumerMember:
-    """Return the member's next state; the same object if nothing changes.
+    """Return the member's next state; the same object if it does not change.
 
-    `owned` are the partitions that the member reports (None: it does not). With `resubscribes` it revokes topics
-    that it no longer subscribes to before there is a new target. Raises RefusedError (110) for a member in an unknown
-    state, unless it owns nothing.
+    `owned` are the partitions that the member reports (None: it does not report). With `resubscribes`, it revokes
+    topics that it no longer subscribes to before there is a new target. Raises RefusedError (110) for a member in an
+    unknown state, unless it owns nothing.
     """
     if not resubscribes and member.is_at(group.assignment_epoch):
         return member

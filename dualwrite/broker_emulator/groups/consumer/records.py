@@ -1,4 +1,4 @@
-"""The records of `__consumer_offsets` that hold a consumer group, in Kafka's own format, and which a change writes.
+"""The records of `__consumer_offsets` that hold a consumer group, in Kafka's own format, and the records of a change.
 
 | key version | record of | key |
 |---|---|---|
@@ -10,7 +10,7 @@
 | 8 | a member's epoch, state and partitions | group, member |
 | 16 | the topics that a regular expression matches | group, expression |
 
-All values are of version 0 and flexible; later releases add tagged fields (hash, timestamp, assignment epochs).
+All values are flexible, of version 0; later releases add tagged fields (hash, timestamp, assignment epochs).
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _WITH_NAME = (MEMBER, TARGET, CURRENT, REGULAR_EXPRESSION)
 _WITHOUT_NAME = (GROUP, PARTITION_METADATA, TARGET_EPOCH)
 _VERSION = 0
 _TAG = 0
-"""The only tag: no struct has more than one tagged field."""
+"""The only tag, as no struct has more than one tagged field."""
 
 _Epochs = Mapping[TopicIdPartition, int]
 KeyValue = tuple[bytes, bytes | None]
-"""A record; None as the value is a tombstone."""
+"""A record. A value of None is a tombstone."""
 T = TypeVar("T")
 
 
 class RecordKey(NamedTuple):
-    """The key of a record: its kind, and what it describes."""
+    """The key of a record: its kind, group, and name."""
 
     kind: int
     group_id: str
     name: str = ""
-    """The member or the regular expression, for kinds that have one."""
+    """The member or the regular expression, only for the kinds with one."""
 
     def encode(self) -> bytes:
         head = fields.int16(self.kind) + fields.key_string(self.group_id)
@@ -221,7 +221,7 @@ def _by_topic(names: Iterable[TopicIdPartition]) -> Iterable[tuple[uuid.UUID, li
 
 
 def _encode_topic(topic_id: uuid.UUID, names: Iterable[TopicIdPartition], epochs: Iterable[int] | None = None) -> bytes:
-    """Encode one topic; the epochs since which the member has each of its partitions are a tag (KIP-1251)."""
+    """Encode one topic. A tag has the epoch since which the member has each partition (KIP-1251)."""
     tagged = {} if epochs is None else {_TAG: fields.array(fields.int32(epoch) for epoch in epochs)}
     return topic_id.bytes + fields.array(fields.int32(name.partition) for name in names) + fields.tags(tagged)
 
@@ -251,7 +251,7 @@ _APPLY: Mapping[int, Callable[[ConsumerGroup, str, FlexibleReader], ConsumerGrou
 
 
 def apply(group: ConsumerGroup | None, key: RecordKey, value: bytes | None) -> ConsumerGroup | None:
-    """Apply one record to a group; None if the group does not exist (any more). Raises UnknownRecordError."""
+    """Apply one record to a group; return None if the group does not exist. Raises UnknownRecordError."""
     if value is None:
         return None if group is None or key.kind == GROUP else _without(group, key)
     reader = FlexibleReader(value)
@@ -264,7 +264,7 @@ def apply(group: ConsumerGroup | None, key: RecordKey, value: bytes | None) -> C
 
 
 def _without(group: ConsumerGroup, key: RecordKey) -> ConsumerGroup:
-    """Apply a tombstone; a member's come one by one, so some of its parts may be gone already."""
+    """Apply a tombstone. The tombstones of a member come one by one, so some of its parts may be gone already."""
     if key.kind == MEMBER:
         return replace(group, members=_except(group.members, key.name))
     if key.kind == TARGET:
@@ -293,11 +293,11 @@ def _except(mapping: Mapping[str, T], name: str) -> dict[str, T]:
     return {other: value for other, value in mapping.items() if other != name}
 
 
-# --- which records to write for a change ------------------------------------------------------------------------------
+# --- the records of a change -----------------------------------------------------------------------------------------
 
 
 def records_between(before: AnyGroup | None, after: AnyGroup | None) -> list[KeyValue]:
-    """Return the records that turn the group `before`, classic or not, into `after`; None: there is no group.
+    """Return the records that turn the group `before`, classic or not, into `after`; None means no group.
 
     There is a record for each changed part, in the order in which Kafka's coordinator writes them: removed members,
     members' metadata, the group epoch, the target assignment, members' current assignments.

@@ -1,7 +1,7 @@
-"""Subscriptions by regular expression (KIP-848): matched against whole topic names, and when they are resolved.
+"""Subscriptions by regular expression (KIP-848): matching whole topic names, and the times of resolution.
 
-As in Kafka, expressions are resolved in the background: a member that subscribes with a new one gets its response
-first, and its partitions with a later heartbeat.
+As in Kafka, expressions are resolved in the background: a member that subscribes with a new expression gets its
+response first, and its partitions with a later heartbeat.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.linear_pattern import LinearPattern, PatternError
 from dualwrite.broker_emulator.slices import selected
 
 MIN_INTERVAL_MS = 10_000
-"""Minimum interval between resolutions; a group's regular expressions are resolved together."""
+"""Minimum interval between resolutions; all regular expressions of a group are resolved together."""
 
 
 def compiled(expression: str) -> LinearPattern:
@@ -41,7 +41,7 @@ def compiled(expression: str) -> LinearPattern:
 async def resolve(
     expressions: Iterable[str], topics: Topics, now_ms: int, is_visible: Callable[[str], bool]
 ) -> dict[str, RegularExpression]:
-    """Return the visible topics that each expression matches; an invalid expression matches none."""
+    """Return the visible topics that each expression matches; an invalid expression matches no topic."""
     version = topics.version
     names = await selected(is_visible, list(topics.names()))
     return {
@@ -61,11 +61,11 @@ async def _matching(expression: str, names: Iterable[str]) -> frozenset[str]:
 
 
 class RegexChange(Enum):
-    """How a heartbeat changes its member's regular expression."""
+    """The change that a heartbeat makes to its member's regular expression."""
 
     NONE = 0
     CHANGED = 1
-    """To an expression that is not resolved yet: the group epoch is bumped when it is."""
+    """To an unresolved expression: the group epoch is bumped once it is resolved."""
     CHANGED_AND_RESOLVED = 2
 
     @property

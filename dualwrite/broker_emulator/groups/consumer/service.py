@@ -52,36 +52,36 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 500
-"""Delay before passed deadlines are handled again, after their records could not be appended."""
+"""Delay before a retry when the records of passed deadlines could not be appended."""
 
 
 class Shard(Protocol):
-    """The shard to which the groups belong (`shard.GroupShard`), as far as consumer groups need it."""
+    """The shard that the groups belong to (`shard.GroupShard`), as far as consumer groups need it."""
 
     groups: dict[str, AnyGroup]
     is_open: bool
 
     def has_share_group(self, group_id: str) -> bool:
-        """Return whether there is a share group with this id."""
+        """Return whether a share group has this id."""
 
     @property
     def is_replicated(self) -> bool:
         """Whether everything appended so far is replicated."""
 
     async def replicated(self) -> ErrorCode:
-        """Wait until everything appended so far is replicated; return the client's error."""
+        """Wait until everything appended so far is replicated; return the error for the client."""
 
     def append(self, records: Sequence[tuple[bytes, bytes | None]]) -> tuple[int, ErrorCode]:
-        """Append one batch; return its first offset, and the client's error."""
+        """Append one batch; return its first offset, and the error for the client."""
 
     def keep(self, group: AnyGroup) -> None:
         """Keep a group's new state in memory and set a timer for its next deadline."""
 
     def tick_later(self, group_id: str, delay_ms: int) -> None:
-        """Check a group's deadlines again after `delay_ms`, and not before."""
+        """Check a group's deadlines again after `delay_ms`, but not earlier."""
 
     def fail_waiting(self, group: Group, error: ErrorCode) -> None:
-        """Send an error to a group's waiting requests: it is no longer a classic group."""
+        """Send an error to the waiting requests of a group that is no longer classic."""
 
     def rebalance(self, group: Group) -> None:
         """Start a rebalance of a classic group."""
@@ -91,14 +91,14 @@ class Shard(Protocol):
 
 
 class ClusterTopics:
-    """The current topics of the cluster."""
+    """The present topics of the cluster."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
         self._fixed = FixedTopics(())
 
     def fixed(self) -> FixedTopics:
-        """Return the topics as they are now, for a decision in a thread."""
+        """Return a snapshot of the topics, for a decision in a thread."""
         if self._fixed.version != self.version:
             known = map(_known, self._cluster.topics.values())
             self._fixed = FixedTopics((topic for topic in known if topic is not None), self.version)
@@ -132,7 +132,7 @@ class ConsumerGroups:
         self._turns = Turns()
 
     def context(self, group_id: str) -> DecisionContext:
-        """Return the facts that decisions about a group depend on now."""
+        """Return the present facts for decisions about a group."""
         return DecisionContext(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
 
     # members of the new protocol
@@ -168,7 +168,7 @@ class ConsumerGroups:
         return self._decide_now(group_id, request)
 
     def _before(self, group_id: str) -> AnyGroup | None:
-        """Return the group, if there is one. Raises RefusedError if it is a share group, or the shard has closed."""
+        """Return the group, or None. Raises RefusedError if it is a share group, or if the shard has closed."""
         if not self._shard.is_open:
             raise RefusedError(ErrorCode.not_coordinator, "This is not the correct coordinator.")
         if self._shard.has_share_group(group_id):
@@ -218,7 +218,7 @@ class ConsumerGroups:
     # time
 
     def after_load(self, group: ConsumerGroup) -> None:
-        """Start the timers of a group that was loaded from the log."""
+        """Start the timers of a group loaded from the log."""
         self._shard.keep(membership.after_load(group, self.context(group.group_id)))
 
     def tick(self, group: ConsumerGroup) -> None:
@@ -235,7 +235,7 @@ class ConsumerGroups:
         await self._replicate(self._store(before, outcome))
 
     async def _replicate(self, error: ErrorCode) -> None:
-        """Wait until what was stored is replicated. Raises RefusedError with the error if it was not stored."""
+        """Wait until the stored decision is replicated. Raises RefusedError with the error if it was not stored."""
         if error is ErrorCode.none and not self._shard.is_replicated:
             error = await self._shard.replicated()
         if error is not ErrorCode.none:
@@ -321,7 +321,9 @@ def _known_group(group: AnyGroup | None, group_id: str) -> ConsumerGroup:
 
 
 def _joinable(group: AnyGroup | None, group_id: str, context: DecisionContext) -> ConsumerGroup:
-    """Return the group that a member joins: a new one if there is none or an empty classic one, or a converted one."""
+    """Return the group that a member joins: the present one, a converted one, or a new one in place of none or an empty
+    one.
+    """
     if isinstance(group, ConsumerGroup):
         return group
     if group is None or group.is_empty:

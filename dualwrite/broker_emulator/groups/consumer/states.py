@@ -1,7 +1,7 @@
-"""States of a consumer group (KIP-848) and of its members, and which may follow which.
+"""States of a consumer group (KIP-848) and of its members, and the valid steps between them.
 
 A group's state is not stored: it follows from its epochs and its members (`ConsumerGroup.state`). A decision takes a
-group through one state at a time, and each step is checked by the tables here.
+group through one state at a time, and the tables here check each step.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ NEXT_GROUP_STATES: dict[ConsumerGroupState, dict[ConsumerGroupState, str]] = {
     },
     ConsumerGroupState.DEAD: {},
 }
-"""The states that may follow each state, and what causes the step."""
+"""The states that may follow each state, with the cause of each step."""
 
 
 class MemberState(IntEnum):
-    """How far a member is with its reconciliation; the value is the number in its record (key 8)."""
+    """A member's progress in its reconciliation; the value is the number in its record (key 8)."""
 
     STABLE = 0
     """It has all partitions of its epoch's target assignment."""
@@ -67,7 +67,7 @@ class MemberState(IntEnum):
 
     @classmethod
     def from_number(cls, number: int) -> MemberState:
-        """Return the state with a record's number; UNKNOWN for a number that this version does not know."""
+        """Return the state for a number in a record; UNKNOWN for a number unknown to this version."""
         return cls(number) if number in tuple(cls) else cls.UNKNOWN
 
 
@@ -89,11 +89,11 @@ NEXT_MEMBER_STATES: dict[MemberState, dict[MemberState, str]] = {
         MemberState.UNRELEASED_PARTITIONS: "rejoins owning nothing, others have not revoked",
     },
 }
-"""The states that may follow each member state, and what causes the step; none after a member left or was fenced."""
+"""The states that may follow each member state, with the cause; none after a member left or was fenced."""
 
 
 class InvalidStepError(Exception):
-    """The table of states does not allow a step; a bug in this package."""
+    """The table of states does not allow a step: a bug in this package."""
 
 
 def check_group_step(group_id: str, before: ConsumerGroupState, after: ConsumerGroupState) -> None:

@@ -1,4 +1,4 @@
-"""The topics of the cluster as a consumer group's decisions see them."""
+"""The topics of the cluster, as decisions about consumer groups see them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 
 class KnownTopic(NamedTuple):
-    """A topic that exists."""
+    """An existing topic."""
 
     name: str
     topic_id: uuid.UUID
@@ -17,19 +17,19 @@ class KnownTopic(NamedTuple):
 
 
 class TopicIdPartition(NamedTuple):
-    """A partition by its topic's id: a topic that is deleted and created again has other partitions."""
+    """A partition by its topic's id: a topic that is deleted and recreated has other partitions."""
 
     topic_id: uuid.UUID
     partition: int
 
 
 def by_id_and_index(name: TopicIdPartition) -> tuple[int, int]:
-    """Return a key that orders partitions as they are ordered anyway, in a fraction of the time."""
+    """Return a key that gives partitions their natural order, in a fraction of the time."""
     return name[0].int, name[1]
 
 
 class Topics(Protocol):
-    """The topics to which members can subscribe."""
+    """The topics that members can subscribe to."""
 
     @property
     def version(self) -> int:
@@ -46,7 +46,7 @@ class Topics(Protocol):
 
 
 class FixedTopics:
-    """A snapshot of topics that never changes."""
+    """An immutable snapshot of topics."""
 
     def __init__(self, topics: Iterable[KnownTopic], version: int = 0) -> None:
         self._by_name: Mapping[str, KnownTopic] = {topic.name: topic for topic in topics}
@@ -64,9 +64,9 @@ class FixedTopics:
 
 
 def metadata_hash(names: Iterable[str], topics: Topics) -> int:
-    """Return a hash of ids and partition counts of the topics that exist; if it changes, the group epoch is bumped.
+    """Return a hash of ids and partition counts of the existing topics; if it changes, the group epoch is bumped.
 
-    It is 0 if none exists, as in Kafka. Otherwise it is not Kafka's number, whose hash function is not in the
+    It is 0 if none exists, as in Kafka. Otherwise it differs from Kafka's number, whose hash function is not in the
     standard library; only coordinators compare it.
     """
     known = sorted(topic for name in set(names) if (topic := topics.get(name)) is not None)
