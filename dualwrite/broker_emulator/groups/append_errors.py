@@ -1,4 +1,4 @@
-"""What a coordinator answers when its record cannot be appended."""
+"""The errors of a coordinator whose record cannot be appended."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ APPEND_ERRORS: dict[ErrorCode, ErrorCode] = {
     ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
     ErrorCode.message_too_large: ErrorCode.unknown_server_error,
 }
-"""The client's error for a failed append to the coordinator's own log; any other error stays the same."""
+"""The client's error for a failed append to the coordinator's own log; other errors stay the same."""

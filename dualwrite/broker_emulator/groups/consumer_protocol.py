@@ -57,7 +57,7 @@ def read_subscription(metadata: bytes) -> Subscription:
 
 
 def read_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Read the topics of a subscription of any version (all begin as version 0 does); None if it is not one."""
+    """Read the topics of a subscription of any version (all begin like version 0); None for other bytes."""
     reader = _Reader(metadata)
     try:
         reader.int16()
@@ -97,7 +97,7 @@ class _Reader:
         return self._unpack(_INT32)
 
     def count(self) -> int:
-        """Read the length of an array, which cannot have more elements than there are bytes left."""
+        """Read the length of an array, which is at most the number of remaining bytes."""
         count = self.int32()
         if not 0 <= count <= len(self._data) - self._offset:
             raise MalformedError(f"an array of {count} elements in {len(self._data)} bytes")
@@ -121,7 +121,7 @@ class _Reader:
         return None if size < 0 else self._take(size)
 
     def version(self) -> int:
-        """Read a version; there is none below 0."""
+        """Read a version, which is never negative."""
         version = self.int16()
         if version < 0:
             raise MalformedError(f"there is no version {version}")

@@ -23,7 +23,7 @@ class GroupCoordinator:
         self._cluster = cluster
         self._shards: dict[int, GroupShard] = {}
         self._unused: dict[int, Partition] = {}
-        """Partitions that are led and have no records: their shard is created with the first request for a group."""
+        """Led partitions without records: their shard is created with the first request for a group."""
         self._loading: set[int] = set()
 
     # leadership
@@ -41,7 +41,7 @@ class GroupCoordinator:
             self._open(partition)
 
     def _open(self, partition: Partition) -> GroupShard:
-        # imported on first use: many clusters have no groups, and start faster without
+        # imported on first use: many clusters have no groups, and start faster without them
         from dualwrite.broker_emulator.groups.shard import GroupShard
 
         shard = self._shards[partition.index] = GroupShard(self._cluster, partition)

@@ -1,7 +1,7 @@
 """A group of the classic protocol as one immutable value, with queries on it.
 
-Deadlines are part of the value, in the clock's milliseconds, so that everything that happens to a group as time
-passes can be decided from the group and the present time alone.
+Deadlines are part of the value, in the clock's milliseconds, so that the effects of time on a group can be decided from
+the group and the present time alone.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from dualwrite.broker_emulator.groups.consumer_protocol import CONSUMER_PROTOCOL
 from dualwrite.broker_emulator.groups.states import VALID_PREVIOUS_STATES, GroupState
 
 UNKNOWN_MEMBER_ID = ""
-"""The member id that a client sends while it has none."""
+"""The member id of a client without one."""
 
 
 class Protocol(NamedTuple):
-    """An assignment protocol that a member supports, its preferred one first; the metadata is for the leader."""
+    """An assignment protocol that a member supports, in order of preference; the metadata is for the leader."""
 
     name: str
     metadata: bytes
@@ -45,7 +45,7 @@ class Member:
     awaits_join: bool = False
     awaits_sync: bool = False
     session_deadline_ms: int | None = None
-    """When it is removed from the group unless it sends a request; None while no request is expected of it."""
+    """When it is removed from the group unless it sends a request; None while no request is expected."""
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return its metadata for a protocol; empty if it does not support it."""
@@ -60,14 +60,14 @@ class InitialDelay(NamedTuple):
     """The wait of an empty group's first rebalance for more members (KIP-134)."""
 
     delay_ms: int
-    """The delay under way."""
+    """The running delay."""
     remaining_ms: int
     """How much longer it may be extended if new members join meanwhile."""
     member_came: bool = False
 
 
 class InvalidTransitionError(Exception):
-    """The table of states does not allow a transition; a bug in this package."""
+    """The table of states does not allow a transition: a bug in this package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a rebalance waits for its members: the longest of their timeouts."""
+        """How long a rebalance waits for its members: their longest timeout."""
         return max(0, *(member.rebalance_timeout_ms for member in self.members.values()), 0)
 
     @property
@@ -130,14 +130,14 @@ class Group:
                 yield member.session_deadline_ms
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """Return the member id that a static instance has at present."""
+        """Return the present member id of a static instance."""
         for member in self.members.values():
             if member.group_instance_id == group_instance_id:
                 return member.member_id
         return None
 
     def supports(self, protocol_type: str, names: frozenset[str]) -> bool:
-        """Return whether a member with these protocols can join: one of them must be common to all members.
+        """Return whether a member with these protocols can join: all members must have one of them in common.
 
         During a rebalance there may be no members, only ids that were sent with MEMBER_ID_REQUIRED (KIP-394).
         """
@@ -151,9 +151,9 @@ class Group:
         return frozenset.intersection(*spoken) if spoken else frozenset()
 
     def selected_protocol(self) -> str:
-        """Return the protocol for the next generation: each member votes for the common one that it prefers.
+        """Return the protocol for the next generation: each member votes for the common protocol that it prefers.
 
-        On a tie, the one that was voted for first wins; in Kafka, the order of a hash table decides.
+        On a tie, the first to get a vote wins; in Kafka, the order of a hash table decides.
         """
         common = self.common_protocols()
         votes = Counter(
@@ -163,7 +163,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def member_error(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Check that a request comes from a member: 25 if not, 82 if another member has its static instance."""
+        """Check that a request comes from a member: else 25, or 82 if another member has its static instance."""
         if group_instance_id is not None:
             current = self.static_member_id(group_instance_id)
             if current is not None and current != member_id:
@@ -191,7 +191,9 @@ class Group:
         return replace(self, members={**self.members, member.member_id: member})
 
     def without(self, member_ids: Iterable[str]) -> Group:
-        """Return the group without some members, pending or not; if the leader is gone, the first one left leads."""
+        """Return the group without some members, pending or not. If the leader is gone, the first remaining member
+        leads.
+        """
         gone = frozenset(member_ids)
         members = {member_id: member for member_id, member in self.members.items() if member_id not in gone}
         pending = {member_id: at for member_id, at in self.pending_members.items() if member_id not in gone}

@@ -1,4 +1,4 @@
-"""Requests of the members of classic groups, the responses to them, and the requests that wait for one."""
+"""Requests of the members of classic groups, the responses to them, and waiting requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JoinRequest(NamedTuple):
     protocol_type: str
     protocols: tuple[Protocol, ...]
     new_member_id: str
-    """The id for a member that has none yet."""
+    """The id for a member without one."""
     requires_known_member_id: bool
     """Whether a new member first gets an id with MEMBER_ID_REQUIRED and must join again (KIP-394, v4+)."""
     can_skip_assignment: bool
@@ -49,7 +49,7 @@ class SyncRequest(NamedTuple):
 
 
 class LeavingMember(NamedTuple):
-    """A member that leaves, by member id; by instance alone if an administrator removes a static member."""
+    """A leaving member, by member id; only by instance if an administrator removes a static member."""
 
     member_id: str
     group_instance_id: str | None
@@ -59,7 +59,7 @@ class LeavingMember(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """A member as the leader's response lists it."""
+    """A member in the leader's response."""
 
     member_id: str
     group_instance_id: str | None
@@ -97,8 +97,8 @@ class SyncResponse:
 class GroupDecision:
     """The next state of a classic group, and responses to its waiting requests.
 
-    `joined` and `synced` are the responses, by member id. With `stores_group` the group's record must be written
-    first; if that fails, `if_refused` turns the error into the decision that is carried out instead.
+    `joined` and `synced` are the responses, by member id. With `stores_group`, the group's record must be written
+    first; if that fails, `if_refused` turns the error into the decision to carry out instead.
     """
 
     group: Group
@@ -111,7 +111,7 @@ class GroupDecision:
 class JoinDecision(NamedTuple):
     """A decision about a JoinGroup: the response, or None if the request waits under the member id `waits_as`.
 
-    `decision` may already contain the response for a request that waits.
+    `decision` may already contain the response for a waiting request.
     """
 
     decision: GroupDecision
@@ -122,7 +122,7 @@ class JoinDecision(NamedTuple):
 class SyncDecision(NamedTuple):
     """A decision about a SyncGroup: the response, or None if the request waits under its member id.
 
-    `decision` may already contain the response for a request that waits.
+    `decision` may already contain the response for a waiting request.
     """
 
     decision: GroupDecision
@@ -133,7 +133,7 @@ class SyncDecision(NamedTuple):
 
 
 class SupersededError(Exception):
-    """A newer request of the same member replaced a waiting one, which gets no response any more."""
+    """A newer request of the same member replaced a waiting one, which gets no response."""
 
 
 class WaitingRequests(Generic[Response]):
@@ -165,7 +165,7 @@ class WaitingRequests(Generic[Response]):
 
 
 def send_responses(responses: list[tuple[asyncio.Future[Response], Response]]) -> None:
-    """Set each response as the result of its future, unless it is done (cancelled or superseded)."""
+    """Set each response as the result of its future, unless the future is done (cancelled or superseded)."""
     for future, response in responses:
         if not future.done():
             future.set_result(response)

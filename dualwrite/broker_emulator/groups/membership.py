@@ -30,7 +30,7 @@ from dualwrite.broker_emulator.groups.states import GroupState
 
 
 def join(group: Group, request: JoinRequest, now_ms: int, settings: GroupSettings) -> JoinDecision:
-    """Decide a JoinGroup, of a new member or of one that joins again."""
+    """Decide a JoinGroup, of a new member or of one that rejoins."""
     is_new = request.member_id == UNKNOWN_MEMBER_ID
     if not _has_room(group, request.member_id, settings):
         return _refuse_join(group.without((request.member_id,)), ErrorCode.group_max_size_reached, UNKNOWN_MEMBER_ID)
@@ -45,7 +45,7 @@ def _refuse_join(group: Group, error: ErrorCode, member_id: str) -> JoinDecision
 
 
 def _has_room(group: Group, member_id: str, settings: GroupSettings) -> bool:
-    """Check `group.max.size` (KIP-389). In a rebalance only members that joined again count; the last are refused."""
+    """Check `group.max.size` (KIP-389). In a rebalance, only members that rejoined count; the last ones are refused."""
     if group.is_in(GroupState.EMPTY):
         return True
     member = group.members.get(member_id)
@@ -91,10 +91,10 @@ def _join_known(change: Rebalance, request: JoinRequest) -> JoinDecision:
 
 
 def _keeps_generation(group: Group, request: JoinRequest) -> bool:
-    """Return whether a member that joins again just gets the present generation.
+    """Return whether a rejoining member just gets the present generation.
 
-    It does if nothing changed, or if its last response was lost.
-    A leader that joins a stable group needs a new assignment, for a reason that only it knows.
+    It does if nothing changed, or if its last response was lost. A leader that rejoins a stable group needs a new
+    assignment, for a reason known only to it.
     """
     if group.members[request.member_id].protocols != request.protocols:
         return False
@@ -103,7 +103,7 @@ def _keeps_generation(group: Group, request: JoinRequest) -> bool:
 
 
 def _join_as_replacement(change: Rebalance, request: JoinRequest, old_member_id: str) -> JoinDecision:
-    """Replace a static member that restarted; without a rebalance if the group is stable and the protocol stays."""
+    """Replace a restarted static member, without a rebalance if the group is stable and the protocol stays."""
     before, member_id = change.group, request.new_member_id
     change.replace_static_member(old_member_id, member_id)
     change.rejoin(request, member_id)
@@ -122,8 +122,8 @@ def _replaced_silently(change: Rebalance, request: JoinRequest, before: Group) -
     if request.can_skip_assignment:
         change.joined[member_id] = join_response(change.group, member_id, skips_assignment=True)
     else:
-        # The response names the former leader, since a member that takes itself for the leader would send an
-        # assignment that the group does not expect.
+        # The response names the former leader: a member that took itself for the leader would send an assignment that
+        # the group does not expect.
         group, leader = change.group, before.leader or ""
         change.joined[member_id] = JoinResponse(
             ErrorCode.none, member_id, group.generation, group.protocol_type, group.protocol_name, leader
@@ -148,7 +148,7 @@ def _replaced_silently(change: Rebalance, request: JoinRequest, before: Group) -
 
 
 def sync(group: Group, request: SyncRequest, now_ms: int, settings: GroupSettings) -> SyncDecision:
-    """Decide a SyncGroup; the leader's has the assignments of all members."""
+    """Decide a SyncGroup; the leader's request has the assignments of all members."""
     error = _sync_error(group, request)
     if error is not ErrorCode.none:
         return SyncDecision(GroupDecision(group=group), SyncResponse(error))
@@ -230,9 +230,9 @@ def leave(
 
 
 class _Present:
-    """Who is in a group while its members leave one after the other.
+    """The remaining members of a group while its members leave one after the other.
 
-    One request can name very many, so that each is found without a look at all members.
+    One request can name very many members, so each is found without a search through all of them.
     """
 
     __slots__ = ("_ids", "_instances", "_pending", "gone")
@@ -244,7 +244,7 @@ class _Present:
         self.gone: list[str] = []
 
     def leave(self, leaving: LeavingMember) -> ErrorCode:
-        """Let a member leave, or return why it cannot."""
+        """Let a member leave, or return the error."""
         member_id, instance = leaving
         current = None if instance is None else self._instances.get(instance)
         if member_id == UNKNOWN_MEMBER_ID:
@@ -285,7 +285,7 @@ def tick(group: Group, now_ms: int, settings: GroupSettings) -> GroupDecision:
 
 
 def _handle_deadline(change: Rebalance, due_ms: int) -> None:
-    """Handle one of the deadlines that are at `due_ms`."""
+    """Handle one of the deadlines at `due_ms`."""
     group = change.group
     if group.join_deadline_ms == due_ms:
         change.join_deadline_passed()
@@ -309,7 +309,7 @@ def _remove_unsynced_members(change: Rebalance) -> None:
 
 
 def _end_session(change: Rebalance, member: Member) -> None:
-    """Remove a member, unless it waits for the others; a new member is removed even so, as it may be gone."""
+    """Remove a member, unless it waits for other members. A new member is removed even then, as it may be gone."""
     if not member.is_new and (member.awaits_join or member.awaits_sync):
         change.group = change.group.with_member(replace(member, session_deadline_ms=None))
         return

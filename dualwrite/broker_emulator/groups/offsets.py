@@ -1,11 +1,11 @@
-"""Offsets of groups: which commits, fetches and deletions are accepted, when they expire, and the table of them. Pure.
+"""Offsets of groups: rules for commits, fetches and deletions, their expiry, and their table. Pure.
 
-Groups of the classic protocol and consumer groups (KIP-848, KIP-1251) have rules of their own for commits.
+Groups of the classic protocol and consumer groups (KIP-848, KIP-1251) have separate rules for commits.
 
 `OffsetTable` has the offsets of one `__consumer_offsets` partition, rebuilt by replaying the partition's records.
-Offsets committed inside a transaction are pending under their producer id until its marker is written: a COMMIT
-marker makes them committed unless there are newer ones, an ABORT marker drops them (KIP-98; Kafka keeps them
-by producer id, not by epoch). A tombstone removes both kinds.
+Offsets committed inside a transaction are pending under their producer id until its marker is written: a COMMIT marker
+makes them committed unless there are newer ones, an ABORT marker drops them (KIP-98; Kafka keeps them by producer id,
+not by epoch). A tombstone removes both kinds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dualwrite.broker_emulator.groups.records import CommittedOffset, OffsetKey
 from dualwrite.broker_emulator.groups.states import GroupState
 
 MEMBER_EPOCH_VERSION = 9
-"""OffsetCommit has member epochs from this version on."""
+"""The version of OffsetCommit from which it has member epochs."""
 
 
 class Committer(NamedTuple):
@@ -42,10 +42,10 @@ class Committer(NamedTuple):
 def classic_commit_error(group: Group | None, committer: Committer, *, transactional: bool) -> ErrorCode:
     """Check a commit to a classic group.
 
-    A generation of an unknown group gets 69, an unknown member 25, a replaced static member 82, another generation
-    22. A commit without a generation needs an empty group. In a transaction, a commit that claims no membership is
-    accepted at any time, as clients before KIP-447 do not send one. While members wait for their assignment, a commit
-    outside of a transaction gets 27.
+    A generation of an unknown group gets 69, an unknown member 25, a replaced static member 82, another generation 22.
+    A commit without a generation needs an empty group. In a transaction, a commit that claims no membership is always
+    accepted, as clients before KIP-447 do not send one. While members wait for their assignment, a commit outside of a
+    transaction gets 27.
     """
     if group is None:
         return ErrorCode.none if committer.generation < 0 else ErrorCode.group_id_not_found
@@ -80,10 +80,10 @@ def consumer_commit_error(
 ) -> ErrorCode:
     """Check a commit to a consumer group, for all of its partitions together.
 
-    An unknown member gets 25, an epoch that the member has not reached 113 (22 for members of the classic protocol).
-    An older epoch is accepted for partitions that the member has had since then and has not revoked (KIP-1251): it
-    may not know its new epoch yet. A commit without an epoch is accepted if the group has no members; in a
-    transaction, a commit that claims nothing is accepted even if it has, and only -1 claims no epoch.
+    An unknown member gets 25, an epoch that the member has not reached 113 (22 for members of the classic protocol). An
+    older epoch is accepted for partitions that the member has had since then and has not revoked (KIP-1251), as it may
+    not know its new epoch yet. A commit without an epoch is accepted if the group has no members. In a transaction, a
+    commit that claims nothing is accepted even if the group has members, and only -1 claims no epoch.
     """
     if committer.generation < 0 and group.is_empty:
         return ErrorCode.none
@@ -103,7 +103,7 @@ def consumer_commit_error(
 
 
 def _owned_since(member: ConsumerMember, name: TopicIdPartition) -> int:
-    """Return the epoch since which a member has a partition; one later than any if it does not have it."""
+    """Return the epoch since which a member has a partition; for other partitions, one later than any epoch."""
     not_owned = 2**31
     return member.assigned.get(name, member.revoking.get(name, not_owned))
 
@@ -159,7 +159,7 @@ class _Stored(NamedTuple):
 
 
 class GroupOffsets:
-    """The offsets of one group at one moment, whatever happens to the table afterwards."""
+    """The offsets of one group at one moment, unaffected by later changes of the table."""
 
     __slots__ = ("_committed", "_open")
 
@@ -192,7 +192,7 @@ class OffsetTable:
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
         """By group and partition, the producers with a pending offset."""
         self._transactions: dict[str, set[int]] = {}
-        """By group, the producers whose transaction has had a pending offset of it, deleted or not."""
+        """By group, the producers whose transaction has had a pending offset of the group, deleted or not."""
         self._groups_of: dict[int, set[str]] = {}
         """The same by producer."""
 
@@ -211,7 +211,7 @@ class OffsetTable:
         self._groups_of.setdefault(producer_id, set()).add(key.group_id)
 
     def complete_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """Commit or drop the producer's pending offsets: its marker was written."""
+        """Commit or drop the producer's pending offsets after its marker was written."""
         for group_id in self._groups_of.pop(producer_id, ()):
             producers = self._transactions[group_id]
             producers.discard(producer_id)
@@ -249,7 +249,7 @@ class OffsetTable:
             del self._open[key.group_id]
 
     def of_group(self, group_id: str) -> GroupOffsets:
-        """Return the offsets of a group as they are now; quick, however many there are."""
+        """Return the present offsets of a group, quickly for any number of them."""
         return GroupOffsets(self._committed.get(group_id, {}), self._open.get(group_id, {}))
 
     def committed(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:
@@ -262,11 +262,11 @@ class OffsetTable:
         return topic_partition in self._open.get(group_id, {})
 
     def has_transaction(self, group_id: str) -> bool:
-        """Return whether a transaction is open in which offsets of the group were committed."""
+        """Return whether an open transaction has committed offsets of the group."""
         return group_id in self._transactions
 
     def forget_transactions(self, group_id: str) -> None:
-        """Forget which transactions offsets of the group were committed in: there is no such group any more."""
+        """Forget in which transactions offsets of a deleted group were committed."""
         for producer_id in self._transactions.pop(group_id, ()):
             self._groups_of[producer_id].discard(group_id)
 
@@ -279,7 +279,7 @@ class OffsetTable:
         return iter({**dict.fromkeys(self._committed.get(group_id, {})), **dict.fromkeys(self._open.get(group_id, {}))})
 
     def groups(self) -> Iterator[str]:
-        """Return every group that has an offset, committed or pending."""
+        """Return every group with an offset, committed or pending."""
         return iter({**dict.fromkeys(self._committed), **dict.fromkeys(self._open)})
 
 

@@ -1,7 +1,7 @@
-"""The steps of a rebalance, from the first member that joins to the last that gets its assignment. Pure.
+"""The steps of a rebalance, from the first joining member to the last assignment. Pure.
 
-A `Rebalance` collects the changes of one decision about one group: it starts from a group, is taken through steps, and
-ends as a `GroupDecision`.
+A `Rebalance` collects the changes of one decision about one group: it starts from a group, goes through steps, and ends
+as a `GroupDecision`.
 
 Waiting JoinGroups get their response when every member has joined or the rebalance timeout (the longest of the
 members') has passed; members that did not join are removed, except static ones (KIP-345). An empty group's first
@@ -27,7 +27,7 @@ from dualwrite.broker_emulator.groups.member_requests import (
 from dualwrite.broker_emulator.groups.states import GroupState
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""How long a new member's first JoinGroup may wait: without an id it cannot send heartbeats."""
+"""How long a new member's first JoinGroup may wait; without an id, it cannot send heartbeats."""
 
 
 class GroupSettings(NamedTuple):
@@ -49,7 +49,7 @@ class Rebalance:
     stores_group: bool = False
 
     def decision(self) -> GroupDecision:
-        """Return the decision that the steps so far make."""
+        """Return the decision of the steps so far."""
         return GroupDecision(group=self.group, joined=self.joined, synced=self.synced, stores_group=self.stores_group)
 
     # members
@@ -77,7 +77,7 @@ class Rebalance:
         self.group = replace(group, pending_members=pending).with_member(member)
 
     def rejoin(self, request: JoinRequest, member_id: str) -> None:
-        """Update a member that joins again, whose JoinGroup waits."""
+        """Update a rejoining member, whose JoinGroup waits."""
         self.group = self.group.with_member(
             replace(
                 self.group.members[member_id],
@@ -89,7 +89,7 @@ class Rebalance:
         )
 
     def replace_static_member(self, old_member_id: str, new_member_id: str) -> None:
-        """Give a static member that restarted its new id; requests that wait under the old id are fenced."""
+        """Give a restarted static member its new id; requests that wait under the old id are fenced."""
         old = self.group.members[old_member_id]
         fenced = ErrorCode.fenced_instance_id
         if old.awaits_join:
@@ -108,7 +108,7 @@ class Rebalance:
         )
 
     def remove(self, member_ids: Collection[str]) -> None:
-        """Remove members; their waiting requests get UNKNOWN_MEMBER_ID, after which they join again."""
+        """Remove members; their waiting requests get UNKNOWN_MEMBER_ID, after which they rejoin."""
         for member_id in member_ids:
             member = self.group.members.get(member_id)
             if member is not None and member.awaits_join:
@@ -120,14 +120,14 @@ class Rebalance:
     # phases
 
     def begin_or_continue(self) -> None:
-        """Rebalance after a member joined, left or changed; complete the one under way if all have joined."""
+        """Rebalance after a member joined, left or changed; complete a running rebalance if all have joined."""
         if self.group.can_rebalance:
             self.begin()
         else:
             self.complete_if_all_joined()
 
     def begin(self) -> None:
-        """Start a rebalance: all members have to join again."""
+        """Start a rebalance: all members have to rejoin."""
         group, now_ms = self.group, self.now_ms
         if group.is_in(GroupState.COMPLETING_REBALANCE):
             self._fail_assignment(SyncResponse(ErrorCode.rebalance_in_progress))
@@ -144,14 +144,16 @@ class Rebalance:
             self.group = replace(self.group, join_deadline_ms=now_ms + self.group.rebalance_timeout_ms)
 
     def complete_if_all_joined(self) -> None:
-        """Complete the join phase if no member is missing; an empty group's first rebalance waits its delay instead."""
+        """Complete the join phase if no member is missing; an empty group's first rebalance waits for its delay
+        instead.
+        """
         group = self.group
         is_waiting = group.is_in(GroupState.PREPARING_REBALANCE) and group.initial_delay is None
         if is_waiting and group.all_members_joined:
             self.complete_join()
 
     def member_gone(self, *, was_pending: bool = False) -> None:
-        """Rebalance after a member was removed; a pending one (it only had an id) has nothing to reassign."""
+        """Rebalance after a member was removed. A pending member only had an id, so it has nothing to reassign."""
         if self.group.is_in(GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             if not was_pending:
                 self.begin()
@@ -182,12 +184,12 @@ class Rebalance:
             self._become_empty()
         elif self._elect_leader():
             self._next_generation()
-        else:  # static members only, and none of them joined: keep waiting, until their sessions end
-            deadline_ms = self.now_ms + max(self.group.rebalance_timeout_ms, 1)  # 0 would make `tick` loop for ever
+        else:  # only static members, none of which joined: keep waiting until their sessions end
+            deadline_ms = self.now_ms + max(self.group.rebalance_timeout_ms, 1)  # 0 would make `tick` loop forever
             self.group = replace(self.group, join_deadline_ms=deadline_ms)
 
     def _elect_leader(self) -> bool:
-        """Keep the leader if it joined, else choose the first member that did. Return False if none did."""
+        """Keep the leader if it joined, else choose the first member that joined. Return False if none joined."""
         members = self.group.members
         leader = members.get(self.group.leader or "")
         if leader is None or not leader.awaits_join:
@@ -222,7 +224,7 @@ class Rebalance:
     # assignments
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """Apply the leader's assignment: the generation is stable. Members that it does not name get an empty one."""
+        """Apply the leader's assignment, which makes the generation stable. Members that it omits get an empty one."""
         members = {
             member_id: replace(member, assignment=assignments.get(member_id, b""))
             for member_id, member in self.group.members.items()
@@ -240,7 +242,7 @@ class Rebalance:
         self.stores_group = True
 
     def refuse_assignment(self, error: ErrorCode) -> None:
-        """Fail all waiting SyncGroups and rebalance: the leader's assignment could not be stored."""
+        """Fail all waiting SyncGroups and rebalance, as the leader's assignment could not be stored."""
         self._fail_assignment(SyncResponse(error))
         self.begin_or_continue()
 
@@ -261,7 +263,7 @@ class Rebalance:
 
 
 def join_response(group: Group, member_id: str, *, skips_assignment: bool = False) -> JoinResponse:
-    """Return a member's response for the present generation; the leader's lists all members."""
+    """Return a member's response for the present generation; the leader's response lists all members."""
     is_leader = group.leader == member_id
     return JoinResponse(
         ErrorCode.none,

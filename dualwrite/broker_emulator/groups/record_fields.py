@@ -128,14 +128,14 @@ class FlexibleReader(FieldReader):
         return self._take(max(self.uvarint() - 1, 0))
 
     def count(self) -> int:
-        """Read the length of an array; a null one is empty."""
+        """Read the length of an array; a null array is empty."""
         return max(self.uvarint() - 1, 0)
 
     def int32s(self) -> list[int]:
         return [self.int32() for _ in range(self.count())]
 
     def tags(self) -> dict[int, FlexibleReader]:
-        """Read the tagged fields as a reader for each, so that unknown ones are skipped."""
+        """Read the tagged fields into one reader each, which skips unknown ones."""
         tagged: dict[int, FlexibleReader] = {}
         for _ in range(self.uvarint()):
             tag, size = self.uvarint(), self.uvarint()

@@ -34,11 +34,11 @@ _OFFSET_HEAD = struct.Struct(">hqi")  # version, offset, leader epoch
 
 
 class UnknownRecordError(ValueError):
-    """A value of a version that no release has; Kafka cannot load its partition either."""
+    """A value of a version that no release has; Kafka cannot load such a partition either."""
 
 
 def key_version(data: bytes) -> int:
-    """Return the version of a record key, which says what the record is about."""
+    """Return the version of a record key, which determines the kind of the record."""
     return FieldReader(data).int16()
 
 
@@ -88,7 +88,7 @@ def encode_offset_value(value: CommittedOffset) -> bytes:
 
 
 def decode_offset_value(data: bytes) -> CommittedOffset:
-    """Decode the record value, version 0 to 4. Raises UnknownRecordError on another version."""
+    """Decode the record value, version 0 to 4. Raises UnknownRecordError for other versions."""
     version = FieldReader(data).int16()
     if not 0 <= version <= _NEWEST_OFFSET_VERSION:
         raise UnknownRecordError(f"offset commit value of version {version}")
@@ -148,7 +148,7 @@ def _member(member: Member, protocol: str | None) -> bytes:
 
 
 def decode_group_value(group_id: str, data: bytes) -> Group:
-    """Decode the group as a new coordinator loads it. Raises UnknownRecordError on a version but 0 to 3."""
+    """Decode the group as a new coordinator loads it. Raises UnknownRecordError unless the version is 0 to 3."""
     reader = _Reader(data)
     version = reader.int16()
     if not 0 <= version <= _NEWEST_GROUP_VERSION:

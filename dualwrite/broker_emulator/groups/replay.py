@@ -26,7 +26,7 @@ from dualwrite.broker_emulator.log.replay import UnknownKeyVersionError
 
 
 def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
-    """Return the groups and offsets that the records leave; an offset of an unknown group creates a group."""
+    """Return the groups and offsets after the records; an offset of an unknown group creates a group."""
     replayed = ReplayedGroups()
     for batch in batches:
         header = parse_header(batch)
@@ -36,7 +36,7 @@ def replay(batches: Iterable[bytes]) -> tuple[dict[str, AnyGroup], OffsetTable]:
 
 
 class ReplayedGroups:
-    """What the records leave that were applied so far."""
+    """The groups and offsets after the records applied so far."""
 
     __slots__ = ("groups", "offsets")
 
@@ -45,7 +45,7 @@ class ReplayedGroups:
         self.offsets = OffsetTable()
 
     def apply(self, header: BatchHeader, record: Record) -> None:
-        """Apply one record of a batch. Raises UnknownKeyVersionError, and what `UNREADABLE` names."""
+        """Apply one record of a batch. Raises UnknownKeyVersionError, and the errors in `UNREADABLE`."""
         if header.is_control:
             marker = parse_end_txn_marker(record)
             if marker is not None:

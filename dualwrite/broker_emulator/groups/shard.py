@@ -1,7 +1,7 @@
 """The groups of one partition of `__consumer_offsets` on the node that leads it: state, waiting requests and timers.
 
-A thin shell: `membership` and `offsets` decide what happens to a classic group; decisions are stored and carried
-out here. A group's state changes when its record is appended, and its members get their responses when the record is
+A thin shell: `membership` and `offsets` make the decisions about a classic group, which are stored and carried out
+here. A group's state changes when its record is appended, and its members get their responses when the record is
 replicated. Requests of consumer groups' members (KIP-848) are carried out by `consumer.service`.
 """
 
@@ -66,7 +66,7 @@ logger = logging.getLogger(__name__)
 _Records = Sequence[tuple[bytes, bytes | None]]
 _MS_PER_MINUTE = 60_000
 _MOST_REMOVED = 2000
-"""Offsets that one batch of tombstones removes."""
+"""The number of offsets that one batch of tombstones removes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class GroupShard:
         self._leader_epoch = partition.log.leader_epoch
         config = cluster.config
         self._logs_unused_groups = config.behaviours.unused_groups_are_logged
-        """Whether a group that has not had a generation yet has no record, as in the coordinator before KIP-848's."""
+        """Whether a group without a generation so far has a record; the coordinator before KIP-848's wrote none."""
         self._has_tombstones_of_pending = config.behaviours.pending_offsets_have_tombstones
         self._keeps_unused_groups = config.behaviours.groups_outlast_their_offsets
         self._settings = GroupSettings(config.group_initial_rebalance_delay_ms, config.group_max_size)
@@ -137,11 +137,11 @@ class GroupShard:
         self.groups = {group.group_id: group.to(GroupState.DEAD, self._now_ms) for group in classic}
 
     def has_other_group(self, group_id: str) -> bool:
-        """Return whether there is a group with this id that is not a share group."""
+        """Return whether a group other than a share group has this id."""
         return group_id in self.groups
 
     def has_share_group(self, group_id: str) -> bool:
-        """Return whether there is a share group with this id."""
+        """Return whether a share group has this id."""
         return group_id in self.share.groups
 
     # membership
@@ -222,7 +222,7 @@ class GroupShard:
         self._carry_out(change.decision())
 
     def fail_waiting(self, group: Group, error: ErrorCode) -> None:
-        """Send an error to a group's waiting requests: it is no longer a classic group."""
+        """Send an error to the waiting requests of a group that is no longer classic."""
         names = group.members
         send_responses(self._joining.take(group.group_id, {name: JoinResponse(error, name) for name in names}))
         send_responses(self._syncing.take(group.group_id, dict.fromkeys(names, SyncResponse(error))))
@@ -268,7 +268,7 @@ class GroupShard:
         due_ms = group.next_deadline_ms
         armed = self._timers.get(group.group_id)
         if due_ms is None or (armed is not None and armed[0] <= due_ms):
-            return  # a timer that fires early finds nothing due and is set again
+            return  # an early timer finds nothing due and is set again
         if armed is not None:
             armed[1].cancel()
             del self._timers[group.group_id]
@@ -284,7 +284,7 @@ class GroupShard:
         self._tick(group_id)
 
     def tick_later(self, group_id: str, delay_ms: int) -> None:
-        """Check a group's deadlines again after `delay_ms`, and not before."""
+        """Check a group's deadlines again after `delay_ms`, but not earlier."""
         _, armed = self._timers.pop(group_id, (0, None))
         if armed is not None:
             armed.cancel()
@@ -311,7 +311,7 @@ class GroupShard:
         """Commit offsets by OffsetCommit of `version`. An unknown group is created."""
         group = self.groups.get(group_id)
         error = self._commit_error(group_id, committer, offsets, transactional=False, version=version)
-        if error is ErrorCode.none and not offsets:  # all of them were refused: that makes a group, too
+        if error is ErrorCode.none and not offsets:  # all of them were refused, which also creates the group
             self.ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
             return error
@@ -339,7 +339,7 @@ class GroupShard:
             self.ensure_group(group_id)
         if error is not ErrorCode.none or not offsets:
             return error
-        if transaction.producer_epoch < 0:  # open for every epoch, so not verified: Kafka fails to build the batch
+        if transaction.producer_epoch < 0:  # not verified, as open for every epoch: Kafka fails to build the batch
             return ErrorCode.unknown_server_error
         base_offset, error = self.append(_offset_records(group_id, offsets), transaction)
         if error is not ErrorCode.none:
@@ -377,7 +377,7 @@ class GroupShard:
         )
 
     def ensure_group(self, group_id: str) -> None:
-        """Make an empty group if there is none with this id."""
+        """Create an empty group unless the id exists."""
         if group_id not in self.groups:
             self.groups[group_id] = Group(group_id=group_id, state_timestamp_ms=self._now_ms)
 
@@ -432,7 +432,7 @@ class GroupShard:
         self._remove(keys, emptied)
 
     def _is_unused(self, group_id: str, *, without: Collection[TopicPartition] = ()) -> bool:
-        """Return whether a group has no members, no offsets but these, and no transaction that has offsets of it."""
+        """Return whether a group has no members, no offsets but these, and no transaction with offsets of it."""
         has_others = any(name not in without for name in self.offsets.all_committed(group_id))
         return not has_others and not self.offsets.has_transaction(group_id) and self.groups[group_id].is_empty
 
@@ -456,7 +456,7 @@ class GroupShard:
         return error
 
     def _in_the_log(self, keys: Sequence[OffsetKey]) -> Sequence[OffsetKey]:
-        """Return those of the offsets whose removal is written."""
+        """Return the offsets whose removal is written."""
         if self._has_tombstones_of_pending:
             return keys
         return [key for key in keys if self.offsets.committed(key.group_id, TopicPartition(*key[1:])) is not None]
@@ -476,7 +476,7 @@ class GroupShard:
         return self.append(records_between(group, group))[1]
 
     def append(self, records: _Records, transaction: TransactionOfOffsets | None = None) -> tuple[int, ErrorCode]:
-        """Append one batch; return its first offset, and the client's error."""
+        """Append one batch; return its first offset, and the error for the client."""
         now_ms = self._now_ms
         batch = build_batch(
             records,
@@ -500,7 +500,7 @@ class GroupShard:
         return log.high_watermark >= log.log_end_offset
 
     async def replicated(self) -> ErrorCode:
-        """Wait until everything appended so far is replicated; return the client's error."""
+        """Wait until everything appended so far is replicated; return the error for the client."""
         error = await wait_until_replicated(self.partition, self.partition.log.log_end_offset, self._leader_epoch)
         return APPEND_ERRORS.get(error, error)
 

@@ -1,4 +1,4 @@
-"""States of a group of the classic protocol, and which may follow which."""
+"""States of a group of the classic protocol, and the valid steps between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class GroupState(StrEnum):
     EMPTY = "Empty"
     """No members, only offsets. Groups that only commit offsets are always in this state."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Waiting for the members to join (again)."""
+    """Waiting for the members to join or rejoin."""
     COMPLETING_REBALANCE = "CompletingRebalance"
     """A new generation, waiting for its leader's assignment."""
     STABLE = "Stable"
@@ -34,4 +34,4 @@ VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
         }
     ),
 }
-"""From which states each state may be entered."""
+"""The states from which each state may be entered."""
