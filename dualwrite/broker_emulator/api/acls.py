@@ -62,7 +62,7 @@ def filter_of(call: NodeCall, requested: Any) -> AclFilter:
 
 
 def _check_known(*numbers: int) -> None:
-    """Raise CloseConnectionError for UNKNOWN (0), as Kafka does; it does not for numbers without a name."""
+    """Raise CloseConnectionError for UNKNOWN (0), as Kafka does, but not for numbers without a name."""
     if 0 in numbers:
         raise CloseConnectionError("UNKNOWN (0) is not a valid type, operation or permission")
 

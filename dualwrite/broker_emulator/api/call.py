@@ -63,7 +63,7 @@ class BrokerCluster(Protocol):
 
 
 class ClientConnection(Protocol):
-    """The connection that a request came over."""
+    """The connection of a request."""
 
     @property
     def node(self) -> Broker: ...
@@ -107,19 +107,19 @@ class Call:
     client_host: str = ""
     principal: Principal = ANONYMOUS
     connection: ClientConnection | None = None
-    """None for a request of another broker, which comes without a connection here."""
+    """None for a request from another broker, which has no connection here."""
     is_large: bool = False
     """Whether the request has so many elements that even its response takes long to make."""
 
     async def made(self, make: Callable[P, R], *args: P.args, **values: P.kwargs) -> R:
-        """Return what `make` makes of rows that are there; for a large request a thread makes it.
+        """Return the result of `make` from the given rows; for a large request, a thread makes it.
 
-        Others are served meanwhile, so that `make` may read only what does not change.
+        Other requests are served meanwhile, so `make` may only read immutable data.
         """
         return await asyncio.to_thread(make, *args, **values) if self.is_large else make(*args, **values)
 
     async def refused(self, error: ErrorCode) -> Any:
-        """Return the response that has this error wherever it can have one."""
+        """Return the response with this error in every error field."""
         return await self.made(self.api.functions.refuse, self, error)
 
     def is_allowed(
@@ -168,10 +168,10 @@ class Call:
         )
 
     def endpoint(self, node: Broker) -> Endpoint:
-        """Return the address of `node` at the listener that this request came over (KIP-103)."""
+        """Return the address of `node` at the listener of this request (KIP-103)."""
         listener = next(iter(node.endpoints)) if self.connection is None else self.connection.listener
         return node.endpoints[listener]
 
 
 class CloseConnectionError(Exception):
-    """The request ends its connection, as it does in Kafka; the message says why."""
+    """The request ends its connection, as it does in Kafka; the message has the reason."""

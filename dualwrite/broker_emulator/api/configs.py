@@ -1,4 +1,4 @@
-"""Settings in requests: access to the resources that have settings, where values come from, and altering them."""
+"""Settings in requests: access to the resources with settings, the sources of values, and altering them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def known_topic(call: NodeCall, name: str) -> Topic:
 
 
 def layers_of(call: NodeCall, node: Node) -> BrokerLayers:
-    """Return the settings of a broker by where they were set."""
+    """Return the settings of a broker by source."""
     cluster = call.cluster
     return BrokerLayers(
         settings=broker_settings(cluster.config.behaviours.settings),
@@ -85,11 +85,11 @@ def _identity_of(node: Node) -> dict[str, str]:
 
 
 class _Asked(NamedTuple):
-    """What a request asks for one resource."""
+    """The alteration that a request asks for one resource."""
 
     changes: Sequence[Change]
     problem: AlterationError | None
-    """Why the changes are invalid for any resource."""
+    """The reason why the changes are invalid for any resource."""
 
 
 def _asked(resources: Sequence[Any], changes_of: Any) -> list[_Asked]:
@@ -196,7 +196,7 @@ _ALTERATIONS: Final = {
 async def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> Any:
     """Alter settings and return the response, for both APIs; `changes_of` reads the changes of one resource.
 
-    A resource that is named twice is not altered (42).
+    A resource named twice is not altered (42).
     """
     resources = call.request.resources
     named = await call.made(_named, resources)
@@ -219,7 +219,7 @@ async def altered(call: NodeCall, changes_of: Any, *, is_incremental: bool) -> A
 
 
 def _named(resources: Sequence[Any]) -> Counter[tuple[int, str]]:
-    """Return how often each resource is named."""
+    """Return the number of times that each resource is named."""
     return Counter((resource.resource_type, resource.resource_name) for resource in resources)
 
 

@@ -36,7 +36,7 @@ def milliseconds(duration: timedelta) -> int:
 
 
 def refused_heartbeat(call: NodeCall, error: ErrorCode, message: str | None = None) -> Any:
-    """Build the response to a heartbeat that is refused."""
+    """Build the response to a refused heartbeat."""
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,
@@ -77,7 +77,7 @@ class OffsetsToCommit(NamedTuple):
 
     @property
     def concern_the_group(self) -> bool:
-        """Whether the group is involved at all: not if no partition exists."""
+        """Whether the request involves the group, which it does not if no partition exists."""
         return bool(self.valid) or ErrorCode.offset_metadata_too_large in self.refused.values()
 
     def errors(self, error: ErrorCode) -> dict[TopicPartition, ErrorCode]:
@@ -122,8 +122,8 @@ def _committed_offset(call: NodeCall, name: TopicPartition, partition: Any) -> C
 def offset_response(call: NodeCall, prefix: str, errors: ErrorCode | Mapping[TopicPartition, ErrorCode]) -> Any:
     """Build the response from the types named `prefix`..., with one error for all partitions or one for each.
 
-    What does not exist or may not be read comes first, and then what the group was asked about: Kafka adds the
-    coordinator's response to its own. A topic is named once, unless all partitions have one error.
+    Partitions that do not exist or may not be read come first, and then those that the group was asked about: Kafka
+    adds the coordinator's response to its own. A topic is named once, unless all partitions have one error.
     """
     new = vars(call.new)
     partition_type, topic_type = new[f"{prefix}ResponsePartition"], new[f"{prefix}ResponseTopic"]
@@ -148,7 +148,7 @@ class _Asked:
         topic, error = allowed_topic(call, requested, AclOperation.READ)
         self.reference = topic_reference(requested)
         self.is_unknown = topic is None
-        """Whether it does not exist, or may not be read."""
+        """Whether the topic does not exist, or may not be read."""
         indexes = (partition.partition_index for partition in requested.partitions)
         if isinstance(errors, ErrorCode):
             self._rows = [(index, errors, True) for index in indexes]
@@ -159,7 +159,7 @@ class _Asked:
             self._rows = [(index, code, code is not _UNKNOWN_PARTITION) for index, code in found]
 
     def rows(self, is_known: bool | None) -> Iterator[tuple[int, ErrorCode]]:
-        """Return those of its partitions that exist and may be read, or the others; None: all of them."""
+        """Return the partitions that exist and may be read, or the others; all partitions if `is_known` is None."""
         return ((index, code) for index, code, exists in self._rows if is_known is None or exists is is_known)
 
 

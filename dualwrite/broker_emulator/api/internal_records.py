@@ -1,7 +1,7 @@
-"""Records that a client produces to an internal topic: only what the next coordinator can read is accepted.
+"""Records that a client produces to an internal topic: accepted only if the next coordinator can read them.
 
-Kafka accepts anything there from its admin client, and its next coordinator stumbles over it. Records of a later
-version are accepted, because coordinators leave them alone.
+Kafka accepts any records there from its admin client, and its next coordinator stumbles over them. Records of a later
+version are accepted, because coordinators ignore them.
 """
 
 from __future__ import annotations

@@ -9,15 +9,15 @@ Appends record batches of magic 2, unchanged, to partitions that this node leads
 * A transactional batch for a partition without an open transaction of its (producer id, epoch) goes through the
   coordinator first: below v12 the coordinator verifies the partition (unless
   `transaction.partition.verification.enable` is false), from v12 on it adds it. The tables below translate its errors.
-  From v12 on, 51 is retried here every 20 ms for at most 100 ms (KAFKA-18654), because the markers of the previous
-  transaction are usually on their way.
+  From v12 on, 51 is retried here every 20 ms for at most 100 ms (KAFKA-18654), because the previous transaction's
+  markers are usually on their way.
 * The checks, in Kafka's order: 2 for the whole request if a first batch is corrupt; 53 for the whole request if a batch
   is transactional, without a transactional id that the client may use; for each partition 29 and 3, 87 unless it gets
-  exactly one batch, 2 if more bytes follow that begin no batch; 49 for the whole request with batches of more than one
+  exactly one batch, 2 if the bytes after it begin no batch; 49 for the whole request with batches of more than one
   (producer id, epoch); the coordinator's errors; 21; 17 for an internal topic; 6; then those of the log.
 * A transactional batch without a producer id (below 0) belongs to no transaction and is appended without verification.
 * 47 without asking the coordinator for an epoch below the last one of the partition (KAFKA-19690; not in kafka-3.9).
-* Internal topics are written by the coordinators and by whoever calls himself `__admin_client`, as in Kafka.
+* Only the coordinators and clients with the id `__admin_client` write internal topics, as in Kafka.
 * A partition that this node does not lead, or no longer leads once the coordinator has responded: 6, from v10 on with
   the new leader (KIP-951).
 * acks=-1 with fewer in-sync replicas than `min.insync.replicas` is 19. It waits for the high watermark: 7 after the
@@ -66,7 +66,7 @@ _ZSTD_VERSION = 7
 _ALL_REPLICAS = -1
 _ACKS = (_ALL_REPLICAS, 0, 1)
 _ADMIN_CLIENT: Final = "__admin_client"
-"""The client id that may write internal topics: nobody is kept out by it, but no client does so by mistake."""
+"""The client id that may write internal topics: a protection against mistakes, not against malice."""
 _WRITE = AclOperation.WRITE  # fast to read (see `error_codes.py`)
 _error = attrgetter("error")
 
@@ -107,7 +107,7 @@ class _Write(NamedTuple):
     """None if there is an error."""
     error: ErrorCode
     leader_epoch: int = -1
-    """The leader epoch when the request came: an append under an earlier one is fenced. -1: led by another node."""
+    """The leader epoch when the request came: an append under an earlier epoch is fenced. -1: led by another node."""
 
 
 class _Verified(NamedTuple):
@@ -153,9 +153,9 @@ _TWO_PRODUCERS = AppendResult(
 
 
 def _refused_as_a_whole(call: NodeCall, writes: list[_Write]) -> AppendResult | None:
-    """Return the result of every partition if the request fails, whatever its topics are.
+    """Return the result of every partition if the request fails as a whole, for any topics.
 
-    Kafka reads the first batches until one is transactional, and no further.
+    Kafka reads first batches only until one is transactional.
     """
     for write in writes:
         batch = write.produced
@@ -219,7 +219,7 @@ async def _verify(call: NodeCall, written: list[tuple[Partition, BatchHeader]]) 
 
 
 def _max_retry_ms(call: NodeCall) -> int:
-    """Return for how long to retry at the coordinator."""
+    """Return how long to retry at the coordinator."""
     timeout_ms: int = call.request.timeout // timedelta(milliseconds=1)
     return min(call.cluster.config.add_partitions_to_txn_retry_backoff_max_ms, timeout_ms)
 
@@ -229,7 +229,7 @@ async def _verify_once(
 ) -> tuple[dict[TopicPartition, VerificationGuard], dict[TopicPartition, ErrorCode]]:
     """Send one request to the coordinator, and return the guards and the errors.
 
-    The guards are taken before the request: a marker that is written meanwhile invalidates them. Without
+    The guards are taken before the request, so that a marker written meanwhile invalidates them. Without
     `transaction.partition.verification.enable`, requests below v12 are not verified.
     """
     adds = call.version >= _IMPLICIT_ADD_VERSION
@@ -305,7 +305,7 @@ def _append(
 
 
 def _error_before_append(call: NodeCall, write: _Write, partition: Partition) -> ErrorCode | None:
-    """Return the error of a write that does not get as far as the log, or None."""
+    """Return the error of a write that does not reach the log, or None."""
     if call.request.acks not in _ACKS:
         return ErrorCode.invalid_required_acks
     if partition.topic.is_internal and call.client_id != _ADMIN_CLIENT:
@@ -365,7 +365,7 @@ def _build(call: NodeCall, topics: Sequence[Any], hints: LeaderHints) -> Any:
 
 
 def _topic(new: Any, rows: Iterator[Any], topic: Any) -> Any:
-    """Return the row of a topic, with the next rows of partitions, one for each in the request."""
+    """Return the row of a topic with the next rows of partitions, one for each in the request."""
     return new.TopicProduceResponse(
         **topic_reference(topic), partition_responses=tuple(islice(rows, len(topic.partition_data)))
     )
@@ -396,5 +396,5 @@ def _record_errors(new: Any, result: AppendResult) -> tuple[Any, ...]:
 
 
 def _instant(timestamp_ms: int) -> datetime:
-    """Return the time as the codec takes it; it encodes None as -1."""
+    """Return the time in the codec's type; the codec encodes None as -1."""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC)

@@ -3,15 +3,15 @@
 Serves whole batches from partitions that this node leads, and waits for them if there are none yet.
 
 * Isolation 0 reads up to the high watermark, with null abortedTransactions; isolation 1 up to the last stable offset,
-  with the list. The list of a partition that is not looked for in a log is empty. Any other isolation is -1.
+  with the list. A partition that is not looked up in a log has an empty list. Any other isolation is -1.
 * A response waits until MinBytes are available, a partition has an error, or MaxWait has passed; the logs themselves
   wake it.
 * MaxBytes bounds the response and PartitionMaxBytes each partition, but the first batch of the response is always
   returned (KIP-74).
 * v5 log start offset; v9 leader epoch fencing (KIP-320: 74 / 75); v12 flexible; v13 topic ids (KIP-516; unknown 100).
 * v7 fetch sessions (KIP-227): declined with session id 0, as by a Kafka whose cache of sessions is full. The epochs 0
-  and -1 are a full fetch, whatever the session id; any other epoch belongs to a session, which cannot exist: 70.
-* Replicas that fetch are served as consumers: the nodes here share one log of each partition.
+  and -1 are a full fetch with any session id; any other epoch belongs to a session, which cannot exist: 70.
+* Fetching replicas are served like consumers: the nodes here share one log of each partition.
 * Access (29): READ on the topics; a replica needs CLUSTER_ACTION instead.
 * A partition that this node does not lead is 6; v16 adds the new leader (KIP-951). A long poll ends when another leader
   is elected.
@@ -53,7 +53,7 @@ _LEADERS_ERRORS = (
     ErrorCode.fenced_leader_epoch,
     ErrorCode.unknown_leader_epoch,
 )
-"""Errors that Kafka meets as it reads a log; the others keep it from reading."""
+"""Errors that occur in Kafka while it reads a log; others occur before."""
 _NEW_SESSION, _NO_SESSION = 0, -1
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -69,7 +69,7 @@ class _Read(NamedTuple):
 
     @property
     def is_in_a_log(self) -> bool:
-        """Whether a partition was looked for in a log, whatever was found there."""
+        """Whether a partition was looked up in a log, with any result."""
         return any(result.aborted != [] or result.error is NO_ERROR for result in self.results)
 
 
@@ -92,7 +92,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 async def _read_when_enough(call: NodeCall, read: _Read, max_wait_s: float) -> _Read:
-    """Read again whenever a log has advanced, until there is enough or the time is up."""
+    """Read again whenever a log has advanced, until there is enough data or the time is up."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + max_wait_s
     while not read.is_enough and loop.time() < deadline_s:
@@ -156,7 +156,7 @@ def _is_from_replica(request: Any) -> bool:
 
 
 def _failed(error: ErrorCode) -> ReadResult:
-    """Return a partition with an error, with the list of aborted transactions that Kafka gives it."""
+    """Return the result of a partition with an error, with Kafka's list of aborted transactions."""
     return ReadResult(error, b"", None if error in _LEADERS_ERRORS else [], -1, -1, -1)
 
 
@@ -217,7 +217,7 @@ def refuse(call: NodeCall, error: ErrorCode) -> Any:
 
 
 def _refuse_isolation(call: NodeCall) -> Any:
-    """Return what Kafka answers where it fails: from v13 on without partitions, before with one error for each."""
+    """Return Kafka's response when it fails: from v13 on without partitions, before with one error for each."""
     error = ErrorCode.unknown_server_error
     return refuse(call, error) if call.version >= 13 else _response(call, error, error)
 

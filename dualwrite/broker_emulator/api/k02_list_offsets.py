@@ -5,11 +5,11 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
 * Timestamp -1 latest (isolation 0: high watermark, 1: last stable offset), -2 earliest, -3 the offset of the largest
   timestamp (v7, KIP-734), -4 earliest local (v8, KIP-405: the same as earliest, because nothing is tiered here), -5
   latest tiered (v9, KIP-1005: none). Other negative timestamps, and special ones in versions before theirs, are 35
-  UNSUPPORTED_VERSION, before the partition is looked for.
-* An isolation level other than 0 and 1 is -1 for the whole request, as in Kafka; in the profile kafka-3.9 for the
-  partitions that have no other error yet.
+  UNSUPPORTED_VERSION, checked before the partition.
+* An isolation level other than 0 and 1 is -1 for the whole request, as in Kafka; in the profile kafka-3.9, for the
+  partitions without another error.
 * A timestamp without an offset is (-1, -1), without an error.
-* A search that meets a compressed record larger than `max.decompressed.message.bytes` allows by now is 87.
+* A search that meets a compressed record larger than the present `max.decompressed.message.bytes` is 87.
 * The leader epoch of an offset is that of its batch (KIP-320); of the latest offset, the current one.
 * After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
 * Access: DESCRIBE on the topics (29).

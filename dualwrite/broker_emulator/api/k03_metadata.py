@@ -4,16 +4,16 @@ Living nodes, topics, partitions and leaders.
 
 * No topics means all of them: an empty list in v0, null from v1 on (where an empty list requests none).
 * v4+: AllowAutoTopicCreation; older versions always allow it. Creation needs `auto.create.topics.enable`. The request
-  that creates a topic is answered with 3, as in Kafka, whose controller is then still at work; the next one finds it.
-  `__cluster_metadata` is never created, nor a name that differs from another only in '.' and '_'.
+  that creates a topic gets 3, as in Kafka, whose controller is still at work then; the next request finds the topic.
+  `__cluster_metadata` is never created, nor is a name that differs from another only in '.' and '_'.
 * v10+: topic ids (KIP-516). v12 serves them, and ignores the names beside them; an unknown id is 100 and creates
   nothing. v10 and v11 refuse the whole request with 42 if a topic has an id or no name.
-* v12+: a topic that has neither name nor id is -1, for the whole request. What is requested twice is returned once.
+* v12+: a topic that has neither name nor id is -1, for the whole request. A topic requested twice is returned once.
 * v9 flexible; v13 has a top-level error.
 * A partition without a living replica is 5, with leader -1. All living replicas are in sync, except those that a
   reassignment under way is adding.
-* Access: DESCRIBE on the topics (29, whether or not the topic exists), and CREATE on those that would be created, or on
-  the cluster. If all topics are requested, forbidden ones are left out. v8+ returns the operations allowed on the
+* Access: DESCRIBE on the topics (29, whether or not the topic exists), and CREATE on the topics that would be created,
+  or on the cluster. If all topics are requested, forbidden ones are omitted. v8+ returns the operations allowed on the
   topics, up to v10 also those on the cluster (KIP-430).
 * Unknown topic 3, illegal name 17.
 * v13 is hidden by the profile kafka-3.9.
@@ -54,7 +54,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 async def _problem(topics: Sequence[Any], version: int) -> ErrorCode:
-    """Return the error that every requested topic gets, or NO_ERROR."""
+    """Return the error of all requested topics, or NO_ERROR."""
     if version < _IDS_VERSION:
         is_named = all(await mapped(lambda topic: topic.name is not None and not _id_of(topic), topics))
         return NO_ERROR if is_named else ErrorCode.invalid_request
@@ -63,7 +63,7 @@ async def _problem(topics: Sequence[Any], version: int) -> ErrorCode:
 
 
 def _id_of(requested: Any) -> Any:
-    """Return the requested topic id; None if there is none, or the version does not have it."""
+    """Return the requested topic id, or None if there is none or the version lacks the field."""
     return getattr(requested, "topic_id", None)
 
 
@@ -113,7 +113,7 @@ async def _topics(call: NodeCall) -> list[Any]:
 
 
 def _exists(call: NodeCall, topic: Topic) -> bool:
-    """Return whether the topic was not deleted meanwhile."""
+    """Return whether the topic still exists."""
     return call.cluster.topics.get(topic.name) is topic
 
 
@@ -205,7 +205,7 @@ def _absent(call: NodeCall, name: str | None, topic_id: Any, error: ErrorCode) -
 
 def refuse(call: NodeCall, error: ErrorCode) -> Any:
     rows = _refused(call, error)
-    if error is ErrorCode.illegal_sasl_state:  # whoever has not logged in is told nothing about the cluster
+    if error is ErrorCode.illegal_sasl_state:  # Reveal nothing to unauthenticated clients.
         return call.new.response(
             throttle_time=NO_THROTTLE,
             brokers=(),

@@ -2,15 +2,15 @@
 
 Stores offsets of a group outside of transactions; the commit of a member is also its heartbeat.
 
-* v5 drops the retention time; v6 leader epoch (KIP-320); v7 group instance id; v8 flexible; v9 member epochs
-  (KIP-848); v10 topic ids (KIP-516; unknown 100).
+* v5 drops the retention time; v6 leader epoch (KIP-320); v7 group instance id; v8 flexible; v9 member epochs (KIP-848);
+  v10 topic ids (KIP-516; unknown 100).
 * Group of another node 16; while loading 14; unknown member 25, also a commit without a member while the group has
   members; wrong generation 22; replaced static member 82; member that waits for its assignment 27. A generation of an
   unknown group is 69 from v9 on, 22 before and in the profile kafka-3.9. The empty group id is a group.
 * Access: READ on the group (30) and on the topics (29).
 * Consumer groups (KIP-848): a future epoch, and an older one for a partition that the member has not owned since then
   (KIP-1251), is 113 (22 for a member of the classic protocol); below v9, members are 35.
-* Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The other offsets are stored all the same.
+* Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12. The other offsets are stored anyway.
 * v10 is hidden by the profile kafka-3.9.
 """
 

@@ -1,16 +1,16 @@
 """OffsetFetch (key 9), versions 1-10.
 
-Committed offsets of one group, from v8 on of several.
+Committed offsets of one group or, from v8 on, of several.
 
 * v2 top-level error, and null topics for all of them; v5 leader epoch; v6 flexible; v7 RequireStable (KIP-447): a
   partition with an offset pending in a transaction is 88; v8 several groups (KIP-709); v9 member ids and epochs
   (KIP-848); v10 topic ids (KIP-516).
 * Access: DESCRIBE on the group (30) and on the topics (29); if all offsets are requested, those of forbidden topics are
-  left out.
+  omitted.
 * From v9 on, a consumer group (KIP-848) checks the member that the request names: unknown 25, another epoch 113 (22 for
   a member of the classic protocol).
-* Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed offset, even if another
-  is pending.
+* Without an offset: offset -1, metadata "", no error. Without RequireStable: the last committed offset, even if a newer
+  one is pending.
 * v10 is hidden by the profile kafka-3.9.
 """
 
@@ -51,7 +51,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 async def _group_in_slices(call: NodeCall, group: Any, found: _Found) -> Any:
-    """Return the row of a group; one with very many partitions pauses for others."""
+    """Return the row of a group, pausing for other requests if it has very many partitions."""
     if isinstance(found, ErrorCode):
         return _group(call, group, found)
     topics = await in_slices(_topics(call, group.topics, found, "s"))
@@ -63,7 +63,7 @@ _Found = GroupOffsets | ErrorCode
 
 
 def _offsets(call: NodeCall, group_id: str) -> _Found:
-    """Return the offsets of this moment: while a long answer is made, a transaction may commit some others."""
+    """Return a snapshot of the offsets: while a long response is made, a transaction may commit others."""
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return ErrorCode.group_authorization_failed
     shard = group_shard(call, group_id, allow_empty_id=True)
@@ -71,7 +71,7 @@ def _offsets(call: NodeCall, group_id: str) -> _Found:
 
 
 def _offsets_for_member(call: NodeCall, group: Any) -> _Found:
-    """Return the offsets, or from v9 on the error of the member that the request names (KIP-848)."""
+    """Return the offsets or, from v9 on, the error of the member that the request names (KIP-848)."""
     found = _offsets(call, group.group_id)
     shard = group_shard(call, group.group_id, allow_empty_id=True)
     if isinstance(found, ErrorCode) or isinstance(shard, ErrorCode) or call.version < _MEMBER_VERSION:
@@ -99,7 +99,7 @@ def _many(call: NodeCall, groups: list[Any]) -> Any:
 
 
 def _topics(call: NodeCall, requested: Any, found: _Found, suffix: str) -> Steps[tuple[Any, ...]]:
-    """Make the rows of one group. `suffix`: "s" in the response for several groups, whose types are named so."""
+    """Make the rows of one group. `suffix` is "s" in the response for several groups, whose types have other names."""
     new = vars(call.new)
     topic_type, partition_type = new[f"OffsetFetchResponseTopic{suffix}"], new[f"OffsetFetchResponsePartition{suffix}"]
     rows = _all_of_group(call, found) if requested is None else _requested(call, requested)

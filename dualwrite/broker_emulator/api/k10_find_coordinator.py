@@ -3,8 +3,8 @@
 The leader of the partition of `__consumer_offsets` or `__transaction_state` that a key belongs to.
 
 * v0 knows groups only; v1 adds the key type (0 group, 1 transaction, 2 share group); v4 takes several keys (KIP-699).
-* A share group is not found by its id but with a partition, as in `group:topic id:partition`; anything else, and any
-  other key type, is 42. Other keys are not validated here but by the coordinator.
+* A share group's key includes a partition, as in `group:topic id:partition`; any other key, and any other key type, is
+  42. Only the coordinator validates the other keys.
 * Access: DESCRIBE on the group (30) or the transactional id (53); for share groups, which v6 introduces, CLUSTER_ACTION
   (31).
 * No living node to lead the partition: 15.
@@ -67,7 +67,7 @@ def _find(call: NodeCall, key: str) -> tuple[ClusterNode | None, ErrorCode]:
 
 
 def share_partition_of(key: str) -> StateKey | None:
-    """Return the share-partition that a key names, as `group:topic id:partition`; None if it names none."""
+    """Return the share-partition of a key `group:topic id:partition`; None for an invalid key."""
     group_id, topic_id, partition = [*key.rsplit(":", 2), "", ""][:3]
     try:
         decoded = base64.b64decode(f"{topic_id}==", altchars=b"-_", validate=True)

@@ -2,7 +2,7 @@
 
 State, protocol and members of groups.
 
-* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, and one of
+* v3 authorized operations (KIP-430); v4 group instance ids (KIP-345); v5 flexible; v6 an unknown group, or one of
   KIP-848, is 69 with a message (KIP-1043). Before, it is Dead without an error.
 * Only a stable group has metadata; while it rebalances, members have their last assignment (kafka-3.9: none).
 * Group of another node 16; while loading 14.

@@ -3,7 +3,7 @@
 The groups that this node coordinates; clients send it to every node.
 
 * v3 flexible; v4 filter by state (KIP-518); v5 filter by type (KIP-848). Filters ignore case; an unknown state or type
-  matches nothing.
+  matches no group.
 * Access: without DESCRIBE on the cluster, only groups that the client may DESCRIBE are listed.
 * While groups of this node are loading, the response is 14.
 """

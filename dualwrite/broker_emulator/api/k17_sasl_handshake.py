@@ -1,11 +1,12 @@
 """SaslHandshake (key 17), versions 0-1.
 
-Chooses the mechanism of a login (KIP-43). `security/login_states.py` says in which states of a connection it is served.
+Chooses the mechanism of a login (KIP-43). `security/login_states.py` has the states of a connection in which it is
+served.
 
 * v1: SaslAuthenticate requests follow. v0: the client's tokens follow in frames of their own (KIP-152).
 * A mechanism that is not enabled is 33, with the list of enabled ones, and then the connection closes; without a
   response if the client had logged in before.
-* If no login is due: 34, at a listener without SASL, and after the login unless its lifetime is limited (KIP-368).
+* 34 if no login is due: at a listener without SASL, and after the login unless its lifetime is limited (KIP-368).
 """
 
 from __future__ import annotations

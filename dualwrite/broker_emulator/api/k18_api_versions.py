@@ -2,14 +2,14 @@
 
 The APIs and versions that are served, and the features of the cluster.
 
-* Built from the registry; versions that the profile hides are left out.
+* Built from the registry, without versions that the profile hides.
 * A version that is too new gets the body of v0, with error 35 and the versions of ApiVersions itself; only the header
   of the request is read, and the connection stays open (KIP-511; the server does that before it decodes).
 * v3+: the finalized level of the feature `transaction.version` (KIP-584, KIP-890) if it is above 0. A Java client uses
   TV2 only if the level is at least 2. v4+: its supported range [0, 2]; v3 cannot express a minimum of 0 (KIP-1022). The
   profile kafka-3.9 does not have the feature.
 * v3+: an illegal client software name or version is 42 (KIP-511).
-* v5+: a client that says which cluster and node it means to be connected to is told if this is another one: 129. One of
+* v5+: a client may name the cluster and the node that it means to reach; if these are others, the error is 129. One of
   the two without the other is 42 (KIP-1242). v5 is hidden by the profiles kafka-4.3 and kafka-3.9.
 * v3 is the first flexible version; the response header stays v0 in all of them.
 """
@@ -80,7 +80,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 def _routing_error(call: NodeCall) -> ErrorCode:
-    """Compare the cluster and the node that the client means, if it says so, with these."""
+    """Compare the cluster and the node that the client means to reach, if it names them, with these."""
     cluster_id, node_id = getattr(call.request, "cluster_id", None), getattr(call.request, "node_id", _NO_NODE)
     if (cluster_id is None) != (node_id == _NO_NODE):
         return ErrorCode.invalid_request

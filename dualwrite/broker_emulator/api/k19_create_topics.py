@@ -1,13 +1,13 @@
 """CreateTopics (key 19), versions 2-7.
 
-* v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, returns what was created (KIP-525);
-  v7 topic ids.
+* v4 -1 for the default number of partitions and replicas (KIP-464); v5 flexible, returns partitions, replicas and
+  settings (KIP-525); v7 topic ids.
 * Existing name 36; illegal name 17, as is one that differs from another only in '.' and '_'; no partitions 37; more
   replicas than nodes (or none) 38; both an assignment and counts 42; duplicate name 42; an assignment that omits a
   partition, repeats a node or names an unknown one, or with a different number of replicas for some partition, 39.
   `__cluster_metadata` 42.
-* Access: CREATE on the topics, or on the cluster (29). Without DESCRIBE_CONFIGS on a topic, the response does not say
-  how it was created (KIP-525).
+* Access: CREATE on the topics, or on the cluster (29). Without DESCRIBE_CONFIGS on a topic, the response omits these
+  three (KIP-525).
 * Replicas determine which nodes can lead: by default all of them (`default.replication.factor`).
 * An unknown setting, or an invalid value, is 40. v5+ returns all settings of the topic.
 * A failure of the disk is 56.
@@ -62,7 +62,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 def _named_once(call: NodeCall) -> list[Any]:
-    """Return the first row of each name."""
+    """Return the first row for each name."""
     return list({topic.name: topic for topic in reversed(call.request.topics)}.values())[::-1]
 
 
@@ -164,7 +164,7 @@ def _check_assignments(call: NodeCall, requested: Any) -> tuple[ErrorCode, str |
 
 
 def _assignments(requested: Any) -> list[tuple[int, ...]]:
-    """Return the nodes of each partition; empty if the request assigns none."""
+    """Return the nodes of each partition, or an empty list if the request assigns none."""
     given = sorted(requested.assignments, key=lambda assignment: assignment.partition_index)
     return [tuple(assignment.broker_ids) for assignment in given]
 

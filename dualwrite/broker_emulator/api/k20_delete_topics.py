@@ -1,7 +1,7 @@
 """DeleteTopics (key 20), versions 1-6.
 
 * v4 flexible; v5 error messages; v6 by name or by id (KIP-516; unknown id 100, both or neither given 42).
-* A topic that is named twice, by name or by id, is not deleted: 42, in one row.
+* A topic named twice, by name or by id, is not deleted: 42, in one row.
 * Access: DELETE on the topics, or on the cluster (29). Without DESCRIBE on a topic, the response reveals neither the
   name of an id nor whether a topic of that name exists.
 * From v5 on, an exhausted quota of mutations is 89; before, the topic is deleted and the client throttled (KIP-599).
@@ -67,7 +67,7 @@ def _requested(call: NodeCall) -> list[_Named]:
 
 
 async def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int], mutations: Mutations) -> Any:
-    """Delete a topic and return its row; None for the id of a topic that has a row for its name."""
+    """Delete a topic and return its row; None for the id of a topic that already has a row for its name."""
     name, topic_id = named
     problem = _why_unclear(named, requested[named])
     if problem is not None:
@@ -91,7 +91,7 @@ async def _delete(call: NodeCall, named: _Named, requested: Mapping[_Named, int]
 
 
 def _why_unclear(named: _Named, times: int) -> str | None:
-    """Return what is wrong with the way the request names a topic, or None."""
+    """Return the fault in the way the request names a topic, or None."""
     if named.name is None and named.topic_id is None:
         return "Neither topic name nor id were specified."
     if named.name is not None and named.topic_id is not None:

@@ -7,7 +7,7 @@ segment of the offset itself are no longer visible.
 * Beyond the high watermark, and below -1: 1. Compaction only: 44. Internal topic: 17. Full disk: 56.
 * Access: DELETE on the topics (29).
 * Unknown partition 3; led by another node 6. With every error, the low watermark is -1.
-* All replicas share one log, so there is nothing to wait for, and the timeout has no effect.
+* All replicas share one log, so the response need not wait, and the timeout has no effect.
 * v2 flexible.
 """
 

@@ -1,10 +1,10 @@
 """OffsetForLeaderEpoch (key 23), versions 2-4.
 
-Where the records of a leader epoch end, so that a consumer notices that its position is in a part of the log that was
-lost (KIP-320).
+The end of a leader epoch's records, so that a consumer notices that its position is in a lost part of the log
+(KIP-320).
 
 * The response has the newest epoch that is not newer than the requested one, and the offset after its last record. For
-  the current epoch that is the log end; an unknown future epoch, and one below 0, is (-1, -1), without an error.
+  the current epoch that is the log end; an unknown future epoch, or one below 0, gets (-1, -1), without an error.
 * v3 replica id, which has no effect here; v4 flexible.
 * Access: DESCRIBE on the topics (29), or CLUSTER_ACTION.
 * Unknown partition 3; led by another node 6; wrong current leader epoch 74 / 75; failed read from the disk 56.

@@ -2,15 +2,15 @@
 
 Makes partitions part of a transaction.
 
-* v0-3: one transaction, from clients, which need WRITE on the transactional id (53). Topics that are internal, or that
+* v0-3: one transaction, from clients, which need WRITE on the transactional id (53). Internal topics, and topics that
   the client may not WRITE, are 29, unknown ones 3; then no partition is added, and the others get 55. v2 may return 90
   (below, it is sent as 47); v3 flexible.
 * v4-5: several transactions, from brokers (KIP-890), which need CLUSTER_ACTION (31); each adds partitions, or with
-  VerifyOnly only verifies them. v5 may return 120. All are processed concurrently and answered in one response.
-  What does not exist is 3, and the other partitions 55, also for VerifyOnly. 35 for the whole request if the log of a
-  cluster at `transaction.version` 0 cannot store an addition. Transactions with one id each apply to the partitions of
-  the last of them; an error of all partitions has the rows of the first.
-* v0-3 is recorded as a TV0 transaction, v4+ as TV2. Without partitions the transaction begins, too.
+  VerifyOnly only verifies them. v5 may return 120. All are processed concurrently and answered in one response. Unknown
+  partitions are 3, and the other partitions 55, also for VerifyOnly. 35 for the whole request if the log of a cluster
+  at `transaction.version` 0 cannot store an addition. Transactions with one id each apply to the partitions of the last
+  of them; an error of all partitions has the rows of the first.
+* v0-3 is recorded as a TV0 transaction, v4+ as TV2. The transaction begins even without partitions.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ async def handle(call: NodeCall) -> Any:
 
 
 async def _transactions(call: NodeCall, transactions: Sequence[Any]) -> Any:
-    """Process all of them. One that waits for the replication of its record must not delay the others."""
+    """Process all transactions. One that waits for the replication of its record must not delay the others."""
     first = {each.transactional_id: each.topics for each in reversed(transactions)}
     last = {each.transactional_id: each.topics for each in transactions}
     for named in (first, last):
-        # an id that is named very often multiplies its partitions
+        # an id named very often multiplies its partitions
         counts = dict(zip(named, await mapped(_count, named.values()), strict=True))
         if sum([counts[each.transactional_id] for each in transactions]) > call.cluster.config.max_request_elements:
             raise CloseConnectionError("its transactions of one id have more partitions than max.request.elements")
@@ -109,7 +109,7 @@ async def _add(
 
 
 async def _not_attempted(call: NodeCall, names: list[TopicPartition]) -> _Errors:
-    """Return the error of each partition if one of them cannot be in a transaction, else none."""
+    """Return the error of each partition if one of them cannot be in a transaction; otherwise an empty mapping."""
     checked = await mapped(partial(_check, call), names)
     if not any(checked):
         return {}
@@ -118,7 +118,7 @@ async def _not_attempted(call: NodeCall, names: list[TopicPartition]) -> _Errors
 
 
 def _check(call: NodeCall, name: TopicPartition) -> ErrorCode:
-    """Return why the partition cannot be part of a transaction, or NONE. Only brokers may add internal ones."""
+    """Return the error that keeps a partition out of a transaction, or NONE. Only brokers may add internal ones."""
     if call.version < _MANY_TRANSACTIONS_VERSION and not _may_write(call, name.topic):
         return ErrorCode.topic_authorization_failed
     partition = call.cluster.partition(*name)
@@ -144,14 +144,14 @@ def _row(call: NodeCall, index: int, error: ErrorCode) -> Any:
 
 
 def _topic_row(call: NodeCall, rows: Iterator[Any], topic: Any) -> Any:
-    """Return the row of a topic, with the next ones of partitions."""
+    """Return the row of a topic with the next rows of partitions."""
     return call.new.AddPartitionsToTxnTopicResult(
         name=topic.name, results_by_partition=tuple(islice(rows, len(topic.partitions)))
     )
 
 
 async def _topic_results(call: NodeCall, topics: Any, errors: ErrorCode | _Errors) -> tuple[Any, ...]:
-    """Return rows as in `topics` for an error of all partitions, else one for each partition that has an error."""
+    """Return rows as in `topics` if all partitions have one error, else one row for each partition with an error."""
     if isinstance(errors, ErrorCode):
         indexes = [index for topic in topics for index in topic.partitions]
         rows = iter(await mapped(lambda index: _row(call, index, errors), indexes))

@@ -3,13 +3,13 @@
 Ends transactions on partitions that this node leads, for their coordinator. An operator sends it too, to abort a
 hanging transaction.
 
-* v1 flexible; v2 adds the version of the transaction (KIP-1228), which determines whether the epoch of a marker must be
-  newer than that of the partition or may be equal. v1 markers follow the old rule.
+* v1 flexible; v2 adds the version of the transaction (KIP-1228), which determines whether a marker's epoch must be
+  newer than the partition's or may be equal. v1 markers follow the old rule.
 * Access: ALTER or CLUSTER_ACTION on the cluster (31).
-* Unknown partition 3, led by another node 6; the log itself returns 0, 47 and 52. Markers on `__consumer_offsets` are
-  answered after pending offsets are committed or dropped (KAFKA-17507).
-* Producer id -1 and epoch -1 are -1 for the whole request: Kafka fails while it builds such a marker, when those before
-  it are written. A marker without partitions is not answered.
+* Unknown partition 3, led by another node 6; the log itself returns 0, 47 and 52. The response to markers on
+  `__consumer_offsets` follows when pending offsets are committed or dropped (KAFKA-17507).
+* Producer id -1 and epoch -1 are -1 for the whole request: Kafka fails while it builds such a marker, after it has
+  written the markers before it. A marker without partitions gets no row.
 * v2 is hidden by the profile kafka-3.9.
 """
 

@@ -4,7 +4,7 @@ Stores offsets of a group inside a transaction: pending under the producer id un
 
 * v2 leader epoch; v3 flexible, generation and member (KIP-447); v4 may return 120; v5 adds the group's partition to the
   transaction implicitly (KIP-890 part 2), older versions have it verified. The table below translates the errors of the
-  coordinator; unlike in Produce, nothing is retried here, and 14, 15, 16 and 51 are passed on.
+  coordinator; unlike in Produce, no error is retried here, and 14, 15, 16 and 51 are passed on.
 * Access: WRITE on the transactional id (53), READ on the group (30) and on the topics (29).
 * Empty group id 24; group of another node 16; while loading 14 (15 below v2); wrong generation, or one of an unknown
   group 22; unknown member 25; replaced static member 82. The group is checked after the transaction, so that a client
@@ -12,8 +12,8 @@ Stores offsets of a group inside a transaction: pending under the producer id un
 * Unknown partition 3; metadata longer than `offset.metadata.max.bytes` 12.
 * v6 names topics by id; an unknown id is 100. A generation of an unknown group is 69, a stale member epoch 113
   (KIP-1319); both are 22 before.
-* v5 is hidden by the profile kafka-3.9, v6 by kafka-4.3 too. In kafka-3.9 the group is made before all checks but the
-  first two, so that a generation of an unknown group is 25.
+* v5 is hidden by the profile kafka-3.9, v6 by kafka-4.3 too. In kafka-3.9 the group is created after the first two
+  checks, so that a generation of an unknown group is 25.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COORDINATOR_ERRORS_BEFORE_V4: Mapping[ErrorCode, ErrorCode] = {
     **_COMMON,
     ErrorCode.transaction_abortable: ErrorCode.invalid_txn_state,
 }
-"""The errors of the transaction coordinator as clients get them; other codes stay as they are (2.5)."""
+"""The client's errors for those of the transaction coordinator; other codes stay as they are (2.5)."""
 
 
 _OWN_ERRORS_VERSION = 6
@@ -90,7 +90,7 @@ def _committer(request: Any) -> Committer:
 
 
 async def _verify(call: NodeCall, partition: Partition) -> tuple[VerificationGuard | None, ErrorCode]:
-    """Have the coordinator add or verify the group's partition, unless the transaction is already open there."""
+    """Make the coordinator add or verify the group's partition, unless the transaction is already open there."""
     request, log = call.request, partition.log
     adds = call.version >= _IMPLICIT_ADD_VERSION
     if log.has_open_transaction(request.producer_id, request.producer_epoch):

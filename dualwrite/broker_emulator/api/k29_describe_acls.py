@@ -4,8 +4,7 @@ The ACLs that match a filter (KIP-140).
 
 * v1 pattern types, for filters also ANY and MATCH (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
 * Access: DESCRIBE on the cluster (31). Without access control 54. UNKNOWN (0) in a filter closes the connection.
-* Principal and host must equal those of the ACL: `*` is a value like any other. A number without a name matches
-  nothing.
+* Principal and host must equal those of the ACL: `*` is a value like any other. A number without a name matches no ACL.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Adds ACLs, which take effect at the next request (KIP-140).
 
 * v1 pattern types (KIP-290); v2 flexible; v3 the resource type USER (KIP-373).
 * Access: ALTER on the cluster (31). Without access control 54. UNKNOWN (0) in an ACL closes the connection.
-* Each ACL has its own result. 42 for what an ACL cannot have: a cluster name other than `kafka-cluster`, an empty name,
-  a number without a name, a principal without a colon. An ACL that exists already is no error.
+* Each ACL has its own result. 42 for an invalid ACL: a cluster name other than `kafka-cluster`, an empty name, a number
+  without a name, a principal without a colon. An existing ACL is no error.
 * ANY and MATCH, which only filters have, are -1 for the whole request, as in Kafka.
 * A failure of the data directory is 56.
 """

@@ -2,13 +2,13 @@
 
 Settings of topics, brokers, loggers, groups and client metrics, with their values and sources (KIP-133).
 
-* v1 sources and synonyms (KIP-226); v3 types and, on request, documentation (KIP-569), here of the settings that have
-  an effect here; v4 flexible.
+* v1 sources and synonyms (KIP-226); v3 types and, on request, documentation (KIP-569) of the settings that have an
+  effect here; v4 flexible.
 * BROKER: by id all settings of that broker, which must serve the request itself (42 from another one); without a name,
   the settings altered for all brokers.
-* Names in the request limit the response; unknown ones are left out. Sensitive settings, and settings unknown to Kafka,
+* Names in the request limit the response; unknown ones are omitted. Sensitive settings, and settings unknown to Kafka,
   have no value.
-* An answer of more than a million settings closes the connection, as one that fits into no frame does in Kafka.
+* A response with more than a million settings closes the connection, as one too large for a frame does in Kafka.
 * Unknown topic 3, illegal topic name 17. GROUP and CLIENT_METRICS need not exist, but must have a name (42).
 * The profile kafka-3.9 does not have GROUP (42), and returns only the altered settings of a subscription.
 * Access: DESCRIBE_CONFIGS on the topic (29) or the group (30), else on the cluster (31). An unknown type is 42.
@@ -43,7 +43,7 @@ from dualwrite.broker_emulator.security.acl import AclOperation
 from dualwrite.broker_emulator.slices import Pace
 
 MAX_SETTINGS = 1_000_000
-"""How many settings one answer has at most: a short request can name one resource very often."""
+"""The most settings of one response: a short request can name one resource very often."""
 
 
 async def handle(call: NodeCall) -> Any:

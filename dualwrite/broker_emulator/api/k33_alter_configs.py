@@ -1,7 +1,7 @@
 """AlterConfigs (key 33), versions 0-2.
 
-Replaces the settings of a resource: those that the request does not name are removed (KIP-133). The rules are those of
-IncrementalAlterConfigs, except that it cannot alter loggers (42). v2 flexible.
+Replaces the settings of a resource: settings that the request does not name are removed (KIP-133). The rules are those
+of IncrementalAlterConfigs, except that it cannot alter loggers (42). v2 flexible.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """AlterReplicaLogDirs (key 34), versions 1-2.
 
-Moves a node's replicas to another of its directories (KIP-113). A node has only one directory here, so there is nowhere
-to move to: the directory that DescribeLogDirs returns is accepted and changes nothing.
+Moves a node's replicas to another of its directories (KIP-113). A node has only one directory here, so replicas cannot
+move: the directory that DescribeLogDirs returns is accepted without effect.
 
-* Another directory 57. A name that is too long for a folder 17. Unknown partition 3; no replica on this node 9.
+* Another directory 57. A name too long for a folder 17. Unknown partition 3; no replica on this node 9.
 * Access: ALTER on the cluster (31).
 * v2 flexible.
 """
@@ -22,7 +22,7 @@ from dualwrite.broker_emulator.slices import mapped_rows
 
 _LONGEST_FOLDER_NAME = 255
 _FUTURE_SUFFIX = "." + "0" * 32 + "-future"
-"""The suffix of the folder of a replica that Kafka is moving."""
+"""The folder suffix of a replica that Kafka is moving."""
 
 
 async def handle(call: NodeCall) -> Any:

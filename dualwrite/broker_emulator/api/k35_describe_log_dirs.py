@@ -2,10 +2,10 @@
 
 The partitions of a node and their sizes (KIP-113).
 
-* One directory: the data directory, or `/memory`. No list means all partitions; unknown ones are left out.
+* One directory: the data directory, or `/memory`. No list means all partitions; unknown ones are omitted.
 * The size is that of the record batches, as in the `.log` files. All replicas share one log, so none lags behind.
-* v2 flexible; v3 top-level error; v4 total and usable bytes (KIP-827): of the disk, or of `memory.limit.bytes`. v5 says
-  whether the directory is cordoned, which it never is.
+* v2 flexible; v3 top-level error; v4 total and usable bytes (KIP-827): of the disk, or of `memory.limit.bytes`. v5
+  tells whether the directory is cordoned, which it never is.
 * Access: DESCRIBE on the cluster (31; below v3 the response is empty).
 * v5 is hidden by the profile kafka-3.9. A disk whose free space cannot be read: 56.
 """

@@ -1,10 +1,10 @@
 """SaslAuthenticate (key 36), versions 0-2.
 
-One token of a login (KIP-152). `security/login_states.py` says in which states of a connection it is served.
+One token of a login (KIP-152). `security/login_states.py` has the states of a connection in which it is served.
 
-* v1: SessionLifetimeMs is how long the login is valid, 0 without a limit (KIP-368). v2 is flexible.
+* v1: SessionLifetimeMs is the lifetime of the login, 0 without a limit (KIP-368). v2 is flexible.
 * A failed login is 58 with Kafka's message, and then the connection closes.
-* If no login is due: 34, at a listener without SASL, and after the login.
+* 34 if no login is due: at a listener without SASL, and after the login.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Extends topics (KIP-195). Clients notice with their next Metadata request.
 
-* The count is that of all partitions afterwards; a count that is no increase is 37. Assignments name the nodes of each
-  new partition; a different number of them than of new partitions, and an invalid one, is 39.
+* The count is the new number of partitions; a count that is no increase is 37. Assignments name the nodes of each new
+  partition; an invalid assignment, or a number of them that differs from the new partitions', is 39.
 * Unknown topic 3; duplicate topic 42, in one row. More than 10,000 new partitions in one request 44.
 * Internal topics 42 INVALID_REQUEST: ids and groups would belong to other partitions (Kafka allows it and breaks).
 * Access: ALTER on the topic (29).
@@ -55,12 +55,12 @@ async def handle(call: NodeCall) -> Any:
 
 
 def _given(call: NodeCall) -> Counter[str]:
-    """Return how often the request names each topic."""
+    """Return the number of times that the request names each topic."""
     return Counter(topic.name for topic in call.request.topics)
 
 
 def _additional(call: NodeCall) -> int:
-    """Return how many partitions would be added; a count that is no increase, which is refused, takes nothing away."""
+    """Return the number of partitions to add. A count that is no increase is refused, and subtracts nothing."""
     topics = call.cluster.topics
     return sum(
         max(topic.count - len(topics[topic.name].partitions), 0)

@@ -2,7 +2,7 @@
 
 Deletes groups without members, with all their offsets, including those pending in transactions, and share state.
 
-* v2 flexible; v3 has a message beside the error, which Kafka leaves empty for groups as these (observed: 4.4.0). v3 is
+* v2 flexible; v3 has a message beside the error, which Kafka leaves empty for such groups (observed: 4.4.0). v3 is
   hidden by the profiles kafka-4.3 and kafka-3.9.
 * Access: DELETE on the group (30).
 * Unknown group 69; group with members 68; group of another node 16; while loading 14.

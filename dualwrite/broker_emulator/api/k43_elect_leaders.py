@@ -2,7 +2,7 @@
 
 Makes the first replica the leader again (KIP-183), or any living replica of a partition without a leader (KIP-460).
 
-* No list means all partitions; of these, the ones that need no election are left out of the response.
+* No list means all partitions; the response then omits those that need no election.
 * Preferred (0): the first replica leads already 84; it is down, or not in sync, 80.
 * Unclean (1, from v1 on): the partition has a leader 84; no replica is alive 83. All replicas share one log here, so an
   unclean election loses nothing.
@@ -28,7 +28,7 @@ from dualwrite.broker_emulator.slices import mapped, mapped_rows
 
 
 class ElectionType(IntEnum):
-    """Which replicas may be elected."""
+    """The replicas that may be elected."""
 
     PREFERRED = 0
     UNCLEAN = 1

@@ -4,9 +4,9 @@ Sets or deletes single settings of a resource, or adds to and removes from list 
 
 * All changes of a resource take effect or none; altered settings are stored in the data directory.
 * TOPIC: takes effect on its logs at once. Unknown setting or invalid value 40, unknown topic 3, illegal topic name 17.
-* BROKER: of one broker, which must serve the request itself (42 from another one), or without a name of all of them.
-  Invalid value, and a setting that cannot be altered at run time, 42. Settings unknown to Kafka are stored, because a
-  class of the user may read them.
+* BROKER: of one broker, which must serve the request itself (42 from another one), or, without a name, of all brokers.
+  An invalid value, or a setting that cannot be altered at run time, is 42. Settings unknown to Kafka are stored,
+  because a user's class may read them.
 * BROKER_LOGGER: SET and DELETE of the levels of the emulator's loggers (KIP-412), not stored.
 * GROUP, CLIENT_METRICS: stored for clients that read them; a value outside the brokers' limits is 40, an invalid
   interval 42.

@@ -1,7 +1,7 @@
 """AlterPartitionReassignments (key 45), versions 0-1.
 
-Moves the replicas of partitions to other nodes, or cancels that (KIP-455); `cluster/replication.py` says when a
-reassignment completes.
+Moves the replicas of partitions to other nodes, or cancels a reassignment (KIP-455). `cluster/replication.py` has the
+rule for its completion.
 
 * Null replicas cancel: 85 if no reassignment is under way. Invalid replicas are 39.
 * Unknown topic or partition 3. A failure of the disk is 56.

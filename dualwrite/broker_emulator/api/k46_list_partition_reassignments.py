@@ -2,7 +2,7 @@
 
 The reassignments under way (KIP-455): here only those whose new replicas are held back (`cluster/replication.py`).
 
-* No list means all partitions. Unknown partitions, and those without a reassignment, are left out.
+* No list means all partitions. Unknown partitions, and those without a reassignment, are omitted.
 * Access: DESCRIBE on the cluster (31).
 """
 

@@ -2,9 +2,9 @@
 
 Sets quotas of users, client ids, both together, and addresses, or removes them (KIP-546, KIP-599, KIP-612).
 
-* An entity that cannot be, a quota that it does not take, and a value that is none, are 42; so is an entity, or one of
-  its quotas, that is named twice, though what it was named with first is done.
-* Names are those of `quotas/client_quotas.py`. What nobody has can be taken away.
+* Invalid entities, quotas or values are 42 (INVALID_REQUEST). So is an entity, or one of its quotas, that is named
+  twice, but the changes named first are made.
+* Names are those of `quotas/client_quotas.py`. Removing an unset quota succeeds.
 * Access: ALTER_CONFIGS on the cluster (31).
 * ValidateOnly returns the same response and changes nothing. A failure of the disk is 56.
 * v1 flexible.

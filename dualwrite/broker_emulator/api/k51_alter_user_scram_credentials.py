@@ -59,7 +59,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 def _record(refused: dict[str, _Refusal | None], name: str, refusal: _Refusal | None) -> None:
-    """Record the result of a change: a user keeps its first error, and a second change of the same user is an error."""
+    """Record the result of a change. A user keeps its first error; a second change of the same user is an error."""
     if name not in refused:
         refused[name] = refusal
     elif refused[name] is None:

@@ -1,7 +1,7 @@
 """DescribeQuorum (key 55), versions 0-2.
 
 The nodes that store the metadata of the cluster (KIP-595). It is not replicated here: the node that acts as controller
-is the only voter, the other living nodes are observers, and all have everything.
+is the only voter, the other living nodes are observers, and each has all metadata.
 
 * Any partition but `__cluster_metadata`-0 is 3.
 * Access: DESCRIBE on the cluster (31).
@@ -30,7 +30,7 @@ async def handle(call: NodeCall) -> Any:
         return await call.refused(ErrorCode.cluster_authorization_failed)
     named = [(topic.topic_name, row.partition_index) for topic in call.request.topics for row in topic.partitions]
     is_answered = _METADATA_PARTITION in named
-    # all rows are of this moment, however long it takes to make them
+    # all rows are of this moment, however long they take to make
     quorum = _quorum(call) if is_answered else None
     voters = [node for node in call.cluster.living_nodes if node.node_id == call.cluster.controller_id]
     nodes = tuple(_node(call, node) for node in voters) if is_answered and call.version >= 2 else ()

@@ -4,13 +4,13 @@ Sets the finalized levels of `transaction.version` and `group.version` while the
 node accepts it, just as brokers forward it to the controller.
 
 * v0 has AllowDowngrade, which Kafka's controller ignores: v0 only upgrades. v1 has the upgrade type (1 upgrade, 2 safe
-  and 3 unsafe downgrade) and ValidateOnly. v2 has no result per feature any more.
+  and 3 unsafe downgrade) and ValidateOnly. v2 no longer has a result per feature.
 * An unsupported level, a downgrade with the wrong type and an unknown feature are 95. One of them refuses the whole
   request; in kafka-3.9, which has neither feature, each has its own result.
 * Level 0 removes the feature from the ApiVersions response. Every update increments the epoch of the finalized
   features.
 * Access: ALTER on the cluster (31).
-* A failure of the data directory is 56, and nothing has changed.
+* A failure of the data directory is 56, without any change.
 * v2 is hidden by the profile kafka-3.9.
 """
 

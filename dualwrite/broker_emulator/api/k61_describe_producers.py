@@ -1,6 +1,6 @@
 """DescribeProducers (key 61), version 0.
 
-The producers that a node with a replica of a partition knows, with or without an open transaction (KIP-664).
+The producers known to a node with a replica of a partition, with or without an open transaction (KIP-664).
 
 * Access: READ on the topics (29).
 * Illegal topic name 17; unknown partition 3; no replica on this node 6. A follower responds like the leader.

@@ -1,11 +1,11 @@
 """DescribeTransactions (key 65), version 0.
 
-What the coordinator knows about transactional ids (KIP-664): state, timeout, start, producer, partitions.
+The coordinator's state of transactional ids (KIP-664): state, timeout, start, producer, partitions.
 
 * Per id: empty 42, of another node 16, while loading 14, unknown 105. While a transaction is being completed, only
   partitions without their marker are listed.
-* Access: DESCRIBE on the transactional id (53); topics that the client may not DESCRIBE are left out.
-* The timeout of a two-phase-commit transaction is 2147483647. A start of -1 means that there is no transaction.
+* Access: DESCRIBE on the transactional id (53); topics that the client may not DESCRIBE are omitted.
+* The timeout of a two-phase-commit transaction is 2147483647. A start of -1 means no transaction.
 """
 
 from __future__ import annotations

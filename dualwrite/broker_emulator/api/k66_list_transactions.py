@@ -3,8 +3,8 @@
 The transactional ids that this node coordinates (KIP-664); clients send it to every node.
 
 * v1 minimum duration (KIP-994), v2 pattern of the id (KIP-1152). Filters are ANDed; unknown states are returned in the
-  response, and if there are no others nothing matches. A pattern that does not compile is 128.
-* Access: transactional ids that the client may not DESCRIBE are left out.
+  response; if all states are unknown, no id matches. A pattern that does not compile is 128.
+* Access: transactional ids that the client may not DESCRIBE are omitted.
 * v2 is hidden by the profile kafka-3.9.
 """
 

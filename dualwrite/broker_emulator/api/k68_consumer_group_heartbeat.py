@@ -1,6 +1,6 @@
 """ConsumerGroupHeartbeat (key 68), versions 0-1.
 
-The one request of a member of a consumer group (KIP-848): it joins (epoch 0), keeps its session alive, subscribes,
+The only request of a member of a consumer group (KIP-848): it joins (epoch 0), keeps its session alive, subscribes,
 releases partitions, and leaves (-1; a static member temporarily -2).
 
 * v1: the member creates its own id (v0: the broker does, if it has none), and may subscribe by a regular expression.
@@ -9,7 +9,8 @@ releases partitions, and leaves (-1; a static member temporarily -2).
 * Group of another node 16; while loading 14; unknown group, or one that cannot be converted 69; unknown member 25;
   wrong epoch 110; a static instance that is in use 111, or has been replaced 82; `group.consumer.max.size` reached 81;
   invalid regular expression 128.
-* At level 0 of the feature `group.version` everything is 35; so it is in the profile kafka-3.9, which has v0 for that.
+* At level 0 of the feature `group.version`, every request gets 35, also in the profile kafka-3.9, which has v0 for
+  that.
 """
 
 from __future__ import annotations

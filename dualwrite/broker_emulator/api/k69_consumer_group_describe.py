@@ -2,11 +2,12 @@
 
 Consumer groups (KIP-848) with their epochs, and the current and target assignments of their members.
 
-* v1 says which members use the classic protocol (0) and which the new one (1).
+* v1 has the protocol of each member: classic (0) or new (1).
 * Unknown group, or a classic one 69, with a message; group of another node 16; while loading 14.
 * Access: DESCRIBE on the group (30) and on every topic in an assignment of its members (29).
-* Partitions that a member has yet to release are part of its current assignment. Deleted topics are left out.
-* At level 0 of the feature `group.version` everything is 35; so it is in the profile kafka-3.9, which has v0 for that.
+* Partitions that a member has yet to release are part of its current assignment. Deleted topics are omitted.
+* At level 0 of the feature `group.version`, every request gets 35, also in the profile kafka-3.9, which has v0 for
+  that.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def _described(call: NodeCall) -> Steps[list[Any]]:
 
 
 def _description(call: NodeCall, group_id: str) -> Steps[Any]:
-    """Describe a group as it is now, a topic of its members' assignments a step."""
+    """Describe the present group, one topic of its members' assignments per step."""
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return undescribed_group(call, group_id, ErrorCode.group_authorization_failed)
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:

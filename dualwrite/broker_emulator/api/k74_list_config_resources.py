@@ -3,7 +3,7 @@
 The resources that have settings: v0 subscriptions to client metrics only (KIP-714, then ListClientMetricsResources), v1
 by type, or of every type if none is given (KIP-1142).
 
-* A type that is named twice is listed once.
+* A type named twice is listed once.
 * Topics, living brokers and their loggers are always listed; groups and subscriptions if a setting is altered.
 * An unknown type is 35. Access: DESCRIBE_CONFIGS on the cluster (31).
 * v1 is hidden by the profile kafka-3.9.

@@ -1,12 +1,12 @@
 """DescribeTopicPartitions (key 75), version 0.
 
-Topics and partitions page by page, with the replicas that are eligible to lead though not in sync (KIP-966).
+Topics and partitions page by page, with the replicas that may lead although they are not in sync (KIP-966).
 
 * Topics are ordered by name, without duplicates. No list means all topics that the client may describe.
 * A page has ResponsePartitionLimit partitions, at least 1 and at most `max.request.partition.size.limit` (2000); the
-  cursor of the next page names the first partition that is not on this one, whether or not it exists.
+  cursor of the next page names the first partition after this one, whether or not it exists.
 * A cursor with a topic that is not requested, or with a partition below 0, is 42 for every topic.
-* Unknown topic 3, illegal name 17, not allowed (DESCRIBE) 29; if all topics are requested, forbidden ones are left out.
+* Unknown topic 3, illegal name 17, not allowed (DESCRIBE) 29; if all topics are requested, forbidden ones are omitted.
 * The eligible leader replicas are always empty: every replica is in sync, or has nothing yet (a reassignment).
 """
 
@@ -58,7 +58,7 @@ def _names(request: Any) -> set[str]:
 
 
 class _Page:
-    """One page of the response as it is filled."""
+    """One page of the response while it is filled."""
 
     def __init__(self, call: NodeCall, limit: int) -> None:
         self.topics: list[Any] = []
@@ -67,7 +67,7 @@ class _Page:
         self._left = limit
 
     def add(self, name: str, first: int) -> bool:
-        """Add a topic from its partition `first` on; return whether there is room for another one."""
+        """Add a topic from its partition `first` on; return whether there is room for another topic."""
         call = self._call
         if not self._left:
             self.next_cursor = call.new.Cursor(topic_name=name, partition_index=0)

@@ -1,6 +1,6 @@
 """ShareGroupHeartbeat (key 76), versions 1-1.
 
-The one request of a member of a share group (KIP-932): it joins (epoch 0), keeps its session alive, subscribes, and
+The only request of a member of a share group (KIP-932): it joins (epoch 0), keeps its session alive, subscribes, and
 leaves (-1). The member creates its own id.
 
 * An invalid request, and the empty group id, is 42.

@@ -4,16 +4,16 @@ Acquires records of the partitions of a share session for a member of a share gr
 acknowledgements in the request.
 
 * Epoch 0 opens a session, in which acknowledgements are 42; each further request has the next epoch (123 otherwise, 122
-  without a session) and says what changes in the session. Epoch -1 closes it, and releases what the member still has.
-  Sessions beyond `group.share.max.share.sessions` are 133. The end of a connection closes the session that it opened
-  last, and releases its records.
+  without a session) and the changes of the session. Epoch -1 closes it, and releases the member's records. Sessions
+  beyond `group.share.max.share.sessions` are 133. The end of a connection closes the session that it opened last, and
+  releases its records.
 * A response waits for records until MaxWait has passed, and for MinBytes; released records wake it too.
-* MaxRecords may be exceeded up to the end of a record batch. v2: not with acquire mode 1 (KIP-1206); a mode
-  other than 0 and 1 is -1. BatchSize bounds what is acquired as one batch, again in whole record batches.
-* v2: a request with renewals (KIP-1222) fetches nothing, so all its limits have to be 0 (42 otherwise).
+* MaxRecords may be exceeded up to the end of a record batch. v2: not with acquire mode 1 (KIP-1206); a mode other than
+  0 and 1 is -1. BatchSize bounds the records acquired as one batch, again in whole record batches.
+* v2: a request with renewals (KIP-1222) fetches no records, so all its limits have to be 0 (42 otherwise).
 * Access: READ on the group (30) and on the topics (29).
-* Unknown topic id 100, unknown partition 3, partition of another leader 6 with a hint. A partition whose state
-  the group coordinator has not initialized is -1, as in Kafka.
+* Unknown topic id 100, unknown partition 3, partition of another leader 6 with a hint. A partition whose state the
+  group coordinator has not initialized is -1, as in Kafka.
 * At level 0 of the feature `share.version` everything is 35.
 """
 
@@ -143,7 +143,7 @@ async def _session(call: NodeCall, *, has_acknowledgements: bool) -> ShareSessio
 
 
 async def _fetch(call: NodeCall, session: ShareSession, rows: _Rows) -> None:
-    """Add what the member acquires, when there is enough or the time is up."""
+    """Add the records that the member acquires, when there are enough or the time is up."""
     request, loop = call.request, asyncio.get_running_loop()
     deadline_s = loop.time() + request.max_wait / timedelta(seconds=1)
     with call.node.share_leader.waiting(session) as woken:

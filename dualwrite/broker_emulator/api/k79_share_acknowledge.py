@@ -1,12 +1,12 @@
 """ShareAcknowledge (key 79), versions 1-2.
 
-What a member of a share group says about records that it has acquired, within its share session (KIP-932).
+Acknowledges records that a member of a share group has acquired, within its share session (KIP-932).
 
 * Session epoch 0 is 123, as only ShareFetch opens a session; no session 122; another epoch than the next 123. Epoch -1
-  closes the session and releases what the member still has.
-* For each partition: offsets that nobody has acquired 42 or 121, records of other members 121, bad batches 42; the
+  closes the session and releases the member's records.
+* For each partition: offsets that no member has acquired 42 or 121, records of other members 121, bad batches 42; the
   acknowledgements of a partition take effect together, or not at all.
-* v2: renewals (KIP-1222), if the request says that it has any; otherwise they are 42.
+* v2: renewals (KIP-1222), if the request announces them; otherwise they are 42.
 * Access: READ on the group (30) and on the topics (29).
 * Unknown topic id 100, unknown partition 3, partition of another leader 6 with a hint.
 * At level 0 of the feature `share.version` everything is 35.

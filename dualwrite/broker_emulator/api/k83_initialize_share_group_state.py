@@ -4,7 +4,7 @@ Gives share-partitions a new state, before a group gets them assigned or when th
 
 * An older state epoch than the known one is 124; a negative one, or a negative start offset other than -1, is 42.
 
-* Access: CLUSTER_ACTION on the cluster (31): brokers ask each other.
+* Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
 * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
 * At level 0 of the feature `share.version` everything is 35.
 """

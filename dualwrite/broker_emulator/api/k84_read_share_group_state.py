@@ -3,8 +3,8 @@
 Reads the state of share-partitions for the leaders of the partitions, which fences older leaders.
 
 * No state 42, with a message; an older leader epoch than the known one 74, a negative one 42.
-* A partition that is named twice has one row, as with the other four.
-* Access: CLUSTER_ACTION on the cluster (31): brokers ask each other.
+* A partition named twice has one row, as in the other four APIs.
+* Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
 * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
 * At level 0 of the feature `share.version` everything is 35.
 """

@@ -1,14 +1,14 @@
 """WriteShareGroupState (key 85), versions 0-1.
 
-Writes what leaders change in the state of share-partitions.
+Writes leaders' changes of the state of share-partitions.
 
 * v1: the number of records whose delivery is complete (KIP-1226).
-* No state, or a negative epoch, 42, with a message; an older leader epoch than the known one 74, an older state
-  epoch 124.
+* No state, or a negative epoch, 42, with a message; an older leader epoch than the known one 74, an older state epoch
+  124.
 * Offsets, states and counts that no leader writes are 42, with a message: Kafka stores them, and its leaders fail when
-  they read them. What does not fit into a record is -1.
+  they read them. A state too large for a record is -1.
 
-* Access: CLUSTER_ACTION on the cluster (31): brokers ask each other.
+* Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
 * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
 * At level 0 of the feature `share.version` everything is 35.
 """

@@ -1,8 +1,8 @@
 """DeleteShareGroupState (key 86), version 0.
 
-Deletes the state of share-partitions; none is none.
+Deletes the state of share-partitions, if there is any.
 
-* Access: CLUSTER_ACTION on the cluster (31): brokers ask each other.
+* Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
 * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
 * At level 0 of the feature `share.version` everything is 35.
 """

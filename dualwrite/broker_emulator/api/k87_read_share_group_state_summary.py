@@ -4,7 +4,7 @@ Reads the epochs and start offsets in the state of share-partitions; without a s
 
 * v1: the number of records whose delivery is complete (KIP-1226).
 
-* Access: CLUSTER_ACTION on the cluster (31): brokers ask each other.
+* Access: CLUSTER_ACTION on the cluster (31): requests come from brokers.
 * State of another node 16; while loading 14; unknown partition 3; negative partition 42, with a message.
 * At level 0 of the feature `share.version` everything is 35.
 """

@@ -1,8 +1,8 @@
 """DescribeShareGroupOffsets (key 90), versions 0-1.
 
-Where share groups begin to read (KIP-932), and how many records they still have to read (v1, KIP-1226).
+The start offsets of share groups (KIP-932), and the number of records that they still have to read (v1, KIP-1226).
 
-* The start offset is -1 for partitions that nothing was fetched from, that do not exist, or of an unknown group.
+* The start offset is -1 for unknown partitions, unfetched ones, and those of an unknown group.
 * Without topics in the request: all topics of the group that the client may DESCRIBE.
 * Access: DESCRIBE on the group (30) and on the topics (29).
 * Group of another node 16; while loading 14.
@@ -103,7 +103,7 @@ def _partition(call: NodeCall, group_id: str, topic: Topic | None, index: int, *
 
 
 def _lag(summary: Summary, high_watermark: int) -> int:
-    """Return how many records were not delivered completely; -1 if that is not known."""
+    """Return the number of records that were not delivered completely; -1 if unknown."""
     if summary.start_offset == NO_OFFSET or summary.delivery_complete_count == UNKNOWN_COUNT:
         return -1
     return high_watermark - summary.start_offset - summary.delivery_complete_count

@@ -1,6 +1,6 @@
 """AlterShareGroupOffsets (key 91), version 0.
 
-Lets a share group without members begin to read elsewhere (KIP-932); records in flight are forgotten. An unknown group
+Changes the start offsets of a share group without members (KIP-932); records in flight are forgotten. An unknown group
 is created.
 
 * A group with members is 68, a group of another type 69, each with a message.
@@ -53,7 +53,7 @@ async def handle(call: NodeCall) -> Any:
 
 
 async def _topic(call: NodeCall, requested: Any, altered: list[AlteredOffset], pace: Pace) -> tuple[Any, bool]:
-    """Return the topic's part of the response and whether there is such a topic; add what is to be altered."""
+    """Return the topic's part of the response and whether the topic exists; add its altered offsets to `altered`."""
     topic = call.cluster.topics.get(requested.topic_name)
     is_allowed = call.is_allowed(AclOperation.READ, ResourceType.TOPIC, requested.topic_name)
     rows = []

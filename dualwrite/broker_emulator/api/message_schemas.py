@@ -1,6 +1,6 @@
 """The message schemas of each API and version: kio's, and those that kio does not have yet.
 
-Loaded per version at first use: importing all of them takes a second.
+Loaded per version at first use, since importing all of them takes a second.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kio.schema.index import api_key_map, schema_name_map
 
 
 class _Newer(NamedTuple):
-    """Where the types of a version that kio does not have are: module and name."""
+    """The module and name of each type of a version that kio does not have."""
 
     request: str
     response: str

@@ -1,4 +1,4 @@
-"""`NodeCall`: a request as the file of its API gets it."""
+"""`NodeCall`: a request as the file of its API receives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NodeCall(Call):
-    """A call whose node and cluster are the whole objects, not only what `Call` needs of them. Adds nothing else."""
+    """A call with the whole node and cluster, beyond the parts that `Call` needs of them."""
 
     node: Node
     cluster: Cluster

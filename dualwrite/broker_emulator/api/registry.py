@@ -1,6 +1,6 @@
-"""The APIs that a broker serves, in which versions, and the message schemas of each version.
+"""The APIs that a broker serves, their versions, and the message schemas of each version.
 
-The ApiVersions response is built from `APIS`. What an API does is in the file with its key and name, such as
+The ApiVersions response is built from `APIS`. An API's handler is in the file with its key and name, such as
 `k26_end_txn.py`, which is loaded at its first request. Message schemas are in `message_schemas.py`.
 """
 
@@ -56,7 +56,7 @@ class Schema:
         self.key = key
         self.version = version
         self.flexible_request_header: bool = request_type.__header_schema__.__flexible__
-        # The ApiVersions response has the old header in every version: the client does not know yet what we support.
+        # The ApiVersions response has the old header in every version: the client does not know our versions yet.
         self._flexible_response_header = response_type.__flexible__ and key != _API_VERSIONS_KEY
         self._request_type = request_type
         self._read: Callable[[bytes | memoryview, int], tuple[Any, int]] = entity_reader(request_type)
@@ -67,16 +67,16 @@ class Schema:
         self.new = SimpleNamespace(**_builders(response_type), response=builder(response_type))
 
     def read(self, frame: bytes | memoryview, position: int) -> Any:
-        """Return the request that begins at `position`. Raises many types for a malformed one."""
+        """Return the request that begins at `position`. Raises many error types for a malformed one."""
         try:
             request, _ = self._read(frame, position)
-        except KeyError:  # of a tagged field that the codec does not know
+        except KeyError:  # of a tagged field unknown to the codec
             request, _ = self._read(without_unknown_tags(self._request_type, frame, position), 0)
         return request
 
     @property
     def check_large(self) -> Check:
-        """The check of a large request: of its strings too if it has no arrays. It is generated when first needed."""
+        """The check of a large request, including its strings if it has no arrays. Generated when first needed."""
         if self._check_large is None:
             self._check_large = self.check_bounds or lengths_check(self._request_type)
         return self._check_large
@@ -92,7 +92,7 @@ class Schema:
         return _RESPONSE_PREFIX.pack(len(body) + 4, correlation_id) + body
 
     def large_frame(self, correlation_id: int, response: Any) -> bytes:
-        """Return the same, more slowly, and without an object in memory for each of its fields."""
+        """Return the same frame, more slowly, but without an object in memory for each of its fields."""
         body = bytearray(b"\0" if self._flexible_response_header else b"")
         try:
             self._write(body.extend, response)
@@ -119,7 +119,7 @@ def _builders(response_type: Any) -> dict[str, Callable[..., Any]]:
 
 
 Handler = Callable[[Any], Awaitable[Any]]
-"""Handles a request (`NodeCall`) and returns its response, or None if the protocol wants no response."""
+"""Handles a request (`NodeCall`) and returns its response, or None if the protocol has none."""
 
 Refusal = Callable[[Any, ErrorCode], Any]
 """Returns the response to a request (`NodeCall`) with one error wherever the response has a field for errors."""
@@ -141,7 +141,7 @@ class Api:
     min_version: int
     max_version: int
     is_abandonable: bool = False
-    """Whether to cancel a waiting request when its client disconnects, because it changes nothing."""
+    """Whether to cancel a waiting request when its client disconnects, since it changes nothing."""
     newest: Mapping[Profile, int] = field(default_factory=dict)
     """Newest version served under a profile, if not `max_version`."""
     newest_unstable: Mapping[Profile, int] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Served(NamedTuple):
 
 
 def by_key(*apis: Api) -> Mapping[int, Api]:
-    """Return the APIs by key. Raises ValueError for a duplicate key, and for versions that the codec does not have."""
+    """Return the APIs by key. Raises ValueError for a duplicate key, and for versions without a schema."""
     found: dict[int, Api] = {}
     for api in apis:
         if api.key in found:
@@ -195,7 +195,7 @@ API_VERSIONS: Final = 18
 SASL_AUTHENTICATE: Final = 36
 
 _NOT_IN_3_9: Final[Mapping[Profile, int]] = {Profile.KAFKA_3_9: -1}
-"""No version at all: the API is not in the ApiVersions response either."""
+"""No version: the API is not in the ApiVersions response either."""
 
 APIS = by_key(
     Api(

@@ -1,9 +1,9 @@
-"""Checks of the array lengths in a request, before anything is allocated for them.
+"""Checks of the array lengths in a request, before memory is allocated for them.
 
-The codec allocates memory by the length that an array claims, and if the system refuses that much, the whole process
-aborts: fifteen bytes would end the broker. So the bytes of every request with arrays are walked first, without decoding
-them: an array may not claim more elements than the remaining bytes can hold, and all arrays and tagged fields together
-not more than the limit.
+The codec allocates memory by an array's claimed length, and if the system refuses that much, the whole process aborts:
+fifteen bytes would end the broker. So the bytes of every request with arrays are walked first, without decoding them.
+An array may not claim more elements than the remaining bytes can hold, and all arrays and tagged fields together not
+more than the limit.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ FIXED_SIZES = {
     "uuid": 16,
     "error_code": 2,
 }
-"""The bytes of each Kafka type that has a fixed size."""
+"""The size in bytes of each Kafka type with a fixed size."""
 
 _LONGEST_STRING = 32_767
-"""In bytes: what Kafka accepts in every version, since older versions and records have two bytes for the length."""
+"""In bytes: the maximum in every version of Kafka, as older versions and records have two bytes for the length."""
 
 Check = Callable[[bytes | memoryview, int, int], None]
 """Takes the frame, the offset of the request in it, and the maximum number of elements of all arrays together.
 
-Raises ValueError or IndexError for a request whose lengths are wrong.
+Raises ValueError or IndexError for a request with wrong lengths.
 """
 
 _Walk = Callable[[bytes | memoryview, int, int], tuple[int, int]]
-"""Takes the frame, a position and the number of elements still allowed; returns the last two as after a value."""
+"""Takes the frame, a position and the number of elements still allowed; returns the last two after a value."""
 
 
 def bounds_check(request_type: Any) -> Check | None:
@@ -50,7 +50,7 @@ def bounds_check(request_type: Any) -> Check | None:
 
 
 def lengths_check(request_type: Any) -> Check:
-    """Generate the check for one version of a request, with arrays or without: its strings can be too long."""
+    """Generate the check for one version of a request, with or without arrays, since strings can be too long."""
     source = _WalkSource()
     source.add_entity(request_type)
     return source.compiled_check()
@@ -64,7 +64,7 @@ def _has_arrays(entity_type: Any) -> bool:
 
 
 def without_none(kind: Any) -> Any:
-    """Return the type of a field without the None of a nullable one."""
+    """Return the type of a field, without None if it is nullable."""
     if get_origin(kind) not in (UnionType, Union):
         return kind
     (inner,) = (argument for argument in get_args(kind) if argument is not NoneType)
@@ -72,8 +72,7 @@ def without_none(kind: Any) -> Any:
 
 
 class _WalkSource:
-    """The source of one walk as it grows. The size of adjacent fixed-size fields adds up in `_fixed_size`, to skip them
-    at once."""
+    """The source of one walk as it grows. `_fixed_size` is the sum of adjacent fixed-size fields, skipped together."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -176,7 +175,7 @@ class _WalkSource:
         return walk
 
     def compiled_check(self) -> Check:
-        """Return the walk as a check of a whole request: it ends within the frame, and returns nothing."""
+        """Return the walk as a check of a whole request, which must end within the frame."""
         self._line("if position > len(frame): raise too_short()")
         body = "\n".join(f"    {line}" for line in self._lines)
         check: Check = self._function(f"    try:\n{body}\n    except struct_error as error: raise cut_off() from error")
@@ -202,7 +201,7 @@ class _WalkSource:
 
 
 def _walk_of_field(member: Field[Any]) -> _Walk:
-    """Return the walk over a single tagged field; only flexible versions have those."""
+    """Return the walk over a single tagged field, which only flexible versions have."""
     source = _WalkSource()
     source.add_field(member, flexible=True)
     return source.compiled()

@@ -30,12 +30,12 @@ def are_share_groups_on(call: NodeCall) -> bool:
 
 
 def is_member_id(member_id: str | None) -> bool:
-    """Return whether members may have this id, which they make up themselves."""
+    """Return whether members may have this id, which they create themselves."""
     return member_id is not None and 0 < len(member_id) <= MAX_MEMBER_ID_LENGTH
 
 
 async def requested_acknowledgements(topics: Iterable[Any]) -> dict[SessionPartition, list[Acknowledgement]]:
-    """Return the acknowledgements of a request by partition; only partitions that have any."""
+    """Return the acknowledgements of a request by partition, without partitions that have none."""
     found: dict[SessionPartition, list[Acknowledgement]] = {}
     pace = Pace()
     for topic in topics:
@@ -110,7 +110,7 @@ async def _are_valid(acknowledgements: Sequence[Acknowledgement], *, allows_rene
 
 
 def lock_duration_ms(call: NodeCall) -> int:
-    """Return for how long the group's members have the records that they acquire."""
+    """Return how long the group's members keep the records that they acquire."""
     return settings_of(call.cluster, call.request.group_id).lock_duration_ms
 
 
@@ -131,7 +131,7 @@ def node_endpoints(call: NodeCall, node_ids: Iterable[int]) -> tuple[Any, ...]:
 
 
 def refused_records(call: NodeCall, error: ErrorCode) -> Any:
-    """Build the response to a ShareFetch or ShareAcknowledge that is refused."""
+    """Build the response to a refused ShareFetch or ShareAcknowledge."""
     return call.new.response(
         throttle_time=NO_THROTTLE,
         error_code=error,

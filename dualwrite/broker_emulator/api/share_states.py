@@ -1,4 +1,4 @@
-"""The five APIs of the share coordinator in requests: each is about the state of some share-partitions (KIP-932)."""
+"""The five APIs of the share coordinator in requests, each about the state of some share-partitions (KIP-932)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NO_TOPIC: Final = UUID(int=0)
 """The topic id that the codec reads as None."""
 
 Work = Callable[[StateShard, StateKey, Any], Awaitable[dict[str, Any]]]
-"""Does what is asked for one partition and returns the fields of its result. Raises StateError."""
+"""Carries out the request for one partition and returns the fields of its result. Raises StateError."""
 
 Finish = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Makes the fields of a result that take long, which only what is answered needs."""
+"""Makes the fields of a result that take long; called only for results that are returned."""
 
 
 async def as_they_are(fields: dict[str, Any]) -> dict[str, Any]:
@@ -36,8 +36,8 @@ async def for_each_partition(
 ) -> Any:
     """Do `work` for every partition of the request; return the response, made of the types named `result`...
 
-    `defaults` are the fields of a result beside its error. As in Kafka, a request without a group has no results, and
-    what is named twice is done twice and answered once, as it came out last.
+    `defaults` are the fields of a result beside its error. As in Kafka, a request without a group has no results, and a
+    partition named twice is processed twice but has one row, the last result.
     """
     if not are_share_groups_on(call):
         return await call.made(refusal, call, result, defaults, ErrorCode.unsupported_version)

@@ -13,7 +13,7 @@ from dualwrite.broker_emulator.error_codes import NO_ERROR
 from dualwrite.broker_emulator.security.acl import AclOperation, ResourceType
 
 MAX_PARTITIONS_PER_REQUEST = 10_000
-"""How many partitions one request can create (MAX_PARTITIONS_PER_BATCH of Kafka's controller)."""
+"""The number of partitions that one request can create (MAX_PARTITIONS_PER_BATCH of Kafka's controller)."""
 
 
 def requested_topic(call: NodeCall, requested: Any) -> tuple[Topic | None, ErrorCode]:
@@ -28,8 +28,8 @@ def requested_topic(call: NodeCall, requested: Any) -> tuple[Topic | None, Error
 def allowed_topic(call: NodeCall, requested: Any, operation: AclOperation) -> tuple[Topic | None, ErrorCode]:
     """Return the topic that an element of a request names if the client may do the operation, or None and the error.
 
-    A forbidden name gives 29 whether or not the topic exists, so that clients cannot probe for topics. An id reveals
-    nothing (KIP-516): an unknown one gives 100.
+    A forbidden name gives 29 whether or not the topic exists, so that clients cannot probe for topics. An unknown id
+    gives 100, which reveals nothing (KIP-516).
     """
     topic, error = requested_topic(call, requested)
     if call.cluster.authorizer is None or (topic is None and hasattr(requested, "topic_id")):
@@ -47,7 +47,7 @@ def requested_name(requested: Any) -> str:
 
 
 def topic_reference(requested: Any) -> dict[str, Any]:
-    """Return the fields that name, in a response, the topic of the request."""
+    """Return the fields that name the request's topic in a response."""
     if hasattr(requested, "topic_id"):
         return {"topic_id": requested.topic_id}
     name = requested_name(requested)
@@ -73,7 +73,7 @@ def check_leader_epoch(partition: Partition, requested: Any) -> ErrorCode:
 
 
 def is_isolation_level(number: int) -> bool:
-    """Return whether Kafka knows the isolation level; its handlers of Fetch and ListOffsets fail over any other."""
+    """Return whether Kafka knows the isolation level; its handlers of Fetch and ListOffsets fail for any other."""
     return number in (0, 1)
 
 
@@ -86,7 +86,7 @@ _NO_FIELDS: Mapping[str, Any] = {}
 class LeaderHints:
     """The fields of one response that name the new leader of a partition and so save the client a Metadata request.
 
-    Produce v10 and Fetch v16 introduced them; older versions get none.
+    Produce v10 and Fetch v16 introduced them; older versions have none.
     """
 
     __slots__ = ("_call", "_leaders")
@@ -129,7 +129,7 @@ class LeaderHints:
 def why_not_assignable(call: NodeCall, replicas: Sequence[int], replication_factor: int | None = None) -> str | None:
     """Return why a partition cannot have its replicas on these nodes (error 39), or None.
 
-    If a replication factor is given, the number of replicas has to be the same.
+    If a replication factor is given, the number of replicas has to match it.
     """
     if not replicas:
         return "The manual partition assignment includes an empty replica list."

@@ -1,8 +1,8 @@
-"""Requests without the tagged fields that this version does not know, because the codec refuses those.
+"""Requests without the tagged fields unknown to their version, because the codec refuses these.
 
-A receiver ignores a tagged field that it does not know (KIP-482), in the body as in the header, so that newer clients
-can send more. Kafka does; the codec raises. So a request that it refused for such a field is walked once more, and
-copied without them. Its lengths have been checked before (`request_bounds.py`).
+A receiver ignores unknown tagged fields (KIP-482), in the body as in the header, so that newer clients can send more.
+Kafka does; the codec raises. So a request that it refused for such a field is walked once more, and copied without
+them. Its lengths have been checked before (`request_bounds.py`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class _Copy:
         self.copied = position
 
     def up_to(self, position: int) -> None:
-        """Copy what stands before `position`."""
+        """Copy the bytes before `position`."""
         if position > len(self.frame):
             raise IndexError("the request is longer than its frame")
         self.parts.append(self.frame[self.copied : position])
         self.copied = position
 
     def replace(self, end: int, content: bytes) -> None:
-        """Put `content` where the frame has something else up to `end`."""
+        """Put `content` in place of the bytes up to `end`."""
         self.parts.append(content)
         self.copied = end
 
@@ -114,7 +114,7 @@ def _untyped(entity_type: Any) -> Any:
 
 
 def _nullable(walk: _Walk) -> _Walk:
-    """Return the walk over a struct after the byte that says whether it is there (KIP-893)."""
+    """Return the walk over a struct after the byte that marks its presence (KIP-893)."""
     return lambda copy, position: walk(copy, position + 1) if copy.frame[position] < 0x80 else position + 1
 
 
@@ -143,7 +143,7 @@ def _walk_of_primitive(member: Field[Any], flexible: bool) -> _Walk:
 
 
 def _length(frame: Frame, position: int, width: int, flexible: bool) -> tuple[int, int]:
-    """Return the length of a string, of bytes or of an array, 0 for a null, and the position after it."""
+    """Return the length of a string, of bytes or of an array, 0 if null, and the position after it."""
     if flexible:
         length, position = read_unsigned_varint(frame, position)
         return max(length - 1, 0), position
