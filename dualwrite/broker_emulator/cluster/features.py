@@ -42,7 +42,7 @@ def finalized_level(feature: str, config: BrokerConfig) -> int:
 
 
 def level_problem(level: int, upgrade_type: int, *, finalized: int, supported: range | None) -> str | None:
-    """Return the reason why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
+    """Return why a feature's finalized level cannot become `level`, checked in Kafka's order, or None.
 
     Level 0 means that the feature is not finalized, so even an unknown feature can be set to it.
     """

@@ -66,7 +66,7 @@ def _invalid_request(message: str) -> AlterationError:
 
 
 def why_invalid(changes: Sequence[Change]) -> AlterationError | None:
-    """Return the reason why the changes are invalid for any resource, or None."""
+    """Return why the changes are invalid for any resource, or None."""
     if len({change.name for change in changes}) < len(changes):
         return _invalid_request("Error due to duplicate config keys")
     missing = [change.name for change in changes if change.value is None and change.operation != Operation.DELETE]

@@ -81,7 +81,7 @@ def base_name(name: str) -> str:
 
 
 def problem_of_name(name: str, more: Collection[str] = ()) -> str | None:
-    """Return the reason why a setting is ignored, with the most similar name, or None if it is known.
+    """Return why a setting is ignored, with the most similar name, or None if it is known.
 
     `more` are names of fields.
     """

@@ -45,7 +45,7 @@ class Rule(Protocol):
     """A restriction of a setting's values beyond its type."""
 
     def problem(self, value: Value) -> str | None:
-        """Return the reason why a value is invalid, or None."""
+        """Return why a value is invalid, or None."""
 
 
 class Between(NamedTuple):

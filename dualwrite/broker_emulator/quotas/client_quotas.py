@@ -79,7 +79,7 @@ _IP: Mapping[str, tuple[int, str] | None] = {Quota.CONNECTION_CREATION_RATE: _IN
 
 
 def quota_problem(entity: Entity, changes: Mapping[str, float | None]) -> str | None:
-    """Return the reason why these quotas cannot be set for `entity`, or None; a value of None removes a quota.
+    """Return why these quotas cannot be set for `entity`, or None; a value of None removes a quota.
 
     The checks and their order are those of Kafka's controller.
     """

@@ -213,7 +213,7 @@ def covers(acl: Acl, name: str) -> bool:
 
 
 def acl_problem(acl: Acl) -> str | None:
-    """Return the reason why a rule cannot be added, checked in Kafka's order, or None."""
+    """Return why a rule cannot be added, checked in Kafka's order, or None."""
     if acl.resource_type is ResourceType.CLUSTER and acl.name != CLUSTER_NAME:
         return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
     if not acl.name:

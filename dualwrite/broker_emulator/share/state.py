@@ -90,7 +90,7 @@ class ShareStateUpdate(NamedTuple):
 
 
 def inconsistency(start_offset: int, delivery_complete_count: int, batches: Iterable[StateBatch]) -> str | None:
-    """Return the reason why numbers are inconsistent, as no leader writes them, or None.
+    """Return why numbers are inconsistent, as no leader writes them, or None.
 
     Kafka stores such numbers, and its leaders fail when they read them.
     """
