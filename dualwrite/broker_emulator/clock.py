@@ -27,7 +27,7 @@ class Clock(Protocol):
     """A source of time in milliseconds since the Unix epoch, with periodic and one-time calls."""
 
     def now_ms(self) -> int:
-        """Return the broker's present time in milliseconds since the Unix epoch."""
+        """Return the broker's current time in milliseconds since the Unix epoch."""
 
     def call_every(self, interval_ms: int, callback: Callable[[], None]) -> Timer:
         """Call `callback` each time `interval_ms` has passed, until cancelled. Must run in the emulator's loop."""

@@ -492,7 +492,7 @@ class Emulator:
         return self.call_in_loop(lambda: collect(self.cluster))
 
     def log(self, topic: str, partition: int = 0) -> LogSnapshot:
-        """Return the present state of a partition. Raises KeyError if it is unknown."""
+        """Return the current state of a partition. Raises KeyError if it is unknown."""
         return self.call_in_loop(lambda: snapshot(self.operations.partition(topic, partition)))
 
     def records(self, topic: str, partition: int | None = None, *, read_committed: bool = True) -> list[Record]:

@@ -26,7 +26,7 @@ class LogSnapshot(NamedTuple):
 
 
 def snapshot(partition: Partition) -> LogSnapshot:
-    """Return the present state of a partition. Call it in the emulator's loop."""
+    """Return the current state of a partition. Call it in the emulator's loop."""
     log = partition.log
     return LogSnapshot(
         log.log_start_offset,

@@ -9,7 +9,7 @@ Offsets by timestamp, or of the two ends of a partition, from its leader.
 * An isolation level other than 0 and 1 is -1 for the whole request, as in Kafka; in the profile kafka-3.9, for the
   partitions without another error.
 * A timestamp without an offset is (-1, -1), without an error.
-* A search that meets a compressed record larger than the present `max.decompressed.message.bytes` is 87.
+* A search that meets a compressed record larger than the current `max.decompressed.message.bytes` is 87.
 * The leader epoch of an offset is that of its batch (KIP-320); of the latest offset, the current one.
 * After an election, only the earliest offset is known until the earlier records are replicated: 78 (5 below v5).
 * Access: DESCRIBE on the topics (29).

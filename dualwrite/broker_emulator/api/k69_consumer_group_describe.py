@@ -47,7 +47,7 @@ def _described(call: NodeCall) -> Steps[list[Any]]:
 
 
 def _description(call: NodeCall, group_id: str) -> Steps[Any]:
-    """Describe the present group, one topic of its members' assignments per step."""
+    """Describe the current state of a group, one topic of its members' assignments per step."""
     if not call.is_allowed(AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
         return undescribed_group(call, group_id, ErrorCode.group_authorization_failed)
     if finalized_level(GROUP_VERSION, call.cluster.config) == 0:

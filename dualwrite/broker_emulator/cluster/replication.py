@@ -101,7 +101,7 @@ def cancelled(current: Assignment) -> Assignment:
 
 
 def assignment_of(partition: Partition) -> Assignment:
-    """Return the present replica assignment of a partition."""
+    """Return the current replica assignment of a partition."""
     return Assignment(tuple(partition.replicas), tuple(partition.adding), tuple(partition.removing))
 
 

@@ -115,9 +115,7 @@ def _names_of(field: str) -> tuple[str, ...]:
 
 
 def _check_least(setting: Setting, value: Value) -> None:
-    """Raise InvalidValueError for a negative value of a setting without a minimum in Kafka's table: its code mostly has
-    one.
-    """
+    """Raise InvalidValueError for a negative value if Kafka's table has no minimum: its code mostly has one."""
     if (
         setting.rule is None
         and isinstance(value, int | float)

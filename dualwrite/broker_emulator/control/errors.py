@@ -38,5 +38,5 @@ def as_conflict() -> Iterator[None]:
 
 
 def conflict(message: str, code: str = "conflict") -> ControlError:
-    """Return a 409: the request is valid, but not in the present state of the emulator."""
+    """Return a 409: the request is valid, but not in the current state of the emulator."""
     return ControlError(HTTPStatus.CONFLICT, code, message)

@@ -106,7 +106,7 @@ class HttpConnection(asyncio.Protocol):
         self._peer_host = ""
         self._timer: asyncio.TimerHandle | None = None
         self.work: asyncio.Task[None] | None = None
-        """Serves the present request."""
+        """Serves the current request."""
         self._rest: Turn | None = None
         """Reads on in a later turn of the loop; in each turn, all connections together have one slice."""
         self._request: h11.Request | None = None

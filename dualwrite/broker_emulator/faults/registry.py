@@ -221,9 +221,7 @@ class Faults:
     # for the broker's loop
 
     def take(self, call: Call) -> FaultHandle | None:
-        """Return the fault that acts on `call`, or None. Counts the call at that fault, and at each observing fault
-        before it.
-        """
+        """Return the fault that acts on `call`, or None. Counts the call there and at observing faults before it."""
         return self._take(lambda fault: fault.accepts(call))
 
     def _take(self, accepts: Callable[[Fault], bool]) -> FaultHandle | None:

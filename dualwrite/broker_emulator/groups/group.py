@@ -1,7 +1,7 @@
 """A group of the classic protocol as one immutable value, with queries on it.
 
 Deadlines are part of the value, in the clock's milliseconds, so that the effects of time on a group can be decided from
-the group and the present time alone.
+the group and the current time alone.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Group:
                 yield member.session_deadline_ms
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """Return the present member id of a static instance."""
+        """Return the current member id of a static instance."""
         for member in self.members.values():
             if member.group_instance_id == group_instance_id:
                 return member.member_id
@@ -191,9 +191,7 @@ class Group:
         return replace(self, members={**self.members, member.member_id: member})
 
     def without(self, member_ids: Iterable[str]) -> Group:
-        """Return the group without some members, pending or not. If the leader is gone, the first remaining member
-        leads.
-        """
+        """Return the group without some members, pending or not. If the leader is gone, the first one left leads."""
         gone = frozenset(member_ids)
         members = {member_id: member for member_id, member in self.members.items() if member_id not in gone}
         pending = {member_id: at for member_id, at in self.pending_members.items() if member_id not in gone}

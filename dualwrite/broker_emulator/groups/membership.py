@@ -1,6 +1,6 @@
 """Decisions about JoinGroup, SyncGroup, Heartbeat, LeaveGroup and expired deadlines of classic groups. Pure.
 
-Each function takes the group, the request, the present time in milliseconds and the settings, and returns the next
+Each function takes the group, the request, the current time in milliseconds and the settings, and returns the next
 state of the group with the responses. The rules are those of Kafka's classic protocol with static members (KIP-345),
 required member ids (KIP-394), and a leader that may skip the assignment (KIP-814).
 """
@@ -91,7 +91,7 @@ def _join_known(change: Rebalance, request: JoinRequest) -> JoinDecision:
 
 
 def _keeps_generation(group: Group, request: JoinRequest) -> bool:
-    """Return whether a rejoining member just gets the present generation.
+    """Return whether a rejoining member just gets the current generation.
 
     It does if nothing changed, or if its last response was lost. A leader that rejoins a stable group needs a new
     assignment, for a reason known only to it.

@@ -113,7 +113,7 @@ def _stale(member: ConsumerMember) -> ErrorCode:
 
 
 def consumer_fetch_error(group: ConsumerGroup, member_id: str | None, member_epoch: int) -> ErrorCode:
-    """Check an OffsetFetch from a consumer group: without claimed membership, or with a member's present epoch."""
+    """Check an OffsetFetch from a consumer group: without claimed membership, or with a member's current epoch."""
     if member_id is None and member_epoch < 0:
         return ErrorCode.none
     member = group.members.get(member_id or UNKNOWN_MEMBER_ID)
@@ -249,7 +249,7 @@ class OffsetTable:
             del self._open[key.group_id]
 
     def of_group(self, group_id: str) -> GroupOffsets:
-        """Return the present offsets of a group, quickly for any number of them."""
+        """Return the current offsets of a group, quickly for any number of them."""
         return GroupOffsets(self._committed.get(group_id, {}), self._open.get(group_id, {}))
 
     def committed(self, group_id: str, topic_partition: TopicPartition) -> CommittedOffset | None:

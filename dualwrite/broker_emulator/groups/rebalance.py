@@ -144,9 +144,7 @@ class Rebalance:
             self.group = replace(self.group, join_deadline_ms=now_ms + self.group.rebalance_timeout_ms)
 
     def complete_if_all_joined(self) -> None:
-        """Complete the join phase if no member is missing; an empty group's first rebalance waits for its delay
-        instead.
-        """
+        """Complete the join phase if no member is missing; an empty group's first rebalance waits for its delay."""
         group = self.group
         is_waiting = group.is_in(GroupState.PREPARING_REBALANCE) and group.initial_delay is None
         if is_waiting and group.all_members_joined:
@@ -263,7 +261,7 @@ class Rebalance:
 
 
 def join_response(group: Group, member_id: str, *, skips_assignment: bool = False) -> JoinResponse:
-    """Return a member's response for the present generation; the leader's response lists all members."""
+    """Return a member's response for the current generation; the leader's response lists all members."""
     is_leader = group.leader == member_id
     return JoinResponse(
         ErrorCode.none,

@@ -12,7 +12,7 @@ of a producer (duplicates of it must be recognised) and the last batch of a segm
 A batch in a compression that the broker cannot decode is kept whole. While there is one, tombstones are kept as well,
 because that batch may have an older record of the same key.
 
-A run stops at a compressed batch with a record larger than the present `max.decompressed.message.bytes`. Batches of
+A run stops at a compressed batch with a record larger than the current `max.decompressed.message.bytes`. Batches of
 aborted transactions are not decompressed.
 """
 

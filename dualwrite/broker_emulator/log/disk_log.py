@@ -166,9 +166,7 @@ class DiskLog:
                 raise
 
     def _write_derived(self, files: Mapping[Path, bytes]) -> None:
-        """Write indexes and a snapshot. On a full disk the broker goes on without them: only the next start takes
-        longer.
-        """
+        """Write indexes and a snapshot. A full disk does not stop the broker: only the next start takes longer."""
         try:
             for path, data in files.items():
                 write_atomically(path, data, sync=self._sync)

@@ -126,7 +126,7 @@ class DiskSegment:
         return str(self.path)
 
     def index(self) -> IndexFile:
-        """Return the present index of the segment."""
+        """Return the current index of the segment."""
         return IndexFile(
             self.base_offset,
             self.next_offset,

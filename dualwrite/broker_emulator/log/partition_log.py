@@ -462,7 +462,7 @@ class PartitionLog:
         Kafka may be a record removed by DeleteRecords, while its segment exists. If the broker cannot decompress the
         batch, the result for a time is the batch's first record, so that no record is missed, and for -3 its last
         record, as before KAFKA-16310. Raises RecordTooLargeError (87 INVALID_RECORD) if an earlier record of the
-        compressed batch is larger than the present `max.decompressed.message.bytes`, as 4.4.0 does.
+        compressed batch is larger than the current `max.decompressed.message.bytes`, as 4.4.0 does.
         """
         limit = self._last_stable_offset if read_committed else self._high_watermark
         return offset_for_timestamp(

@@ -286,9 +286,7 @@ class ProducerStates:
         self.unstable.clear()
 
     def keep_newest_batches(self) -> None:
-        """Forget all but the newest batch of each producer, as Kafka does at a start, since its snapshots hold only
-        that batch.
-        """
+        """Forget all but each producer's newest batch, as Kafka does at a start: its snapshots hold no others."""
         for producer_id, entry in self.entries.items():
             if len(entry.batches) > 1:
                 self.entries[producer_id] = entry._replace(batches=entry.batches[-1:])

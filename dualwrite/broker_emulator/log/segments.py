@@ -83,7 +83,7 @@ class LogState(Protocol):
     """The state of a log besides its batches, which a storage must restore."""
 
     def encode(self) -> bytes:
-        """Encode the present state."""
+        """Encode the current state."""
 
     def restore(self, encoded: bytes) -> None:
         """Replace the state by the output of `encode`. Raises StorageError."""
@@ -283,9 +283,7 @@ class Segments:
         self._storage.truncated(self.active)
 
     def move_start(self, offset: int) -> Sequence[Segment]:
-        """Forget the records below `offset`; return the segments with only such records, to discard. Raises
-        StorageError.
-        """
+        """Forget the records below `offset`; return the segments with only such records. Raises StorageError."""
         self._storage.start_moved(offset)
         self.log_start_offset = offset
         keep = min(bisect_right(self._segments, offset, key=_next_offset), len(self._segments) - 1)

@@ -86,9 +86,7 @@ def check_contents_at_once(
 async def check_contents_in_thread(
     header: BatchHeader, batch: bytes, config: LogConfig, now_ms: int, partition: tuple[str, int]
 ) -> CheckedContents:
-    """Check the records of a batch in the only thread for this, so that many batches do not take memory at the same
-    time.
-    """
+    """Check the records of a batch in the only thread for this, so that not many batches take memory at once."""
     loop = asyncio.get_running_loop()
     rejection = await loop.run_in_executor(_thread(), check_contents, header, batch, config, now_ms, partition)
     return CheckedContents(header, rejection)

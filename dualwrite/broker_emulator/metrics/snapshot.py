@@ -97,7 +97,7 @@ class MetricsSnapshot(NamedTuple):
     """All metrics at one moment."""
 
     now_ms: int
-    """The present time of the broker's clock."""
+    """The current time of the broker's clock."""
     controller_id: int
     """-1 while no node is alive."""
     nodes: tuple[NodeMetrics, ...]
@@ -127,7 +127,7 @@ _NS_PER_MS = 1_000_000
 
 
 def collect(cluster: Cluster) -> MetricsSnapshot:
-    """Collect the present metrics. Must run in the emulator's loop."""
+    """Collect the current metrics. Must run in the emulator's loop."""
     return at_once(collection(cluster))
 
 

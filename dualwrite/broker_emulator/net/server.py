@@ -71,9 +71,7 @@ class ConnectionLimitError(Exception):
 
 
 class ClosingLog:
-    """Logs the reasons for closing connections: at most `LINES_PER_INTERVAL` lines per `INTERVAL_S`, then the number of
-    further ones.
-    """
+    """Logs why connections are closed: at most `LINES_PER_INTERVAL` lines per `INTERVAL_S`, then a count of others."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -451,8 +449,9 @@ class Connection(asyncio.Protocol):
     def _run(
         self, work: Coroutine[Any, Any, Any], api: Api, message: Schema | None = None, correlation_id: int = 0
     ) -> None:
-        """Run `work` until it ends or waits, and send its response. If it waits, its rest becomes the connection's
-        task.
+        """Run `work` until it ends or waits, and send its response.
+
+        If it waits, its rest becomes the connection's task.
         """
         began_ns = time.perf_counter_ns() if self.node.cluster.quotas.is_active else 0
         self._handled_ns = 0

@@ -41,7 +41,7 @@ _MAX_PORT = 65535
 
 _CLOCKS: Mapping[str, Callable[[], Clock]] = {
     "system": SystemClock,
-    # starts at the present: clients have no virtual clock, and producer ids continue from those of an earlier process
+    # starts now: clients have no virtual clock, and producer ids continue from those of an earlier process
     "virtual": lambda: VirtualClock(SystemClock().now_ms()),
 }
 

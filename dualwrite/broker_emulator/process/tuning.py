@@ -30,8 +30,9 @@ def start_lean() -> None:
 
 
 def _load_only_the_checksum() -> None:
-    """Load crc32c without the rest of its package: a command line, and `importlib.metadata` with all of `email`, which
-    it imports to read its own version. Together they take a tenth of the broker's start-up time.
+    """Load crc32c without the rest of its package, which takes a tenth of the broker's start-up time.
+
+    The rest is a command line, and `importlib.metadata` with all of `email`, to read its own version.
     """
     spec = find_spec("crc32c")
     if spec is None or "crc32c" in sys.modules:
@@ -44,7 +45,7 @@ def _load_only_the_checksum() -> None:
 
 
 def settle_memory() -> None:
-    """Exempt all present objects from garbage collection; call once the broker has started.
+    """Exempt all existing objects from garbage collection; call once the broker has started.
 
     The modules, message schemas and recovered logs live as long as the process, and scanning them for garbage again and
     again would stop the broker for 50 ms and more each time. Later objects are exempt too, once there are so many that

@@ -1,4 +1,4 @@
-"""Client quotas: their entities, the valid quotas, the present ones, and those that apply to a client.
+"""Client quotas: their entities, the valid quotas, the current ones, and those that apply to a client.
 
 An entity is a user, a client id, both together, or an address: by name, or as the default for all other names. The
 filters of DescribeClientQuotas select entities.

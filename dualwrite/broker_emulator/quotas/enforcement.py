@@ -163,7 +163,7 @@ class WindowSize(NamedTuple):
 
     @property
     def complete_ms(self) -> int:
-        """The length of all samples but the present one."""
+        """The length of all samples but the current one."""
         return (self.samples - 1) * self.sample_ms
 
 

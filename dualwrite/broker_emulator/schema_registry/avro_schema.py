@@ -263,8 +263,9 @@ def _fixed(type_: AvroType, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Values:
-    """Checks whether JSON is a valid default of a type. Refuses defaults that take too long to check, such as a list of
-    values of a long union.
+    """Checks whether JSON is a valid default of a type.
+
+    Refuses defaults that take too long to check, such as a list of values of a long union.
     """
 
     def __init__(self) -> None:

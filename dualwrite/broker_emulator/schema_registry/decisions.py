@@ -134,9 +134,7 @@ def _read(state: RegistryState, schema: Schema, *, normalize: bool) -> tuple[Sch
 
 
 def resolve(state: RegistryState, schema: Schema) -> Resolved:
-    """Return the schemas that a schema references, directly and indirectly, each before its use. Raises
-    InvalidSchemaError.
-    """
+    """Return all schemas that a schema references, even indirectly, each before its use. Raises InvalidSchemaError."""
     resolved: dict[Schema, None] = {}
     steps: list[tuple[Schema, bool]] = [(schema, False)]
     while steps:

@@ -48,17 +48,13 @@ def version_tombstone(subject: str, version: int) -> RegistryRecord:
 
 
 def config_record(subject: str | None, level: str | None) -> RegistryRecord:
-    """Return the record that sets the level of a subject, or the default level (None); without a level, the one that
-    removes it.
-    """
+    """Return the record that sets the level of a subject (None: the default), or without a level removes it."""
     value = None if level is None else {"subject": subject, "compatibilityLevel": level}
     return RegistryRecord({"keytype": CONFIG, "subject": subject, "magic": 0}, value)
 
 
 def mode_record(subject: str | None, mode: str | None) -> RegistryRecord:
-    """Return the record that sets the mode of a subject, or the default mode (None); without a mode, the one that
-    removes it.
-    """
+    """Return the record that sets the mode of a subject (None: the default), or without a mode removes it."""
     value = None if mode is None else {"subject": subject, "mode": mode}
     return RegistryRecord({"keytype": MODE, "subject": subject, "magic": 0}, value)
 

@@ -86,9 +86,7 @@ def parsed(schema: Schema, resolved: Resolved) -> ParsedSchema:
 
 
 def problems(reader: ParsedSchema, writer: ParsedSchema, effort: Effort) -> list[str]:
-    """Return the differences that keep one schema from reading data of another. Raises UndecidedError and
-    RegistryError.
-    """
+    """Return why one schema cannot read data of another. Raises UndecidedError and RegistryError."""
     effort.begin_pair()
     new, old = reader.schema, writer.schema
     if new.kind != old.kind:

@@ -70,9 +70,7 @@ class RegistryService:
             logger.warning("the schema registry reads its topic at the first request: %s", error)
 
     def stop(self) -> None:
-        """Abandon the decision that runs in a thread, for which the process would otherwise wait, and the read in
-        progress.
-        """
+        """Abandon the read in progress, and the decision in a thread, which would hold up the end of the process."""
         self._stops.set()
 
     def check_access(self, host: str, operation: AclOperation) -> None:
@@ -87,7 +85,7 @@ class RegistryService:
         )
 
     async def state(self) -> RegistryState:
-        """Return the present state; use it before the next await. Raises RegistryError if the topic is out of reach."""
+        """Return the current state; use it before the next await. Raises RegistryError if the topic is out of reach."""
         async with self._reading:
             if not self._is_relied_on:
                 await self._read_all()

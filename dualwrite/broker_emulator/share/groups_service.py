@@ -117,7 +117,7 @@ class ShareGroups:
     # members
 
     def context(self, group_id: str) -> ShareContext:
-        """Return the present facts for decisions about a group."""
+        """Return the current facts for decisions about a group."""
         return ShareContext(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
 
     async def heartbeat(self, group_id: str, request: ShareHeartbeat) -> ShareHeartbeatResponse:

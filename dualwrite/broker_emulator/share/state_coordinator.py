@@ -163,8 +163,7 @@ class StateShard:
         self._store_update(key, state, update, state.updated(update))
 
     async def write_large(self, key: StateKey, state_epoch: int, update: ShareStateUpdate) -> None:
-        """Store an update of very many batches: a thread combines them while other requests are served. Raises
-        StateError.
+        """Store an update of very many batches, combined in a thread while others are served. Raises StateError.
 
         If the state has changed meanwhile, the update is checked and combined again with the new state.
         """
@@ -300,10 +299,9 @@ class StateShard:
         return result.base_offset
 
     def _prune(self) -> None:
-        """Delete the records before the oldest snapshot now and then, after renewing old snapshots that hold back the
-        rest.
+        """Delete the records before the oldest snapshot now and then, after renewing snapshots that hold back others.
 
-        Renewed snapshots are of the present state, so call this after the last record has changed it.
+        Renewed snapshots are of the current state, so call this after the last record has changed it.
         """
         if self._appended < _PRUNED_EVERY:
             return

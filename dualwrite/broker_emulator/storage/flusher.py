@@ -83,7 +83,7 @@ class Flusher:
     def mark(self, written: Flushable, *, now: bool) -> None:
         """Mark a log for the next round, and with `now` start a round.
 
-        A round starts at the end of the event loop's present iteration, to include all appends of the iteration.
+        A round starts at the end of the event loop's current iteration, to include all appends of the iteration.
         """
         self._dirty[written] = None
         self.writes += 1

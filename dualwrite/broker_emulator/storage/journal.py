@@ -1,6 +1,6 @@
 """The metadata journal of a data directory: one line per change of the cluster, each with a checksum.
 
-Every start rewrites the file with the present state only, as a new generation; its first line says how many lines that
+Every start rewrites the file with the current state only, as a new generation; its first line says how many lines that
 takes. Each change is in the file before it takes effect. So a line cut short by a crash is the last one and never took
 effect, while damage before the last line is an error. A journal that lost whole lines at its end is detected by the
 size in `log_ends.py`.
@@ -53,11 +53,11 @@ class MetadataJournal:
 
     @property
     def mark(self) -> JournalMark:
-        """The present end of the journal. Generation 0 means an old format, or no journal."""
+        """The current end of the journal. Generation 0 means an old format, or no journal."""
         return JournalMark(self._generation, self._size)
 
     def open(self) -> None:
-        """Read the file, and rewrite it with the present state. Raises StorageError."""
+        """Read the file, and rewrite it with the current state. Raises StorageError."""
         self.read()
         self.rewrite()
 
@@ -92,7 +92,7 @@ class MetadataJournal:
         return lines
 
     def rewrite(self) -> None:
-        """Write the present state as a new generation, and open the file for changes. Raises StorageError."""
+        """Write the current state as a new generation, and open the file for changes. Raises StorageError."""
         self._generation += 1
         present = list(self._everything())
         head = {"format": _FORMAT, "cluster_id": self.cluster_id, "generation": self._generation}

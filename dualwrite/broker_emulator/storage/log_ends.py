@@ -57,7 +57,7 @@ _NOTHING: Final = Ends(0, 0, 0)
 
 
 class LogEnd:
-    """The ends of one log: those that the previous process noted, and the present ones.
+    """The ends of one log: those that the previous process noted, and the current ones.
 
     Without a file, it stores nothing and knows nothing of an earlier process.
     """
@@ -253,7 +253,7 @@ def _checked(block: bytes, size: int) -> bytes | None:
 
 
 def _boot() -> bytes:
-    """Return the id of the machine's present boot, or zeros if the system has none."""
+    """Return the id of the machine's current boot, or zeros if the system has none."""
     try:
         return uuid.UUID(_BOOT_FILE.read_text().strip()).bytes
     except (OSError, ValueError):

@@ -128,9 +128,7 @@ class Storage(Protocol):
         """Wait until all appends so far may be acknowledged."""
 
     async def close(self, *, is_complete: bool) -> None:
-        """Release all resources. `is_complete` says that all logs were closed, so the next start has nothing to
-        recover.
-        """
+        """Release all resources. If all logs were closed (`is_complete`), the next start has nothing to recover."""
 
 
 class MemoryOnly:

@@ -14,7 +14,7 @@ class Deadlines:
     """Names with the time at which a scan has to look at each; other names cost a scan nothing.
 
     A name has one deadline, the earliest given. So extending the deadline of a name again and again costs nothing: it
-    falls due once at the old time, and the caller then schedules it for the present deadline.
+    falls due once at the old time, and the caller then schedules it for the current deadline.
     """
 
     __slots__ = ("_by_name", "_heap")

@@ -33,9 +33,7 @@ class ProducerIdSource(Protocol):
 
 
 class Marker(NamedTuple):
-    """The end of a producer's transaction, as in WriteTxnMarkers; the fields are arguments of
-    `PartitionLog.append_marker`.
-    """
+    """The end of a producer's transaction, as in WriteTxnMarkers; the fields are `PartitionLog.append_marker`'s."""
 
     producer_id: int
     producer_epoch: int

@@ -207,9 +207,7 @@ _few_partitions_v1 = lru_cache(maxsize=4096)(_many_partitions_v1)
 
 
 def _tags_writer() -> Callable[[TransactionMetadata], bytes]:
-    """Return a function that encodes the tagged fields. It has a line for each field, as every transaction writes
-    three.
-    """
+    """Return a function that encodes the tagged fields, with a line for each, as every transaction writes three."""
     lines = ["def tags(metadata):", "    count, written = 0, b''"]
     names: dict[str, Any] = {"BYTES": _BYTES}
     for tag, (name, number, default) in enumerate(_TAGS):

@@ -91,7 +91,7 @@ class Shard(Protocol):
 
 
 class ClusterTopics:
-    """The present topics of the cluster."""
+    """The current topics of the cluster."""
 
     def __init__(self, cluster: ClusterView) -> None:
         self._cluster = cluster
@@ -132,7 +132,7 @@ class ConsumerGroups:
         self._turns = Turns()
 
     def context(self, group_id: str) -> DecisionContext:
-        """Return the present facts for decisions about a group."""
+        """Return the current facts for decisions about a group."""
         return DecisionContext(self._cluster.clock.now_ms(), settings_of(self._cluster, group_id), self._topics)
 
     # members of the new protocol
@@ -321,9 +321,7 @@ def _known_group(group: AnyGroup | None, group_id: str) -> ConsumerGroup:
 
 
 def _joinable(group: AnyGroup | None, group_id: str, context: DecisionContext) -> ConsumerGroup:
-    """Return the group that a member joins: the present one, a converted one, or a new one in place of none or an empty
-    one.
-    """
+    """Return the group that a member joins: itself, converted, or new if there was none or an empty classic one."""
     if isinstance(group, ConsumerGroup):
         return group
     if group is None or group.is_empty:
