@@ -44,7 +44,7 @@ class PartitionLog:
         )
 
     def append(self, value: bytes) -> int:
-        """Append a record, with the acknowledgement of all in-sync replicas; return an offset at which it is.
+        """Append a record, with the acknowledgement of all in-sync replicas; return one of its offsets.
 
         Raises InvalidRecordError if it is too long.
         """

@@ -30,7 +30,7 @@ class BatchLostError(SinkError):
 
 
 class StoreWentBackError(SinkError):
-    """Kafka has committed a transaction whose row wants it aborted: the commit store has lost a decision. See docs."""
+    """Kafka has records whose row wants them aborted: the commit store (database or topic) has lost a decision."""
 
 
 class DecisionUnknownError(SinkError):

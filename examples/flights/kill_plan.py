@@ -62,7 +62,7 @@ def most_kills(seed: int, *, wanted: int, events: int, group_size: int) -> int:
 
 
 def plan_kills(seed: int, *, kills: int, events: int, group_size: int) -> list[Kill]:
-    """Return `kills` kills, in the order in which they happen. Raises PlanError if there are too few transactions."""
+    """Return `kills` kills in their order. Raises PlanError if there are too few transactions."""
     transactions = count_transactions(events, group_size)
     room = most_kills(seed, wanted=kills, events=events, group_size=group_size)
     if room < kills:

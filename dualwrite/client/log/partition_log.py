@@ -88,7 +88,7 @@ class PartitionLogCalls:
         await self._transport.close()
 
     async def append(self, value: bytes, deadline_s: float, *, most_bytes: int) -> int:
-        """Append a record with the acknowledgement of all in-sync replicas; return an offset at which it is.
+        """Append a record with the acknowledgement of all in-sync replicas; return one of its offsets.
 
         Raises InvalidRecordError if its compressed size is more than `most_bytes`.
         """

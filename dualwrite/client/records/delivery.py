@@ -109,7 +109,7 @@ class DeliveryCallbacks:
     def add(self, batch: Batch, index: int, timestamp_ms: int, callback: OnDelivery) -> None:
         """Call `callback` once, in the I/O thread, when the record's outcome is known.
 
-        The callbacks of a batch are called in the order in which they were added.
+        The callbacks of a batch are called in the order of their addition.
         """
         new = _Registered(index, timestamp_ms, callback)
         with self._lock:

@@ -29,7 +29,7 @@ _TRANSACTIONAL_ID_AUTHORIZATION_FAILED: Final = 53
 
 
 def decisive_code(api: Api, error_codes: tuple[int, ...]) -> int:
-    """Return the error code that decides for all: the request is repeated as a whole, so one that forbids that wins."""
+    """Return the decisive error code: the request is repeated as a whole, so a code that forbids that wins."""
     codes = [code for code in error_codes if code]
     final = [code for code in codes if error_class(api, code) not in RETRIED]
     lookup = [code for code in codes if error_class(api, code) is ErrorClass.RETRIABLE_AFTER_LOOKUP]

@@ -332,7 +332,7 @@ class Initialisation:
         return self.found.state is DescribedState.NOT_FOUND and now.state is DescribedState.EMPTY
 
     def took_over(self, state: DescribedState, pair: PreparedTxnState) -> None:
-        """Note that a step has changed the epoch, and the state and pair in which it leaves the id."""
+        """Note that a step has changed the epoch, and the resulting state and pair of the id."""
         self.steps.popleft()
         self._claimed = False
         self._may_come_late = self._raise_unanswered = False

@@ -28,7 +28,7 @@ class TxnPartitions:
         self.confirmed = False
         """Whether the coordinator has confirmed any partition or group in the transaction."""
         self.wanted: dict[TopicPartition, None] = {}
-        """Partitions to add, in the order in which they were first written to."""
+        """Partitions to add, in the order of their first writes."""
         self._added: set[TopicPartition] = set()
         self._groups: set[str] = set()
 

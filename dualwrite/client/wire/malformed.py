@@ -1,4 +1,4 @@
-"""A response that cannot be read. Nothing that follows it on its connection can be trusted, so that one is closed."""
+"""A response that cannot be read. The rest of its connection cannot be trusted, so the connection is closed."""
 
 from __future__ import annotations
 
