@@ -3,7 +3,7 @@
 Members leave at once, without waiting for their session timeouts.
 
 * v3 several members, each with an error, and static members by their instance id alone (KIP-345); v4 flexible; v5
-  reason (KIP-800). Before v3, the error of the one member is that of the response.
+  reason (KIP-800). Before v3, the response has the error of its only member.
 * Access: READ on the group (30).
 * Empty group id 24; group of another node 16; while loading 14; unknown group or member 25; replaced static member 82.
 """

@@ -65,7 +65,7 @@ def led_partition(call: NodeCall, topic: Topic, index: int) -> tuple[Partition |
 
 
 def check_leader_epoch(partition: Partition, requested: Any) -> ErrorCode:
-    """Check the leader epoch that the client knows (KIP-320); -1 and older versions know none."""
+    """Check the leader epoch that the client knows (KIP-320), unless it is -1 or the version has none."""
     known = getattr(requested, "current_leader_epoch", -1)
     if known < 0 or known == partition.log.leader_epoch:
         return NO_ERROR

@@ -48,7 +48,7 @@ _Walk = Callable[[_Copy, int], int]
 def without_unknown_tags(request_type: Any, frame: Frame, position: int) -> bytes:
     """Return the request that begins at `position`, without unknown tagged fields.
 
-    Raises ValueError or IndexError for a request that is malformed besides.
+    Raises ValueError or IndexError for an otherwise malformed request.
     """
     return _copied(_walk_of_entity(request_type), frame, position, len(frame))
 

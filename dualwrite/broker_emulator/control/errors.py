@@ -1,4 +1,4 @@
-"""Errors that are sent as responses: an HTTP status, a code, a message, and the names that would have been valid."""
+"""Errors sent as responses: an HTTP status, a code, a message, and the valid names."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ GZIP: Final = 1
 ZSTD: Final = 4
 NAMES: Final[Mapping[int, str]] = {GZIP: "gzip", 2: "snappy", 3: "lz4", ZSTD: "zstd"}
 MAX_BYTES: Final = 16 << 20
-"""The size to which any batch may expand."""
+"""The size in bytes to which any batch may expand."""
 TIMES: Final = 16
-"""A larger batch may expand to this many times the size of the topic's largest batch."""
+"""A batch may expand to this many times the size of its topic's largest batch, if that is more."""
 MOST_BYTES: Final = 128 << 20
 """The upper limit in bytes for topics with very large batches: the memory is the broker's."""
 

@@ -78,7 +78,7 @@ class LogConfig:
 
     @property
     def checks_each_record(self) -> bool:
-        """Whether the key or the timestamp of each record decides whether it is accepted."""
+        """Whether acceptance depends on the key or the timestamp of each record."""
         return self.is_compacted or (self.limits_timestamps and not self.is_log_append_time)
 
     def with_overrides(self, configs: Mapping[str, str | None]) -> LogConfig:

@@ -143,7 +143,7 @@ class PartitionLog:
 
     @property
     def high_watermark(self) -> int:
-        """Records below it are replicated and visible to read_uncommitted consumers."""
+        """The offset below which records are replicated and visible to read_uncommitted consumers."""
         return self._high_watermark
 
     @property
@@ -153,7 +153,7 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Records below it belong to no undecided transaction; they are visible to read_committed consumers."""
+        """The offset below which all transactions are decided, and records visible to read_committed consumers."""
         return self._last_stable_offset
 
     def hold_high_watermark(self) -> None:

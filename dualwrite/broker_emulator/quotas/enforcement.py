@@ -195,7 +195,7 @@ def rate(samples: Samples, now_ms: int, size: WindowSize) -> float:
 
 
 def throttle_ms(samples: Samples, limit: float, now_ms: int, size: WindowSize) -> int:
-    """Return the time without counting after which the rate is down to `limit`; 0 if it is not above."""
+    """Return how long to count nothing until the rate is down to `limit`; 0 if it is not above."""
     excess = rate(samples, now_ms, size) - limit
     if excess <= 0:
         return 0

@@ -276,7 +276,7 @@ IMPLIED_BY: Final[Mapping[AclOperation, frozenset[AclOperation]]] = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS)),
 }
-"""The operations whose permission includes the operation. Denials include nothing else."""
+"""The operations whose permission implies the operation. A denial implies no other operation."""
 
 
 def applies_to(acl: Acl, host: str, operation: AclOperation) -> bool:

@@ -47,7 +47,7 @@ class States(Protocol):
         """Return the states of the partition that holds the state of this share-partition."""
 
     async def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
-        """Give a share-partition a new state, and let its leader forget the old one."""
+        """Give a share-partition a new state, and make its leader forget the old one."""
 
     async def delete(self, key: StateKey) -> None:
-        """Delete the state of a share-partition, and let its leader forget it."""
+        """Delete the state of a share-partition, and make its leader forget it."""

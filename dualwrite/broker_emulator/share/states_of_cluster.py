@@ -84,14 +84,14 @@ class ShareStates:
         return topic.partitions
 
     async def initialize(self, key: StateKey, state_epoch: int, start_offset: int) -> None:
-        """Give a share-partition a new state, and let its leader forget the old one. Raises StateError."""
+        """Give a share-partition a new state, and make its leader forget the old one. Raises StateError."""
         shard = self.shard(key)
         shard.initialize(key, state_epoch, start_offset)
         self._forget(key)
         await shard.replicated()
 
     async def delete(self, key: StateKey) -> None:
-        """Delete the state of a share-partition, and let its leader forget it. Raises StateError."""
+        """Delete the state of a share-partition, and make its leader forget it. Raises StateError."""
         shard = self.shard(key)
         shard.forget(key)
         self._forget(key)

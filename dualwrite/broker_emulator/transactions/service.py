@@ -1,8 +1,8 @@
 """The transaction coordinator of one node: carries out the pure decisions of `coordinator.py`.
 
-Everything here runs in the emulator's one event loop; a step between two awaits is atomic, and `pending_state`
-protects a transactional id across them (other requests get CONCURRENT_TRANSACTIONS). A call that was started must
-run to its end, as a broker finishes a request whose client is gone: cancelling it would leave the id pending.
+Everything here runs in the emulator's one event loop; a step between two awaits is atomic, and `pending_state` protects
+a transactional id across them (other requests get CONCURRENT_TRANSACTIONS). A started call must run to its end, as a
+broker finishes a request whose client is gone: cancelling it would leave the id pending.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): both sides prove to know a password without sending it."""
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): mutual proof of a password without sending it."""
 
 from __future__ import annotations
 
