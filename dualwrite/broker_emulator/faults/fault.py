@@ -55,7 +55,7 @@ class Fault:
     api: str | int | None = None
     """An API key, or its name in the case of Kafka's protocol guide ("EndTxn") or of this package ("end_txn")."""
     point: PausePoint | None = None
-    """Instead of requests: coordinators that pass this pause point, to be held, delayed, or their node crashed."""
+    """Instead of requests: coordinators that pass this pause point; the action holds, delays or crashes them."""
     client_id: str | None = None
     transactional_id: str | None = None
     group: str | None = None

@@ -26,7 +26,7 @@ _GZIP_STEP_BYTES: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER_BYTES: Final = 16
-"""The magic and two version numbers: the header of Java's snappy library, which puts its length before each block."""
+"""The magic and two version numbers: the header of Java's snappy library, whose blocks follow with their lengths."""
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_KIND_BITS: Final = 0b1110_0010
 _LZ4_KIND: Final = 0b0110_0000

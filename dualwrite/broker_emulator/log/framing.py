@@ -39,7 +39,7 @@ class ProducedBatch(NamedTuple):
     error: ErrorCode = NO_ERROR
     """2 if the first batch or the one after it is corrupt, 87 unless there is one batch of magic 2 and no more."""
     problem: str | None = None
-    """The reason why it is corrupt."""
+    """Why the batch is corrupt."""
 
     @property
     def is_corrupt(self) -> bool:

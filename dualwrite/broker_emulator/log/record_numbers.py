@@ -8,9 +8,9 @@ INT_BYTES: Final = 5
 """The most bytes of a number of 32 bits."""
 LONG_BYTES: Final = 10
 ENDS: Final = bytes(range(0x80))
-"""The last byte of a number."""
+"""The possible last bytes of a number."""
 CONTINUES: Final = bytes(range(0x80, 0x100))
-"""The bytes that another byte of the same number follows."""
+"""The possible bytes of a number before its last one."""
 
 
 class RecordFormatError(ValueError):

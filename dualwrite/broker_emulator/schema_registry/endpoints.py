@@ -238,7 +238,7 @@ class RegistryEndpoint(Endpoint):
     """An endpoint, and the operation on the topic `_schemas` that a client must be allowed."""
 
     operation: AclOperation | None = None
-    """None for answers that are the same in every registry."""
+    """None for responses that are the same in every registry."""
 
 
 _reading: Final = partial(RegistryEndpoint, operation=AclOperation.READ)

@@ -166,7 +166,7 @@ class ShareGroups:
         await self._decided(group_id, prepare, is_long=self._has_many(group_id, named))
 
     def _has_many(self, group_id: str, named: int) -> bool:
-        """Return whether the topics named and the group's topics with state, which are one record, are many."""
+        """Return whether the named topics and the group's topics with state (one record) are many."""
         group = self.groups.get(group_id)
         known = () if group is None else (group.initializing, group.initialized, group.deleting)
         return named + sum(map(len, known)) > _MANY

@@ -315,7 +315,7 @@ def _by_batch(runs: Iterable[Run]) -> Iterable[list[Run]]:
 
 
 def _throttle(available: Sequence[Run], settings: ShareSettings) -> tuple[int, bool]:
-    """Return how many of the records may be acquired, and whether delivery counts limit it.
+    """Return how many of the records may be acquired, and whether their delivery counts are the reason for this limit.
 
     Records that failed often come in ever smaller numbers, so that one bad record does not use up the deliveries of the
     records acquired with it; the last attempt is made with one record alone.

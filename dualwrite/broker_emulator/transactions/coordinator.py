@@ -93,7 +93,7 @@ def needs_new_producer_id(metadata: TransactionMetadata | None) -> bool:
 
 
 class InitProducerIdRequest(NamedTuple):
-    """The fields of InitProducerId v6; `expected` is the pair that the client assumes to hold (KIP-360) or (-1, -1)."""
+    """The fields of InitProducerId v6; `expected` is the pair that the client thinks it holds (KIP-360) or (-1, -1)."""
 
     timeout_ms: int
     expected: ProducerPair = NO_PAIR
@@ -102,7 +102,7 @@ class InitProducerIdRequest(NamedTuple):
 
     @property
     def stored_timeout_ms(self) -> int:
-        """The timeout to store: a participant in two-phase commit never times out, for any timeout that it sent."""
+        """The timeout to store: a participant in two-phase commit never times out, whichever timeout it sent."""
         return TWO_PHASE_COMMIT_TIMEOUT_MS if self.enable_2pc else self.timeout_ms
 
 

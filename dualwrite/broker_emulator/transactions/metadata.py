@@ -125,7 +125,7 @@ _LATE_COMMIT_ERRORS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorRules:
-    """The rules of decisions. Defaults are profile `kip-939`: all of the KIPs, and the newest of differing releases."""
+    """The rules of decisions, by default profile `kip-939`: all of the KIPs and, where releases differ, the newest."""
 
     transaction_version: int = 2
     """The cluster's finalized `transaction.version`: determines the log's value version and how the server aborts."""

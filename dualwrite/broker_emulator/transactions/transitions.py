@@ -144,7 +144,7 @@ def kept(
     """Keep the prepared transaction and bump only the client pair: InitProducerId with keepPreparedTxn (KIP-939).
 
     The KIP lets a recovering client hold epoch 32767, but not as the successor of the open transaction's own pair,
-    since that is the markers' epoch. A transaction without a timeout keeps none, for any timeout that the recovering
+    since that is the markers' epoch. A transaction without a timeout keeps none, whichever timeout the recovering
     client sends. Without `reaches_last_epoch`, no client gets 32767.
     """
     client = before.client_pair

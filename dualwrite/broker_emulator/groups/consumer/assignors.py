@@ -26,7 +26,7 @@ class Subscriber(NamedTuple):
     instance_id: str | None
     topic_ids: frozenset[uuid.UUID]
     target: Assignment = NOTHING
-    """Its partitions in the present target assignment."""
+    """Its partitions in the target assignment so far."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[uuid.UUID, int]], dict[str, Assignment]]
