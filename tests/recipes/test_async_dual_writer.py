@@ -43,6 +43,7 @@ from dualwrite.producer import TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.asyncpg_scenario import asyncpg_scenario
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
@@ -533,6 +534,23 @@ def test_a_rollback_past_sqlalchemy_in_a_hook_behind_which_only_such_statements_
         # psycopg's COMMIT proves that it is another transaction; where the row is read again, it proves the rollback
         assert tx.outcome is (None if awaited.driver == "psycopg" else Outcome.ROLLED_BACK)
 
+    with_writer(awaited, use)
+
+
+def test_a_begin_without_a_mark_is_marked_by_the_first_statement_of_the_block(awaited: AwaitedScenario) -> None:
+    """A listener of the application sends the first statement, and psycopg begins before SQLAlchemy says so."""
+    if awaited.driver != "psycopg":
+        pytest.skip("only psycopg's BEGIN is marked")
+
+    async def use(writer: AsyncDualWriter) -> None:
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            raw: Any = await tx.connection.get_raw_connection()
+            mark = vars(raw.driver_connection)[MARK_ATTRIBUTE]
+            assert await tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
+        awaited.expected.append("1")
+
+    event.listen(awaited.engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql("SELECT 1"))
     with_writer(awaited, use)
 
 

@@ -37,7 +37,7 @@ def test_begin_is_sent_by_start_query_with_the_command_of_the_connection(connect
 
 @pytest.mark.parametrize("connection_class", CONNECTIONS)
 def test_all_that_is_sent_is_waited_for_by_the_connection(connection_class: type[Any]) -> None:
-    """`PipelinedStatement`, `SocketReader` and `uncancelled` replace `wait` on one connection."""
+    """`SocketReader` and `uncancelled` replace `wait` on one connection."""
     assert list(inspect.signature(connection_class.wait).parameters)[:2] == ["self", "gen"]
     for method in (connection_class.commit, connection_class.rollback):
         assert "self.wait(" in source(method)

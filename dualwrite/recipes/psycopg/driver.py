@@ -1,9 +1,8 @@
 """All access to psycopg past its public interface, and the reasons for it.
 
-Five things, each on one connection at a time:
+Four things, each on one connection at a time:
 
 * `executed` executes a statement of ours without a cursor, but prepares it where psycopg would;
-* `PipelinedStatement` sends a statement without waiting; the next user of the connection reads its response;
 * `SocketReader` lets the event loop watch the socket of an AsyncConnection permanently, instead of anew for each wait;
 * `standby_wait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
   `CommitMessage` sends it together with the write of the state;
@@ -186,11 +185,6 @@ def first_text(connection: AnyConnection, answer: PGresult) -> str | None:
     return None if value is None else value.decode(encoding_of(connection), errors="replace")
 
 
-# ---- a statement sent ahead ----------------------------------------------------------------------------------------
-
-# It costs no iteration of the event loop, and the database works while the next user arrives. libpq accepts one
-# statement at a time, so the response must be read before anything else is sent.
-
 _IN_TRANSACTION: Final = int(pq.TransactionStatus.INTRANS)
 
 
@@ -201,83 +195,6 @@ def is_between_statements(connection: AnyConnection) -> bool:
         and not connection._pipeline  # noqa: SLF001
         and not connection.lock.locked()
     )
-
-
-class PipelinedStatement:
-    """A statement that was sent, until its response is read."""
-
-    __slots__ = ("_connection", "_failure", "_genuine", "_of_connection", "_replacement")
-
-    def __init__(self, connection: AnyConnection, sql: str) -> None:
-        """Send the statement. Raises psycopg.OperationalError if the connection is known to be lost."""
-        assert_not_lost(connection)
-        connection.pgconn.send_query(sql.encode(encoding_of(connection)))
-        self._connection = connection
-        self._failure: psycopg.Error | None = None
-        self._of_connection = vars(connection).get(_WAIT)
-        self._genuine: Any = connection.wait
-        self._replacement = self._wait if isinstance(connection, psycopg.AsyncConnection) else self._wait_blocking
-        vars(connection)[_WAIT] = self._replacement
-
-    def _restore(self) -> None:
-        """Let the connection wait as before, unless something else waits in our place by now."""
-        if vars(self._connection).get(_WAIT) != self._replacement:
-            return
-        if self._of_connection is None:
-            del vars(self._connection)[_WAIT]
-        else:
-            vars(self._connection)[_WAIT] = self._of_connection
-
-    async def _wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        """Read the response, then do what `connection.wait` does. Raises the statement's error at every call."""
-        self._assert_not_failed()
-        try:
-            self._connection.pgconn.consume_input()  # if the response is here already, there is nothing to wait for
-            await self._genuine(answered(self._connection, None))
-        except BaseException as error:
-            self._keep(error)
-            raise
-        self._restore()
-        return await self._genuine(generator, *arguments, **keywords)
-
-    def _wait_blocking(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        """Do what `_wait` does, on a blocking connection."""
-        self._assert_not_failed()
-        try:
-            self._genuine(answered(self._connection, None))
-        except BaseException as error:
-            self._keep(error)
-            raise
-        self._restore()
-        return self._genuine(generator, *arguments, **keywords)
-
-    def _assert_not_failed(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _keep(self, error: BaseException) -> None:
-        """Keep the error for every later call."""
-        self._failure = error if isinstance(error, psycopg.Error) else psycopg.OperationalError(_INTERRUPTED)
-
-
-def send_ahead(connection: AnyConnection, sql: str) -> bool:
-    """Send a statement whose response is read with the next one. Return False if it cannot be sent now.
-
-    Then the next statement waits, or raises why.
-    """
-    if not is_between_statements(connection):
-        return False
-    try:
-        PipelinedStatement(connection, sql)
-    except psycopg.Error:
-        return False
-    return True
-
-
-_INTERRUPTED: Final = (
-    "the statement that marks the transaction was interrupted, so it is unknown whether it was executed; nothing was "
-    "sent after it: let the interruption end the block"
-)
 
 
 # ---- how our AsyncConnections wait --------------------------------------------------------------------------------

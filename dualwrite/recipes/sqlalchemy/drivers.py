@@ -373,10 +373,11 @@ def mark_late(connection: sa.Connection) -> None:
     driver = driver_connection(connection)
     if connection.dialect.driver not in DRIVERS_THAT_MARK or MARK_ATTRIBUTE in vars(driver):
         return
-    from dualwrite.recipes.psycopg.driver import send_ahead
+    from dualwrite.recipes.psycopg.driver import is_between_statements  # psycopg may not be installed
 
-    mark = secrets.token_hex(8)
-    if send_ahead(driver, f"SET LOCAL {MARK} = '{mark}'"):
+    if is_between_statements(driver):
+        mark = secrets.token_hex(8)
+        _value(connection, driver, f"SET LOCAL {MARK} = '{mark}'")
         vars(driver)[MARK_ATTRIBUTE] = mark
 
 
