@@ -1,4 +1,6 @@
-"""Access to an emulator's internals, for tests of what no client can see. No other file knows these private members."""
+"""Access to an emulator's internals, for tests of state that clients cannot see. No other file knows these private
+members.
+"""
 
 from __future__ import annotations
 

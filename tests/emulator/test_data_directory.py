@@ -1,4 +1,4 @@
-"""The data directory of an emulator: what survives a restart, exclusive use, and the messages of failures."""
+"""The data directory of an emulator: contents that survive a restart, exclusive use, and error messages."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_no_producer_id_is_handed_out_twice(data_dir: Path) -> None:
 
 
 def test_a_stop_waits_for_the_files_that_are_being_written(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a segment that became complete while a round of the flusher writes down what it knew of it."""
+    """A segment becomes complete while a round of the flusher writes its old state down."""
     begun = threading.Event()
     writing: set[Path] = set()
 
@@ -296,7 +296,7 @@ def test_kept_values_outlive_a_restart_until_they_are_forgotten(tmp_path: Path) 
     journal.record(value_stored("config", "topic:a", {"retention.ms": "2"}))
     journal.record(value_stored("quota", "user:c", 7))
     journal.record(value_stored("config", "topic:b", None))
-    for _ in range(2):  # the second start reads what the first has rewritten
+    for _ in range(2):  # the second start reads the files that the first has rewritten
         found = MetadataJournal(path, sync=False)
         found.open()
         assert found.values == {"config": {"topic:a": {"retention.ms": "2"}}, "quota": {"user:c": 7}}

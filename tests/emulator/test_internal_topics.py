@@ -1,4 +1,4 @@
-"""What clients can do to the topics of the coordinators, and what coordinators do that meet something unreadable."""
+"""Clients' access to the coordinators' topics, and coordinators that meet unreadable records."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def keyed(key: bytes, value: bytes, codec: int = 0) -> bytes:
 
 
 def prepare(wire: Wire, transactional_id: str) -> Identity:
-    """Open a transaction that nobody else may end."""
+    """Open a transaction that no other client may end."""
     identity = wire.init_ok(transactional_id, version=6, enable_2pc=True)
     assert wire.produce(transactional_id, identity, "t", 0).error == Code.NONE
     return identity
 
 
 def test_a_transaction_with_internal_partitions(data_dir: Path) -> None:
-    """They are added before the writes are refused, so its end writes markers there, which no coordinator may mind."""
+    """They are added before the writes are refused, so its end writes markers there; coordinators must ignore those."""
     partitions = [(name, index) for name in (STATES, OFFSETS) for index in (0, 1)]
     with emulator_on(data_dir) as emulator, Wire(emulator.bootstrap_servers) as wire:
         identity = wire.init_ok("evil")

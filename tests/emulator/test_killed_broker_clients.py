@@ -38,7 +38,7 @@ broker = test_restart.broker
 
 @pytest.fixture
 def servers(broker: KillableBroker) -> Any:
-    """Return what the helpers need of an emulator, its address, after creating their topics."""
+    """Return an emulator's address, the helpers' only setting, after creating their topics."""
     parts = request_parts("create_topics", 7)
     with RawClient(broker.address) as client:
         topics = tuple(
@@ -147,7 +147,7 @@ class Writer:
     def _abort(self) -> None:
         try:
             self.client.abort()
-        except HasToAbortError:  # an abort is not what it offers any more
+        except HasToAbortError:  # it does not offer an abort any more
             self.replace()
 
 
@@ -367,7 +367,7 @@ async def aiokafka_members(broker: KillableBroker, servers: Any) -> list[str]:
 
 
 async def aiokafka_leave(member: Any) -> None:
-    with suppress(asyncio.CancelledError):  # what it cancels itself while it waits to fetch again
+    with suppress(asyncio.CancelledError):  # its own cancellation while it waits to fetch again
         await member.stop()
 
 

@@ -1,4 +1,4 @@
-"""Metrics: what they count, and the text that Prometheus reads."""
+"""Metrics: their values, and the text for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of profiles, and what the profiles of KIP-939's open pull requests do on the wire."""
+"""The table of profiles, and the profiles of KIP-939's open pull requests on the wire."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_pull_request_differs_from_the_release_where_its_row_names_it(profile:
 
 
 def test_the_rules_of_4_3_are_those_of_4_4_but_for_one() -> None:
-    """So that what is tested in one holds in the other."""
+    """So tests of one profile hold in the other."""
     rules = replace(behaviours_of(Profile.KAFKA_4_3), malformed_subscriptions_are_refused=True)  # KAFKA-20662
     assert rules == behaviours_of(Profile.KAFKA_4_4)
 

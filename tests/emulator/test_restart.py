@@ -55,7 +55,7 @@ class KillableBroker:
 
     @property
     def log(self) -> str:
-        """What it has logged over all restarts."""
+        """The broker's log output over all restarts."""
         return self._log.read_text()
 
     @property
@@ -92,7 +92,7 @@ def make_producer(broker: KillableBroker, transactional_id: str | None = None, *
 
 
 def committed(broker: KillableBroker) -> list[bytes]:
-    """Return what a read_committed consumer gets, once no transaction is open."""
+    """Return the values of a read_committed consumer, once no transaction is open."""
     consumer_class: Any = KafkaConsumer
     consumer = consumer_class(
         bootstrap_servers=broker.address,
@@ -115,7 +115,7 @@ def committed(broker: KillableBroker) -> list[bytes]:
 
 
 class Work:
-    """Producers in threads: what they sent, and what was acknowledged."""
+    """Producers in threads, with their sent and acknowledged records."""
 
     def __init__(self, broker: KillableBroker) -> None:
         self._broker = broker

@@ -184,7 +184,7 @@ class RawClient:
         return data
 
     def read_to_the_end(self) -> None:
-        """Shut down the sending half, and read whatever comes until the broker closes the connection."""
+        """Shut down the sending half, and read until the broker closes the connection."""
         self._socket.shutdown(socket.SHUT_WR)
         while self._socket.recv(1 << 16):
             pass
@@ -200,7 +200,7 @@ class RawClient:
             self._socket.settimeout(TIMEOUT_S)
 
     def is_closed(self) -> bool:
-        """Wait until the broker closes the connection; return False if it sends something instead."""
+        """Wait until the broker closes the connection; return False if it sends data instead."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:

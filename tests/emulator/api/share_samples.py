@@ -1,4 +1,4 @@
-"""A request of each API of share groups (KIP-932), and what it is answered in a new cluster."""
+"""A request of each API of share groups (KIP-932), and its response in a new cluster."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _NULL_STRUCT, _STRUCT = b"\xff", b"\1"
 
 
 def with_unknown_tags(entity: Any, unknown: Mapping[int, bytes] = UNKNOWN_TAGS) -> bytes:
-    """Return the bytes of a message, in every flexible struct of which stand fields that no version has."""
+    """Return the bytes of a message with unknown tagged fields in every flexible struct."""
     return b"".join(
         [_written(member, entity, unknown) for member in fields(entity) if "tag" not in member.metadata]
         + ([_tags(entity, unknown)] if entity.__flexible__ else [])

@@ -302,7 +302,7 @@ def test_access_to_groups_and_topics(config: BrokerConfig) -> None:
 
 
 def test_no_expression_of_a_member_stops_the_broker(emulator: Emulator, client: RawClient) -> None:
-    """An engine that backtracks would not end before everybody concerned has died; nor does it know `(?i:..)`."""
+    """A backtracking engine would run longer than any session; nor does it know `(?i:..)`."""
     emulator.create_topic("a" * 240)
     expression = r"(a+)+!|(?i:T)\b"
     assert heartbeat(client, "m", 0, subscribed_topic_names=None, subscribed_topic_regex=expression).error_code == 0

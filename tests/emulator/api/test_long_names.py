@@ -1,4 +1,4 @@
-"""Strings of more than 32,767 bytes: Kafka closes the connection, whatever request they are in, and so does this."""
+"""Strings of more than 32,767 bytes: like Kafka, the emulator closes the connection, in every request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches are checked before they are stored, and say what Apache Kafka says; none of them holds others up."""
+"""Batches are checked before they are stored, with Apache Kafka's errors; none of them delays other clients."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_no_setting_of_a_topic_lets_a_batch_expand_without_limit(broker: Emulato
 def test_the_largest_record_of_a_compressed_batch(
     broker: Emulator, client: RawClient, codec: int, size: int, error: int
 ) -> None:
-    """What 4.4.0 answers: a record with a key of one byte takes eight bytes more than its value."""
+    """As in 4.4.0: a record with a key of one byte takes eight bytes more than its value."""
     topic = f"limited-{codec}-{size}"
     broker.create_topic(topic, 1, {"max.decompressed.message.bytes": "1000"})
     body = record(key=sized(b"k"), value=sized(bytes(size)))

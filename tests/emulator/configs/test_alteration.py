@@ -1,4 +1,4 @@
-"""Altering settings: the operations on one setting, and what each type of resource refuses."""
+"""Altering settings: the operations on one setting, and the refusals of each type of resource."""
 
 from __future__ import annotations
 

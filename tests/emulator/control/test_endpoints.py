@@ -1,4 +1,4 @@
-"""The endpoints besides those of faults: each one changes or returns what its description says."""
+"""The endpoints besides those of faults: each does what its description says."""
 
 from __future__ import annotations
 

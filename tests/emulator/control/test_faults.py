@@ -1,4 +1,4 @@
-"""Faults over HTTP: how they are defined, what they do to requests, and which are refused."""
+"""Faults over HTTP: their definitions, their effects on requests, and refusals."""
 
 from __future__ import annotations
 

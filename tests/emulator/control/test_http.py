@@ -137,7 +137,7 @@ def test_a_body_says_that_it_is_json(client: Client) -> None:
     assert client.ask("POST", "/v1/nodes/0/crash", {}).error["message"].endswith("has no body")
 
 
-# who may ask
+# permitted hosts
 
 
 def test_pages_of_others_may_not_ask(client: Client) -> None:
@@ -155,11 +155,11 @@ def test_pages_of_others_may_not_ask(client: Client) -> None:
         ("[::1]:8080", True),
         ("192.168.1.5", True),
         ("localhost:8080", True),
-        ("broker:8080", True),  # what clients are told to connect to
+        ("broker:8080", True),  # the advertised listener
         ("neighbour:8080", False),
         ("ai", False),  # a top-level domain with an address
         ("broker.svc.cluster.local", True),
-        ("kafka.example.com", True),  # what it was told to listen at
+        ("kafka.example.com", True),  # the configured listener
         ("evil.example", False),
         ("127.0.0.1.evil.example", False),
         ("localhost.evil.example:8080", False),
@@ -308,7 +308,7 @@ def test_requests_that_wait_leave_room_for_health_checks(
 
 
 class Transport(asyncio.Transport):
-    """A transport that keeps what is written, and reports that it was closed."""
+    """A transport that keeps all written bytes, and reports that it was closed."""
 
     def __init__(self) -> None:
         super().__init__()

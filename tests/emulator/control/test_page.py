@@ -244,7 +244,7 @@ def test_records_of_both_isolations_with_their_markers(browser: Browser, control
     offset = browser.find("[name=offset]")
     offset.send_keys(str(first + 2), Keys.TAB)
     until(lambda: [row.split()[:3] for row in rows(browser, "detail-records")] == [["1", ":", str(first + 2)]])
-    browser.driver.refresh()  # the URL has what was chosen
+    browser.driver.refresh()  # the URL holds the selection
     until(lambda: len(rows(browser, "detail-records")) == 1 and shown(browser, "detail-records", "open"))
     ended[2].commit()
     until(lambda: shown(browser, "detail-records", "committed"))  # without a word
@@ -267,7 +267,7 @@ def test_hostile_records_are_shown_as_text(browser: Browser, controlled: Emulato
     assert rows(browser, "detail-records")[0].count("<img src=x") == 4  # key, value, name and value of the header
     assert browser.run("return document.querySelectorAll('main img, main script, main b').length") == 0
     hostile = quote(f"{HOSTILE} unknown", safe="")
-    go_to(browser, controlled, f"/transactions/{hostile}")  # a link that somebody has sent
+    go_to(browser, controlled, f"/transactions/{hostile}")  # a malicious link
     until(lambda: browser.texts("article > .empty") != [])
     assert HOSTILE in browser.texts("#detail-title")[0]
     assert browser.run("return document.querySelectorAll('main img, main script, main b').length") == 0
@@ -426,7 +426,7 @@ def test_nodes_are_crashed_and_started_from_the_page(browser: Browser, controlle
     browser.find(button("Crash node 1")).click()
     until(lambda: shown(browser, "nodes", "1", "down"))
     assert controlled.living_nodes == [0]
-    until(lambda: browser.focused == "Start node 1")  # which took the place of what was pressed
+    until(lambda: browser.focused == "Start node 1")  # it replaced the button that was pressed
     browser.press(Keys.ENTER)
     until(lambda: controlled.living_nodes == [0, 1])
 
@@ -497,5 +497,5 @@ def test_an_emulator_that_is_gone_is_said_to_be(started: Browser) -> None:
         started.driver.get(emulator.control_url)
         until(lambda: started.texts("#connection") == ["live"])
     until(lambda: "does not respond" in started.texts("#connection")[0])
-    assert shown(started, "nodes", "running")  # what was known stays
+    assert shown(started, "nodes", "running")  # the last known state stays
     started.complaints  # noqa: B018  # of connections that are refused

@@ -1,4 +1,4 @@
-"""A group driven by decisions alone: what the coordinator's shell does with them, without sockets, logs and clocks."""
+"""A group driven by pure decisions, applied as the coordinator's shell applies them: no sockets, logs or clocks."""
 
 from __future__ import annotations
 

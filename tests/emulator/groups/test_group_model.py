@@ -57,7 +57,7 @@ class GroupModel(RuleBasedStateMachine):
         """Return the generation that a member knows if it missed the last `missed` responses."""
         return max(self.believed.get(member_id, -1) - missed, -1)
 
-    # what members do
+    # actions of members
 
     @rule(
         target=member_ids,
@@ -145,7 +145,7 @@ class GroupModel(RuleBasedStateMachine):
         self.simulated.fail_over()
         self.before = self.simulated.group
 
-    # what must hold
+    # invariants
 
     @invariant()
     def responses_are_believed(self) -> None:

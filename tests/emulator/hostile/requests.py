@@ -1,4 +1,4 @@
-"""Requests of every API and version, valid in form, with contents that nobody sends; and ways to damage them."""
+"""Valid requests of every API and version, with contents that no client sends; and ways to damage them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ LENGTHS = (
     b"\xff\xff",
     b"\x00",
 )
-"""What claims too much, or what is negative."""
+"""Lengths that are too large, or negative."""
 
 
 @st.composite

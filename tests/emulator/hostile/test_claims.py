@@ -1,4 +1,4 @@
-"""Lengths that claim more than there is cost nothing, whatever they stand before."""
+"""A length that claims more than there is costs nothing, wherever it stands."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None
             served.wait()
             for _ in range(20):
                 other.produce("t", plain_batch(b"x"))  # others are served
-            assert served.hits < 10  # what the sockets take, and one answer more
+            assert served.hits < 10  # as many as the sockets take, and one more
         for correlation_id in range(fetches):
             client.receive("fetch", 12, correlation_id)
         assert served.hits == fetches
@@ -92,7 +92,7 @@ def test_a_client_that_never_reads_is_served_no_more_and_loses_nothing() -> None
 def test_what_clients_that_never_read_hold_together_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one that has not read for longest is closed."""
+    """The connection that has gone longest without reading is closed."""
     size = 20_000_000  # twice as much as sockets take
     monkeypatch.setattr(server, "MAX_UNREAD_OF_ALL", size + size // 8)
     config = BrokerConfig(message_max_bytes=2 * size, socket_request_max_bytes=2 * size)

@@ -1,4 +1,4 @@
-"""Whatever arrives: others are answered, nothing is logged that is a bug, and answers carry the right correlation id.
+"""Any bytes: other clients are served, no bug is logged, and responses carry the right correlation ids.
 
 `HYPOTHESIS_EXAMPLES=20000 pytest tests/emulator/hostile/test_fuzz.py` looks longer.
 """

@@ -74,7 +74,7 @@ def test_members_join_and_leave(emulator: Emulator, client: RawClient) -> None:
 
 
 def test_members_subscribe_to_different_topics(emulator: Emulator, client: RawClient) -> None:
-    """Half of what the first member has moves to the second one, which may have only some of it."""
+    """Half of the first member's partitions move to the second one, which may have only some of them."""
     with watched(emulator) as turns:
         _beat(client, "different", "one")
         _beat(client, "different", "two", names=NAMES[: MANY // 2])

@@ -248,7 +248,7 @@ def _add_no_partitions_to_transactions(client: RawClient) -> Any:
 
 
 def _describe_quorum(client: RawClient) -> Any:
-    """Name the partition of the metadata very often, and at the end one that is none."""
+    """Name the metadata partition very often, and at the end a partition that does not exist."""
     parts = request_parts("describe_quorum", 2)
     rows = tuple(parts.PartitionData(partition_index=int(index + 1 == MANY)) for index in range(MANY))
     topics = (parts.TopicData(topic_name="__cluster_metadata", partitions=rows),)
@@ -522,7 +522,7 @@ def test_millions_of_tagged_fields_are_refused(emulator: Emulator, place: str) -
 
 
 def test_large_requests_do_not_overtake_each_other(emulator: Emulator) -> None:
-    """A connection serves one request after the other, whatever they cost."""
+    """A connection serves one request after the other, however expensive they are."""
     with RawClient(emulator.bootstrap_servers) as client:
         keys = tuple(f"g{index}" for index in range(3000))
         large = client.send("find_coordinator", 4, key_type=0, coordinator_keys=keys)

@@ -237,7 +237,7 @@ def test_what_cannot_wait_finishes_the_change_that_is_under_way(emulator: Emulat
 
 
 def test_a_deleted_topic_is_freed_without_a_collection(emulator: Emulator) -> None:
-    """What a long collection has survived is exempt from the following ones, and may not be garbage in a cycle."""
+    """Objects that survive a long collection are exempt from later ones, so they may not be garbage in a cycle."""
     emulator.create_topic("freed", 3)
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""What is long although no single request is: chunks, pipelines, sessions, segments, and markers that wait."""
+"""Work that is long although no single request is: chunks, pipelines, sessions, segments, and markers that wait."""
 
 from __future__ import annotations
 

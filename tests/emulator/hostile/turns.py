@@ -20,7 +20,7 @@ from tests.emulator.inside import run_in_loop
 SLICE: Final = 4_000
 """Steps of one slice: some milliseconds."""
 LONGEST: Final = 16 * SLICE
-"""What one turn may take: several connections each have a slice in it, and what precedes and follows a loop adds up."""
+"""The steps of one turn: several connections each have a slice in it, besides the code around each loop."""
 
 
 class Turns:
@@ -35,7 +35,7 @@ class Turns:
         self._clock = patch.object(slices, "perf_counter_ns", lambda: self._steps * slices.SLICE_NS // slice_steps)
 
     def begin(self) -> None:
-        gc.disable()  # what others have left is finalized in the thread that collects it
+        gc.disable()  # garbage of other tests is finalized in the collecting thread
         self._clock.start()
         sys.setprofile(self._note)
         self._begin_turn(asyncio.get_running_loop())
@@ -70,7 +70,7 @@ def watched(emulator: Emulator, slice_steps: int = SLICE) -> Iterator[Turns]:
 
 
 async def until_some_turn(condition: Callable[[], bool]) -> None:
-    """Wait, turn by turn of the loop that this runs in, for what lasts for some turns only."""
+    """Wait, turn by turn of the running loop, for a condition that lasts for some turns only."""
     for _ in range(1_000_000):
         if condition():
             return

@@ -1,4 +1,4 @@
-"""An emulator that is attacked, and what must hold of it all the time."""
+"""An emulator under attack, and its invariants."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_S = 60.0
 
 
 class Victim(logging.Handler):
-    """Collects what the broker logs and nobody expected."""
+    """Collects unexpected log records of the broker."""
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         super().__init__(logging.WARNING)
@@ -48,9 +48,10 @@ class Victim(logging.Handler):
         self.emulator.stop()
 
     def attack(self, data: bytes) -> list[int]:
-        """Send `data` on a connection of its own; the correlation ids of what is answered before the broker closes it.
+        """Send `data` on a connection of its own; return the correlation ids of the responses until the broker closes
+        it.
 
-        The sending half is shut down afterwards, so that nobody waits for an answer that never comes.
+        The sending half is shut down afterwards, so that no read waits for a response that never comes.
         """
         host, _, port = self.emulator.bootstrap_servers.rpartition(":")
         received = b""
@@ -65,7 +66,7 @@ class Victim(logging.Handler):
         return list(_correlation_ids(received))
 
     def check(self) -> None:
-        """Somebody else is answered, and no exception was logged."""
+        """Check that another client is served, and that no exception was logged."""
         self.bystander.call("find_coordinator", 3, key="x", key_type=1)
         assert not self.bugs, self.bugs[0]
 

@@ -1,4 +1,4 @@
-"""Record batches with a right checksum whose records are wrong, and what Apache Kafka 4.4.0 says to each."""
+"""Record batches with a right checksum whose records are wrong, and Apache Kafka 4.4.0's response to each."""
 
 from __future__ import annotations
 

@@ -561,7 +561,7 @@ def test_times_are_looked_for_among_the_records_that_are_left(make_log: MakeLog)
     assert at_once(log.delete_records(3)) is ErrorCode.none
     found = [at_once(log.offset_for_timestamp(wanted, read_committed=False)) for wanted in (0, 100, 250, 350, 400, 401)]
     assert found == [(3, 200), (3, 200), (4, 400), (4, 400), (4, 400), (-1, -1)]
-    # Kafka looks for the newest in the whole segment, whatever was deleted of it
+    # Kafka looks for the newest record of the whole segment, deleted ones included
     assert at_once(log.offset_for_timestamp(-3, read_committed=False)) == (1, 400)
 
 

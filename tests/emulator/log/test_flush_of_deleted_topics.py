@@ -1,4 +1,4 @@
-"""A topic may be deleted while a thread flushes what was written to it."""
+"""A topic may be deleted while a thread flushes its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.emulator.log.writers import NOW_MS, batch
 
 @pytest.mark.parametrize("fsync", [Fsync.NEVER, Fsync.INTERVAL])
 def test_what_is_deleted_needs_no_flush(tmp_path: Path, fsync: Fsync) -> None:
-    """Otherwise the broker would take the disk for broken, and acknowledge nothing any more."""
+    """Otherwise the broker would consider the disk broken, and acknowledge nothing any more."""
     storage = DiskLog(tmp_path / "t-0", OpenFiles(), Flusher(fsync), stopped_cleanly=True)
     log = PartitionLog("t", 0, storage=storage, now_ms=NOW_MS)
     assert log.append(batch(b"v"), now_ms=NOW_MS).error is ErrorCode.none

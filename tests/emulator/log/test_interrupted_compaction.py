@@ -1,4 +1,4 @@
-"""A compaction that a crash interrupted, and whose files something else has damaged."""
+"""A compaction that a crash interrupted and whose files were then damaged."""
 
 from __future__ import annotations
 

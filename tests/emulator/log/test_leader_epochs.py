@@ -33,7 +33,7 @@ def test_the_end_is_where_the_next_epoch_begins(
 ) -> None:
     batches, current_start = batches_of(shape)
     start = min(start, current_start)
-    current = EpochOfBatch(current_start, current_start + own, 1000)  # what the current leader appended
+    current = EpochOfBatch(current_start, current_start + own, 1000)  # batches of the current leader
 
     def batch_at(offset: int) -> EpochOfBatch | None:
         every = [*batches, current] if own else batches

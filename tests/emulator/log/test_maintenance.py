@@ -1,4 +1,4 @@
-"""The periodic work on all logs: what is wrong with one of them concerns no other."""
+"""The periodic work on all logs: an error in one of them affects no other."""
 
 from __future__ import annotations
 

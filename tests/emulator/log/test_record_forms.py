@@ -21,7 +21,7 @@ _SHAPES = st.tuples(
     st.sampled_from([None, 0, 3, 16, 45, 70]),  # key
     st.sampled_from([0, 70, 20_000, -1]),  # timestamp
     st.sampled_from([0, 0, 0, 1, 2]),  # headers
-    st.sampled_from([0, 0, 0, 60, 8150, 70_000]),  # what is added to the offset
+    st.sampled_from([0, 0, 0, 60, 8150, 70_000]),  # added to the offset
 )
 
 
@@ -174,7 +174,7 @@ _DAMAGES: Final[Sequence[Callable[[bytes, list[bytes], random.Random], bytes]]] 
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize(("least", "most"), [(100, 136), (20, 200), (40, 60), (64, 64)])
 def test_ordinary_records_need_no_walk(least: int, most: int, in_order: bool) -> None:
-    """Records with values of any size, at whatever offset, are skipped but for a few."""
+    """Records with values of any size, at any offset, are skipped but for a few."""
     generator = random.Random(1)
     records = [record(index, value=sized(generator.randbytes(generator.randint(least, most)))) for index in range(60)]
     count, end = skip_of_one_form(b"".join(records), 0, len(records[0]), len(records) - 1, 1 if in_order else None)

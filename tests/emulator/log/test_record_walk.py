@@ -1,4 +1,4 @@
-"""Records are checked as Kafka checks them, whatever shapes stand beside each other."""
+"""Records are checked as Kafka checks them, in any mixture of shapes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _encoded(index: int, size: int, delta: int = 0, *, has_header: bool = False)
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(st.lists(st.tuples(_SIZES, st.integers(1, 200), st.booleans()), min_size=1, max_size=6), st.data())
 def test_any_shapes(runs: list[tuple[int, int, bool]], data: st.DataObject) -> None:
-    """What is right is accepted; a byte more or less, a record more or less and an offset off are refused."""
+    """Right records are accepted; a byte more or less, a record more or less, or an offset off is refused."""
     shapes = [(size, has_header) for size, times, has_header in runs for _ in range(times)]
     records = [_encoded(index, size, index % 300, has_header=has) for index, (size, has) in enumerate(shapes)]
     body, count = b"".join(records), len(records)

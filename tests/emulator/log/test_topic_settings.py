@@ -39,7 +39,7 @@ def put(log: PartitionLog, key: str, value: str = "v", *, now_ms: int = NOW_MS) 
 
 
 def compact(log: PartitionLog, now_ms: int) -> list[tuple[str, str]]:
-    """Return what is left afterwards."""
+    """Return the remaining records."""
     for _ in log.compact(now_ms):
         pass
     records = (record for batch in log.batches() for record in iter_records(batch))

@@ -1,4 +1,4 @@
-"""What a crash tore, with records that look like batches in it, and what only another boot may have lost."""
+"""Writes torn by a crash, records that look like batches among them, and the loss that only another boot explains."""
 
 from __future__ import annotations
 

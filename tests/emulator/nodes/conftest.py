@@ -31,7 +31,7 @@ def connect(emulator: Emulator) -> Iterator[Connect]:
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    """Look again and again until `condition` holds; for what the broker does after its answer."""
+    """Poll until `condition` holds, for effects that follow the broker's response."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from dualwrite.errors import AbortableError, DeliveryError
 from dualwrite.producer import Producer
 
-# taken as untyped: what types they have are not what mypy's strict mode asks for
+# imported as untyped: their types do not pass mypy's strict mode
 aiokafka: Any = import_module("aiokafka")
 aiokafka_errors: Any = import_module("aiokafka.errors")
 confluent_kafka: Any = import_module("confluent_kafka")
@@ -26,7 +26,7 @@ class HasToAbortError(Exception):
 
 
 class Client(Protocol):
-    """What all of them can do. Every call may raise HasToAbortError, except for `abort`."""
+    """The calls that all of them offer. Every call may raise HasToAbortError, except for `abort`."""
 
     def begin(self) -> None: ...
     def send(self, value: bytes, partition: int) -> None: ...
@@ -169,7 +169,7 @@ class KafkaPythonClient:
 
 
 class AiokafkaClient:
-    """aiokafka, in a loop that runs only while somebody calls."""
+    """aiokafka, in a loop that runs only during a call."""
 
     def __init__(self, servers: str) -> None:
         self._loop = asyncio.new_event_loop()

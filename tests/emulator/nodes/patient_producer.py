@@ -1,7 +1,7 @@
 """A transactional producer of raw requests for clusters where everything happens: it never waits for long.
 
-A request that is not answered soon is one whose outcome is unknown. What is unknown is asked again later, with the
-same bytes, until the cluster says what became of it. So no step of a test waits for another one.
+Without a prompt response, the outcome of a request is unknown. The same bytes are sent again later, until the cluster
+confirms the outcome. So no step of a test waits for another one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ AGAIN = {6, 7, 13, 14, 15, 16, 19, 51}
 
 
 class Identity(NamedTuple):
-    """What batches and EndTxn carry."""
+    """The producer id and epoch that batches and EndTxn carry."""
 
     producer_id: int
     producer_epoch: int
@@ -36,7 +36,7 @@ class Unconfirmed:
 
 @dataclass
 class PatientProducer:
-    """One transactional id. `committed` is what a read_committed consumer must see in the end, and nothing else."""
+    """One transactional id. `committed` is exactly what a read_committed consumer must see in the end."""
 
     emulator: Emulator
     transactional_id: str
@@ -54,7 +54,7 @@ class PatientProducer:
     # steps; each of them gives whether it is done
 
     def initialise(self) -> bool:
-        """Abort what is open, and get a new identity."""
+        """Abort an open transaction, and get a new identity."""
         self.initialising = True
         answer = self._ask(self._coordinator(), lambda client: client.init_producer_id(self.transactional_id))
         if answer is None or answer.error_code in AGAIN:
@@ -65,7 +65,7 @@ class PatientProducer:
         return True
 
     def send(self, partition: int) -> bool:
-        """Write one value; what was not confirmed before goes first."""
+        """Write one value, after all unconfirmed ones."""
         if not self._is_ready():
             return False
         value = f"{self.transactional_id}-{self.sent}".encode()
@@ -76,7 +76,7 @@ class PatientProducer:
         return self.flush()
 
     def flush(self) -> bool:
-        """Ask again for what is not confirmed, in order."""
+        """Send unconfirmed batches again, in order."""
         while self.unconfirmed:
             first = self.unconfirmed[0]
             answer = self._produce(first)
@@ -88,7 +88,7 @@ class PatientProducer:
         return True
 
     def end(self, *, commit: bool) -> bool:
-        """End the transaction; one with something unconfirmed is aborted, one with nothing at all is let be."""
+        """End the transaction: abort it with unconfirmed batches, leave it alone when empty."""
         if not self._is_ready():
             return False
         if not self.confirmed and not self.unconfirmed:
@@ -97,11 +97,11 @@ class PatientProducer:
         return self._is_ready()
 
     def settle(self) -> bool:
-        """Finish what was begun and commit everything."""
+        """Finish the transaction and commit everything."""
         return self._is_ready() and self.flush() and self.end(commit=True)
 
     def _is_ready(self) -> bool:
-        """Whether a transaction can go on, once what was begun before is finished."""
+        """Whether a transaction can go on, once an ending under way has finished."""
         if self.initialising:
             return self.initialise()
         if self.ending is None:

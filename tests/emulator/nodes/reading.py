@@ -1,4 +1,4 @@
-"""What a read_committed consumer sees, over the wire and straight from the leaders, by nobody's client."""
+"""The view of a read_committed consumer, over the wire and straight from the leaders, without any client library."""
 
 from __future__ import annotations
 

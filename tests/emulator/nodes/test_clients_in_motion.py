@@ -21,7 +21,7 @@ from tests.emulator.nodes.reading import read_committed
 PARTITIONS = 3
 OUTCOMES = [True, False, True, True, False]
 DISTURBED = (1, 2)
-"""The transactions in which something happens: one that is aborted and one that is committed."""
+"""The disturbed transactions: one that is aborted and one that is committed."""
 
 Disturbance = Callable[[Emulator], FaultHandle | None]
 
@@ -108,13 +108,15 @@ SLOW = {
     "end-txn-after",
     "before-marker",
 }
-"""What librdkafka is asked to do: it takes its time until it looks for a coordinator again."""
+"""Makes librdkafka look for a coordinator again without its usual delay."""
 COORDINATOR_LIVES = {
     f"{between.__name__}-at-{step}"
     for between in (move_every_leader, move_coordinator, crash_leader, stop_leader)
     for step in ("send", "flush")
 }
-"""What kafka-python 3.0 survives: an EndTxn that finds its coordinator dead it never sends again, and waits forever."""
+"""The disturbances that kafka-python 3.0 survives: it never repeats an EndTxn whose coordinator is dead, and waits
+forever.
+"""
 SELECTED = {"librdkafka": SLOW, "kafka-python": COORDINATOR_LIVES}
 
 
@@ -141,7 +143,7 @@ def test_only_what_was_committed_is_seen(emulator: Emulator, make: str, case: st
 def run_until_done(
     emulator: Emulator, client: Client, number: int, commits: bool, disturbed_step: str | None, disturb: Disturbance
 ) -> list[bytes]:
-    """Run a transaction, again as often as the client says that it has to be aborted; what it committed."""
+    """Run a transaction, again as often as the client reports an abort; return the committed values."""
     for attempt in range(10):
         values = [f"{number}-{attempt}-{index}".encode() for index in range(PARTITIONS)]
         fault = None
@@ -166,7 +168,7 @@ def run_until_done(
             return values if commits else []
         finally:
             if fault is not None:
-                fault.wait()  # what it crashes may be what comes after the answer
+                fault.wait()  # the crash may come after the response
     raise AssertionError("ten attempts, and none could be ended as it was meant to be")
 
 

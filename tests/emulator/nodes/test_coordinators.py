@@ -1,4 +1,4 @@
-"""Coordinators that move and die: who answers what, and whose markers count (3.9)."""
+"""Coordinators that move and die: which node answers which request, and which markers count (3.9)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def state(emulator: Emulator, transactional_id: str = "x") -> str:
 
 
 def away_from(emulator: Emulator, topic: str = "t", transactional_id: str = "x") -> None:
-    """Let the topic be led by another node than the one that coordinates the id, so that one can die alone."""
+    """Move the topic's leader away from the id's coordinator, so that one node can die alone."""
     emulator.move_leader(topic, 0, others(emulator.coordinator(transactional_id=transactional_id))[0])
 
 
@@ -105,7 +105,7 @@ def test_requests_while_a_coordinator_loads(emulator: Emulator, connect: Connect
     assert listed.error_code == 14
     leader = connect(emulator.log("t").leader_id)
     second = batch_of(open_transaction, b"2", sequence=1)
-    assert leader.produce("t", second, transactional_id="x").error_code == 0  # open there: nobody has to be asked
+    assert leader.produce("t", second, transactional_id="x").error_code == 0  # open there: no coordinator is asked
     elsewhere = connect(emulator.log("many", 0).leader_id)
     first = batch_of(open_transaction, b"3")
     assert elsewhere.produce("many", first, transactional_id="x").error_code == 19
@@ -176,7 +176,7 @@ def test_pending_offsets_survive_their_coordinator(
 def test_a_decision_outlives_its_coordinator(
     emulator: Emulator, connect: Connect, open_transaction: Any, point: PausePoint, end: str
 ) -> None:
-    """Race 6, and 7 for a single partition: whatever of the markers is done, a new coordinator finishes them."""
+    """Race 6, and 7 for a single partition: a new coordinator writes the missing markers."""
     before = emulator.coordinator(transactional_id="x")
     client = connect(before)
     identity = {"producer_id": open_transaction.producer_id, "producer_epoch": open_transaction.producer_epoch}
@@ -197,7 +197,7 @@ def test_a_decision_outlives_its_coordinator(
 def test_markers_of_the_old_coordinator_are_refused(
     emulator: Emulator, connect: Connect, open_transaction: Any
 ) -> None:
-    """Race 6: the old coordinator held at its marker is late; what it sends after the new one's is answered 52."""
+    """Race 6: the old coordinator is held at its marker; after the new one's marker its request gets 52."""
     before = emulator.coordinator(transactional_id="x")
     late = emulator.hold(PausePoint.BEFORE_MARKER, lambda context: context["node_id"] == before)
     answered = emulator.hold(PausePoint.AFTER_MARKER, lambda context: context["node_id"] == before)
@@ -326,9 +326,9 @@ def test_two_initialisations_of_an_open_transaction(
 def test_a_delayed_end_txn_of_a_recovered_transaction(
     emulator: Emulator, connect: Connect, open_transaction: Any, end: str | None
 ) -> None:
-    """Race 11: a copy of the EndTxn that ended a recovered transaction comes late. It is a retry, whatever began since.
+    """Race 11: a late copy of the EndTxn that ended a recovered transaction is a retry, even after later transactions.
 
-    Whether the coordinator that it meets is the one that ended the transaction or one that replayed it.
+    It holds for the coordinator that ended the transaction and for one that replayed it.
     """
     client = coordinator_client(emulator, connect)
     recovering = client.init_producer_id("x", enable2_pc=True, keep_prepared_txn=True)

@@ -1,7 +1,7 @@
 """Members of consumer groups of three makes, while the node that coordinates them and nodes that they read from die.
 
-Their sessions are longer than the election of another node, so nobody loses its partitions, and every record is seen
-once by whoever had its partition before.
+Their sessions outlast the election of another node, so no member loses its partitions, and every record is seen once,
+by the member that had its partition before.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CRASHES: list[Callable[[Emulator], int]] = [crash_coordinator, crash_leader_only
 
 
 def disturb(emulator: Emulator, number: int, dead: list[int]) -> None:
-    """Before each batch but the first: nodes die, and the one that died before is started again."""
+    """Before each batch but the first: crash nodes, and restart the node of the previous batch."""
     if number == 0:
         return
     for node_id in dead:

@@ -1,4 +1,4 @@
-"""What clients see when nodes stop, crash and start, and when leaders move."""
+"""Clients while nodes stop, crash and start, and while leaders move."""
 
 from __future__ import annotations
 

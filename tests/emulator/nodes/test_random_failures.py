@@ -32,7 +32,7 @@ logs = st.sampled_from(
 
 
 class ClusterInTrouble(RuleBasedStateMachine):
-    """Three nodes, three producers, and whatever hypothesis thinks of."""
+    """Three nodes, three producers, and any order of events."""
 
     @initialize()
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Replication held back: what waits for it, what does not, and what is lost when the leader goes."""
+"""Replication held back: which requests wait, which do not, and which records are lost with the leader."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_leader_that_comes_back_alone_has_everything(emulator: Emulator, conne
     emulator.start_node(leader)
     client = connect(leader)
     assert emulator.log("t").log_end_offset == 1
-    assert latest(client).error_code == 78  # what is there is older than the leader's term and not replicated
+    assert latest(client).error_code == 78  # the only records are older than the leader's term and not replicated
     assert latest(client, version=4).error_code == 5
     held.release()
     assert latest(client).offset == 1

@@ -1,4 +1,4 @@
-"""The requests of this folder, in their newest versions, and what their answers say."""
+"""The requests of this folder, in their newest versions, and their responses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 class Outcome(NamedTuple):
-    """What one topic, partition or entity is answered."""
+    """The error of one topic, partition or entity."""
 
     error: int
     message: str | None = None
@@ -151,7 +151,7 @@ def alter_quotas(
 def describe_quotas(
     client: RawClient, components: Sequence[tuple[str, int, str | None]], *, strict: bool = False
 ) -> tuple[Outcome, dict[str, dict[str, float]]]:
-    """What is set, by entity as text."""
+    """The quotas that are set, by entity as text."""
     parts = request_parts("describe_client_quotas", 1)
     wanted = tuple(parts.ComponentData(entity_type=kind, match_type=how, match=name) for kind, how, name in components)
     response = client.call("describe_client_quotas", 1, components=wanted, strict=strict)

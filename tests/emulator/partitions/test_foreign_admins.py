@@ -69,7 +69,7 @@ def test_kafka_python_sees_log_dirs_and_the_quorum(emulator: Emulator, kafka_pyt
 
 
 def test_kafka_python_elects_the_preferred_leader(emulator: Emulator, kafka_python: Any) -> None:
-    """Only this one: elect_leaders of confluent-kafka 2.16 fails before it asks anybody."""
+    """kafka-python only: elect_leaders of confluent-kafka 2.16 fails before it sends a request."""
     emulator.elect_preferred_leaders()
     preferred = emulator.log("t").leader_id
     emulator.move_leader("t", 0, (preferred + 1) % 3)

@@ -149,7 +149,7 @@ def test_fewer_nodes_after_a_restart_have_what_they_can(tmp_path: Path) -> None:
 
 
 def test_a_crash_in_the_middle_of_the_line_is_no_partition(tmp_path: Path) -> None:
-    """The line in the journal is what decides, as with topics: wherever it is cut short, nothing was created."""
+    """The line in the journal decides, as with topics: wherever it is cut short, nothing was created."""
     with Emulator(config=CONFIG, data_dir=tmp_path, topics={"t": 1}):
         pass
     path = tmp_path / "metadata.journal"

@@ -50,7 +50,7 @@ def test_adding_and_removing() -> None:
 
 
 def test_another_target_meanwhile() -> None:
-    """Whoever was being added before is still not there; whoever was being removed still is."""
+    """A replica being added is still not in sync; a replica being removed still is."""
     moving = started(started(Assignment((0, 1)), (2,)), (2, 0, 3))
     assert moving == Assignment((2, 0, 3, 1), adding=(2, 3), removing=(1,))
     assert not started(Assignment((0, 1)), (1, 0)).is_changing
@@ -208,7 +208,7 @@ def test_nobody_gets_a_partition_who_is_not_there(emulator: Emulator, client: Ra
 
 
 def test_an_unclean_election_takes_whoever_lives(emulator: Emulator, client: RawClient) -> None:
-    """A copy that was being added when the last complete one went: it has what was replicated."""
+    """A copy was being added when the last complete one went: it has the replicated records."""
     emulator.reassign("t", 2, [2])
     emulator.hold_replication("t", 2)
     emulator.reassign("t", 2, [0])

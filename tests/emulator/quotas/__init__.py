@@ -1,1 +1,1 @@
-"""Client quotas: the arithmetic, what can be set, and how clients are throttled."""
+"""Client quotas: arithmetic, settings, and throttling."""

@@ -1,6 +1,6 @@
-"""Quotas as clients see them: throttle times in responses, and connections that are muted until time has passed.
+"""Quotas at clients: throttle times in responses, and connections that are muted until time has passed.
 
-Time is a VirtualClock's, so that each number is Kafka's to the millisecond and nobody waits for it.
+Time is a VirtualClock's, so that each number is Kafka's to the millisecond and no test waits.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_a_consumer_above_its_rate_is_given_nothing(emulator: Emulator, client: 
         first = produce(writer, 6000).responses[0].partition_responses[0].base_offset
         produce(writer, 6000)
     emulator.set_quota({"consumer_byte_rate": 1000}, client_id=client_id)
-    assert len(fetch(client, first).responses[0].partitions[0].records) < 10_000  # what a window has room for
+    assert len(fetch(client, first).responses[0].partitions[0].records) < 10_000  # the remaining room in the window
 
     response = fetch(client, first + 1)
     assert 2000 < ms(response) < 2800  # 12,000 where 10,000 may be
@@ -206,7 +206,7 @@ def test_a_removed_quota_concerns_nobody(emulator: Emulator, client: RawClient, 
 
 
 def test_librdkafka_is_throttled(emulator: Emulator, client_id: str) -> None:
-    """It learns for how long, and what it sends meanwhile is served when the time is over."""
+    """It learns the throttle time, and its requests of the meantime are served afterwards."""
     emulator.set_quota({"producer_byte_rate": 1000}, client_id=client_id)
     told: list[float] = []
     producer = confluent_kafka.Producer(

@@ -1,7 +1,7 @@
-"""A producer of one transactional id by either set of rules, and how a test waits for what the coordinator does.
+"""A producer of one transactional id by either set of rules, and waits for the coordinator's steps.
 
 "New" is transaction version 2 (Produce v12, EndTxn v5: partitions are added implicitly, each transaction bumps the
-epoch), "old" is what clients before KIP-890 do (AddPartitionsToTxn v3, Produce v11, EndTxn v4).
+epoch), "old" is the protocol before KIP-890 (AddPartitionsToTxn v3, Produce v11, EndTxn v4).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Racer:
         self._init_version = 5
 
     def init(self, **values: Any) -> Any:
-        """InitProducerId; its answer is who this is from now on, unless it is an error."""
+        """InitProducerId; unless it fails, its response is this producer's new identity."""
         return self.receive_init(self.send_init(**values))
 
     def send_init(self, **values: Any) -> int:
-        """Version 6 is what knows two-phase commit; released brokers hide it."""
+        """Version 6 has two-phase commit; released brokers hide it."""
         self._init_version = 6 if "enable2_pc" in values else 5
         fields = {"transactional_id": "x", "transaction_timeout": milliseconds(TIMEOUT_MS), **values}
         return self.client.send("init_producer_id", self._init_version, **fields)
@@ -106,7 +106,7 @@ class Racer:
         return response.responses[0].partition_responses[0]
 
     def end(self, *, commit: bool) -> int:
-        """EndTxn; the error, and where there is none this becomes the producer of the next transaction."""
+        """EndTxn; return the error, or adopt the identity for the next transaction."""
         return self.receive_end(self.send_end(commit=commit))
 
     def send_end(self, *, commit: bool) -> int:

@@ -1,4 +1,4 @@
-"""Race 1: EndTxn(commit) against the scan for timeouts. The loser sees 51, then what table 2.6 says."""
+"""Race 1: EndTxn(commit) against the scan for timeouts. The loser gets 51, then the error of table 2.6."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ def test_before_the_marker_it_is_aborted_too(new: bool) -> None:
 
 @pytest.mark.parametrize(("new", "error"), [(False, INVALID_STATE), (True, INVALID_EPOCH)])
 def test_verified_before_the_marker_and_appended_after_it(new: bool, error: int) -> None:
-    """KAFKA-14884: what was verified before the abort must not be appended after it. The marker took its guard away.
+    """KAFKA-14884: an append verified before the abort must not follow it. The marker removed its guard.
 
-    The marker of EndTxn v5 has a later epoch, which is looked at first (KAFKA-19690).
+    The marker of EndTxn v5 has a later epoch, which is checked first (KAFKA-19690).
     """
     with racing() as emulator:
         racer, late = Racer(emulator, new=new), Racer(emulator, new=new)

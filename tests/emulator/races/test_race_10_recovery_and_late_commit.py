@@ -81,7 +81,7 @@ def test_the_late_end_is_first_and_the_recovery_finds_nothing_ongoing(commit: bo
 
 
 def test_the_old_incarnation_can_still_write_to_the_transaction_that_the_recovery_ends() -> None:
-    """Its implicit adds carry the ongoing pair: what it writes shares the fate of the transaction."""
+    """Its implicit adds carry the ongoing pair: its records share the fate of the transaction."""
     with racing() as emulator:
         old, recovered = prepared(emulator), Racer(emulator)
         recovered.init(**RECOVERING)

@@ -1,4 +1,4 @@
-"""Avro schemas: what is one, its common form, and which can read data of which."""
+"""Avro schemas: validity, canonical form, and compatibility between readers and writers."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ RegistryModel.TestCase.settings = settings(max_examples=60, stateful_step_count=
 TestRegistryModel = RegistryModel.TestCase
 
 
-# ---- what the model has not: references and import ---------------------------------------------------------------
+# ---- outside the model: references and import --------------------------------------------------------------------
 
 
 def make(state: RegistryState, decision: Decision) -> Any:

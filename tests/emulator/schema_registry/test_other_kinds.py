@@ -1,4 +1,4 @@
-"""JSON Schema and Protobuf: what is decided, and what is refused rather than guessed."""
+"""JSON Schema and Protobuf: which changes are decided, and which are refused rather than guessed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry over HTTP: its codes, what it keeps across restarts and failovers, and hostile requests."""
+"""The registry over HTTP: its codes, its state across restarts and failovers, and hostile requests."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_many_at_once_register_one_version(url: str) -> None:
     assert ask(url, "GET", "/subjects/a/versions").body == [1, 2]
 
 
-# ---- what is kept ------------------------------------------------------------------------------------------------
+# ---- durability --------------------------------------------------------------------------------------------------
 
 
 def test_a_restart_keeps_everything(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_restart_keeps_everything(tmp_path: Path) -> None:
 
 
 def test_what_was_not_replicated_is_not_there_after_a_failover() -> None:
-    """The leader has the record and dies before a follower has it: nothing was registered, and nobody was told so."""
+    """The leader dies with a record before a follower has it: nothing was registered, and no client got a response."""
     with Emulator(nodes=2, schema_registry="127.0.0.1:0") as emulator:
         url = emulator.schema_registry_url
         assert ask(url, "POST", "/subjects/a/versions", INT).body["version"] == 1
@@ -212,7 +212,7 @@ def test_what_was_not_replicated_is_not_there_after_a_failover() -> None:
 
 
 def test_records_of_another_registry_are_read(emulator: Emulator, url: str) -> None:
-    """What a client writes to the topic, such as a backup or Confluent's registry, counts; what is none is ignored."""
+    """Records of other clients count, such as a backup or those of Confluent's registry; invalid ones are ignored."""
     key = {"keytype": "SCHEMA", "subject": "a", "version": 4, "magic": 1}
     value = {"subject": "a", "version": 4, "id": 7, "schema": '"int"', "deleted": False}
     records = [
@@ -314,7 +314,7 @@ OPEN_TO_ALL = {"/", "/contexts", "/schemas/types"}
 def test_the_acls_of_the_topic_hold_over_http(
     allowed: tuple[AclOperation, ...], refused: list[tuple[str, str, Any]]
 ) -> None:
-    """What a client without a login may not read or write over Kafka is out of its reach over HTTP as well."""
+    """A client without a login gets no more over HTTP than the topic's ACLs allow over Kafka."""
     anyone = [
         Acl.allow("User:ANONYMOUS", operation, ResourceType.TOPIC, "_schemas")
         for operation in (AclOperation.READ, AclOperation.WRITE)

@@ -1,6 +1,6 @@
 """Logins, right and wrong, with the responses of Apache Kafka: mechanism x credential x order of requests.
 
-`tests/interop/raw_wire/test_logins.py` asks that broker itself, so that this table says what it does.
+`tests/interop/raw_wire/test_logins.py` checks this table against that broker.
 """
 
 from __future__ import annotations

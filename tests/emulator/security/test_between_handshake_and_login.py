@@ -1,4 +1,4 @@
-"""Whoever has not logged in is told nothing about the cluster, whatever it asks for."""
+"""Before its login a client learns nothing about the cluster, by any request."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def test_an_address_that_nobody_can_connect_to() -> None:
         ("0.0.0.0:9092", {"advertised.listeners": "PLAINTEXT://broker:19092"}, "0.0.0.0", ("broker", 19092)),
         (None, {"advertised.listeners": "PLAINTEXT://broker:19092"}, "127.0.0.1", ("broker", 19092)),
         ("[::]:9092", {"advertised.listeners": "PLAINTEXT://[::1]:19092"}, "::", ("::1", 19092)),
-        # what a file says of the listeners that are not used says nothing of the one that is
+        # a file's settings of unused listeners do not apply to the one in use
         (
             "127.0.0.1:0",
             {"listeners": "A://:9092", "advertised.listeners": "A://broker:9092"},

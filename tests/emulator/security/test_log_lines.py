@@ -1,4 +1,4 @@
-"""No client writes lines of its own into the log, whatever it calls itself and whatever it asks for."""
+"""No client injects lines into the log, by its names or by its requests."""
 
 from __future__ import annotations
 

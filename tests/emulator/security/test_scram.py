@@ -93,7 +93,7 @@ def test_a_stranger_and_somebody_else_are_told_apart_from_nobody() -> None:
 
 
 def test_what_is_altered_is_answered_as_by_apache_kafka() -> None:
-    """Every response is that of Kafka to the same requests."""
+    """Kafka's response to the same requests."""
     twice = (92, "A user credential cannot be altered twice in the same request")
     absent = (91, "Attempt to delete a user credential that does not exist")
     with Emulator(scram_users={"worker": "secret"}) as emulator, RawClient(emulator.bootstrap_servers) as client:

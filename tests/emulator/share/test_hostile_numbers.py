@@ -114,7 +114,7 @@ def test_the_largest_numbers(states: StateRequests) -> None:
 
 
 def test_state_beyond_the_log(client: RawClient) -> None:
-    """As if the log had been truncated: what is there is delivered, and nothing else."""
+    """As if the log had been truncated: exactly the stored records are delivered."""
     set_group(client, "g", auto_offset_reset="earliest")
     sharer = Sharer(client, "g", "t").join()
     sharer.put("a", "b", "c")

@@ -1,4 +1,4 @@
-"""What happens to a share group while its state is being deleted or pruned."""
+"""Requests to a share group while its state is being deleted or pruned."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_a_coordinator_that_goes_while_it_deletes_offsets(dies: bool, monkeypatc
 
 
 def test_what_is_pruned_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A snapshot that pruning took while an update was stored was of the state before it, and behind it in the log."""
+    """A snapshot of the old state, taken by pruning during an update, stood behind that update in the log."""
     monkeypatch.setattr(state_coordinator, "_PRUNED_EVERY", 2)
     config = BrokerConfig(properties=CONFIG.properties)
     with Emulator(config=config, topics={"orders": 1}, data_dir=tmp_path) as emulator:
@@ -264,7 +264,7 @@ def test_a_write_while_a_large_one_is_combined_is_kept() -> None:
 
 
 def test_a_large_write_to_a_partition_that_is_lost_meanwhile_is_refused() -> None:
-    """The next coordinator has read the log by then, and would not know what is appended after that."""
+    """The next coordinator has read the log by then, and would miss any later append."""
     with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
         key = _state_to_write(emulator)
         log = emulator.cluster.share_states.partition(key).log

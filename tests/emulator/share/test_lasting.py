@@ -1,4 +1,4 @@
-"""What share groups have acknowledged is not delivered again: after kills, restarts, fail-overs, and in time."""
+"""Records acknowledged in a share group are not delivered again: after kills, restarts, fail-overs, and in time."""
 
 from __future__ import annotations
 

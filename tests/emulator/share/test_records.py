@@ -55,7 +55,7 @@ JOINED_RECORDS = {
     "000e0002673200016e": f"0000000000030000000200{PARTITIONS_OF_T}00",
     "000f00026732": f"00000103{STATE_OF_T}{STATE_OF_U}0100",
 }
-"""By key: what a member that has joined leaves."""
+"""By key: the records that a joined member leaves."""
 
 STATE_TOPICS = {
     "initializing": (
@@ -166,7 +166,7 @@ def test_updates(kind: str) -> None:
 
 @pytest.mark.parametrize("version", ["0001", "ffff"])
 def test_values_of_other_versions(version: str) -> None:
-    """They are refused, and not read as something else."""
+    """They are refused, not misread."""
     value = bytes.fromhex(version) + bytes(60)
     for decode in (state_records.decode_snapshot, state_records.decode_update):
         with pytest.raises(ValueError, match="value of version"):

@@ -28,7 +28,7 @@ MEMBERS = ("m1", "m2", "m3")
 
 
 def fetch(share: SharePartition, member: str, now_ms: int, most: int = 500) -> list[int]:
-    """Acquire what there is, and return the offsets."""
+    """Acquire the available records, and return their offsets."""
     batches = [batch for batch in BATCHES if batch[1] >= share.next_fetch_offset]
     acquired = share.acquire(Wish(member, most, 500), batches[:4], SETTINGS, now_ms)
     return [offset for row in acquired for offset in range(row.first_offset, row.last_offset + 1)]
@@ -36,7 +36,7 @@ def fetch(share: SharePartition, member: str, now_ms: int, most: int = 500) -> l
 
 @pytest.mark.parametrize("seed", range(40))
 def test_no_record_has_two_owners_and_none_is_lost(seed: int) -> None:
-    """Random steps; what is persisted, read again by another leader, leaves out only what is acknowledged."""
+    """Random steps; the persisted state, read by another leader, leaves out only acknowledged records."""
     chance = random.Random(seed)
     share, state = SharePartition(ShareState(), 0), ShareState()
     owned: dict[int, tuple[str, int]] = {}

@@ -1,4 +1,4 @@
-"""A data directory with a little of everything, what was acknowledged of it, and what can happen to its files."""
+"""A data directory with a little of everything, the acknowledged contents, and damage to its files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _Records = list[tuple[int, bytes | None, bytes | None]]
 
 
 class Contents(NamedTuple):
-    """What clients were told that a cluster has."""
+    """The contents that a cluster has acknowledged."""
 
     cluster_id: str
     topics: dict[str, tuple[str, dict[str, str | None]]]
@@ -52,7 +52,7 @@ class DamagedRecordsError(Exception):
 
 
 def fill(emulator: Emulator) -> None:
-    """Store something of every kind."""
+    """Store a sample of each kind."""
     with RawClient(emulator.bootstrap_servers) as client:
         for number in range(12):
             assert client.produce("t", plain_batch(b"%d" % number * 20)).error_code is ErrorCode.none
@@ -99,7 +99,7 @@ def _delete_records(client: RawClient, topic: str, offset: int) -> None:
 
 
 def contents_of(emulator: Emulator) -> Contents:
-    """Return what clients get now. Raises DamagedRecordsError if they see that something is wrong."""
+    """Return what clients read now. Raises DamagedRecordsError if they detect damage."""
     with RawClient(emulator.bootstrap_servers) as client:
         group_offset = client.offset_fetch("g", "t").committed_offset
     return emulator.call_in_loop(lambda: _contents(emulator, group_offset))
@@ -121,7 +121,7 @@ def _contents(emulator: Emulator, group_offset: int) -> Contents:
 
 
 def _records(log: Any) -> _Records:
-    """Read a log as a consumer does: by what Fetch returns, with the CRCs checked."""
+    """Read a log as a consumer does, by Fetch, with the CRCs checked."""
     found: _Records = []
     offset = log.log_start_offset
     while offset < log.log_end_offset:
@@ -157,7 +157,7 @@ class Prepared(NamedTuple):
 
 
 def copy_as_killed(data_dir: Path, copy: Path) -> None:
-    """Copy a directory as a kill would leave it now: what was written is in the page cache, and so in the copy."""
+    """Copy a directory as a kill would leave it now: written data is in the page cache, and so in the copy."""
     while True:
         try:
             shutil.copytree(data_dir, copy, ignore=shutil.ignore_patterns("*.tmp"))
@@ -236,14 +236,14 @@ DAMAGE: Final[dict[str, Callable[[Path], None]]] = {
 
 
 def stored(path: Path) -> dict[str, bytes]:
-    """Return what must not change by a start that is refused: everything but what each start writes anew."""
+    """Return the files that a refused start must not change: all but those that each start writes anew."""
     every = [file for file in path.rglob("*") if file.is_file()]
     files = [file for file in every if file.suffix not in _DERIVED and file.name not in _ANEW]
     return {str(file.relative_to(path)): file.read_bytes() for file in files}
 
 
 def judge(path: Path, expected: Contents) -> str:
-    """Start on a damaged directory; return what was noticed, "" for nothing. Fail if anything was lost silently."""
+    """Start on a damaged directory; return the complaint, "" for none. Fail if data was lost silently."""
     before = stored(path)
     try:
         with Emulator(data_dir=path, config=CONFIG) as emulator:

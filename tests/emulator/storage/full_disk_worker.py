@@ -62,7 +62,7 @@ def fill(directory: str, fsync: str, acknowledged: Path) -> None:
 
 
 def in_a_process(work: Callable[[], None]) -> None:
-    """Run something in a process that ends with it."""
+    """Run a function in a process that ends with it."""
     child = os.fork()
     if child == 0:
         try:
@@ -74,7 +74,7 @@ def in_a_process(work: Callable[[], None]) -> None:
 
 
 def check(directory: str, fsync: str, expected: list[int]) -> None:
-    """Start, compare what is there, and go on."""
+    """Start, compare the contents, and go on."""
     with Emulator(data_dir=directory, config=config(fsync)) as emulator:
         batches = emulator.log("t").batches
         found = [int((record.value or b"").split()[0]) for batch in batches for record in iter_records(batch)]

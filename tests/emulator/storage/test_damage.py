@@ -29,16 +29,16 @@ NOTICED = {
     "*/*.snapshot": HARMLESS,
     "*/log-start-offset": HARMLESS,
 }
-"""By the pattern of files: what a flipped byte leads to. Of user records, see `expected_kind`."""
+"""The effect of a flipped byte, by pattern of files. For user records, see `expected_kind`."""
 
 FLIPPED = tuple(damage for damage in DAMAGE if damage.startswith("flipped"))
 
 
 def expected_kind(end: str, pattern: str, damage: str) -> str:
-    """Return what a damage leads to.
+    """Return the effect of a damage.
 
-    Records that are gone are missed by each start. Those that were flipped are missed by a start that reads them: the
-    one after a kill, as no index covers them yet.
+    Every start misses deleted records. Flipped ones are missed only by a start that reads them: the one after a kill,
+    as no index covers them yet.
     """
     if NOTICED[pattern] == SEEN and (end == "killed" or damage not in FLIPPED):
         return REFUSED
@@ -179,7 +179,7 @@ def test_a_directory_of_an_earlier_version_is_adopted(prepared: dict[str, Prepar
     (path / "log-ends").unlink()
     (path / "trimmed-0" / "log-start-offset").write_text("15")
     assert judge(path, prepared["stopped"].expected) == ""
-    (path / "t-1" / "00000000000000000000.log").unlink()  # from now on what is missing is noticed
+    (path / "t-1" / "00000000000000000000.log").unlink()  # from now on a missing file is noticed
     with pytest.raises(StorageError, match="Something else has truncated it"):
         Emulator(data_dir=path, config=CONFIG).start()
 

@@ -17,7 +17,7 @@ MANY = 2_000
 
 
 class _Log:
-    """A log that notes what becomes of its flush."""
+    """A log that notes the outcome of its flush."""
 
     def __init__(self, begin: Callable[[], object] = lambda: None, end: Callable[[], object] = lambda: None) -> None:
         self.begun = self.run = self.finished = 0
@@ -38,7 +38,7 @@ class _Log:
 
 
 def _work() -> None:
-    """Take as long as an index, or what waits for a flush, can take."""
+    """Take as long as an index, or a wait for a flush, can take."""
     for _ in map(abs, range(100)):
         pass
 

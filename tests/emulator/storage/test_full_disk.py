@@ -1,4 +1,4 @@
-"""A disk that is full, or read-only: what was acknowledged stays, and what was refused has left nothing."""
+"""A disk that is full, or read-only: acknowledged records stay, and refused ones leave nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FailingWrites:
 
 
 def work(emulator: Emulator) -> tuple[dict[str, list[bytes]], set[str]]:
-    """Create topics and produce to them; return what was acknowledged of each topic, and which were refused."""
+    """Create topics and produce to them; return the acknowledged records of each topic, and the refused ones."""
     acknowledged: dict[str, list[bytes]] = {"t": []}
     refused = set()
     with RawClient(emulator.bootstrap_servers) as client:

@@ -80,7 +80,7 @@ UNKNOWN_KEYS = {
     "__consumer_offsets": (-1, 99, 32767),
     "__share_group_state": (-1, 2, 32767),
 }
-"""Key versions of no release: what a downgrade leaves behind. Kafka logs a warning and goes on to the next record."""
+"""Key versions of no release, as a downgrade leaves behind. Kafka logs a warning and goes on to the next record."""
 
 
 def put(emulator: Emulator, topic: str, key: bytes, value: bytes | None) -> int:

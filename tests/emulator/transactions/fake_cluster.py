@@ -23,7 +23,7 @@ DEADLINE_S = 60.0
 
 @dataclass
 class FakeStateLog:
-    """Appends at once with NONE, unless `answers` holds errors or `gate` is closed."""
+    """Appends at once with NONE, unless `responses` holds errors or `gate` is closed."""
 
     records: defaultdict[int, list[tuple[bytes, bytes | None]]] = field(default_factory=lambda: defaultdict(list))
     responses: list[ErrorCode] = field(default_factory=list)
@@ -46,7 +46,7 @@ class FakeStateLog:
 
 @dataclass
 class FakeLeaders:
-    """Takes every marker with NONE, unless `answers` holds others for the partition."""
+    """Takes every marker with NONE, unless `responses` holds other codes for the partition."""
 
     sent: list[tuple[TopicPartition, Marker]] = field(default_factory=list)
     responses: defaultdict[TopicPartition, list[ErrorCode | None]] = field(default_factory=lambda: defaultdict(list))

@@ -207,7 +207,7 @@ def test_the_client_pair_of_another_pid_may_not_write_either() -> None:
 
 
 def test_the_example_of_the_review() -> None:
-    """42/100, kept as 42/101, completes as 42/102: a delayed EndTxn with 42/101 must not hit what comes next."""
+    """42/100, kept as 42/101, completes as 42/102: a delayed EndTxn with 42/101 must not hit the next transaction."""
     simulated = prepared_at(42, 100)
     simulated.keep()
     simulated.commit(42, 101)

@@ -63,7 +63,7 @@ def test_v4_with_the_ids_own_pair(state: str, commit: bool, outcome: int) -> Non
 def test_v4_with_another_pair(
     state: TransactionState, commit: bool, is_pending: bool, pair: tuple[int, int], outcome: int
 ) -> None:
-    """Pid and epoch come before what is pending."""
+    """Pid and epoch are checked before a pending transition."""
     before = metadata(state)
     if is_pending:
         before = with_pending(before, TransactionState.ONGOING)
@@ -189,7 +189,7 @@ def test_transactions_one_after_another_each_have_their_epoch() -> None:
         assert simulated.add(pid, epoch) == 0
         response = simulated.commit(pid, epoch)
         assert response == (0, pid, epoch + 1)
-        assert simulated.known.producer_epoch == epoch + 1  # what the markers carry
+        assert simulated.known.producer_epoch == epoch + 1  # the epoch of the markers
         simulated.write_markers()
         assert simulated.commit(pid, epoch) == response
         epoch = response.producer_epoch

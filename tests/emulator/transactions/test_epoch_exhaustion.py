@@ -1,4 +1,4 @@
-"""What happens when a producer id runs out of epochs, step by step (KIP-890, KAFKA-18660, KAFKA-19367, KAFKA-20090)."""
+"""A producer id that runs out of epochs, step by step (KIP-890, KAFKA-18660, KAFKA-19367, KAFKA-20090)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every interleaving of clients, zombies, retries, timeouts, failed appends and failovers that Hypothesis can think of.
+"""Interleavings of clients, zombies, retries, timeouts, failed appends and failovers, found by Hypothesis.
 
-The decisions are driven one step at a time: what is decided stays pending until the append is made, fails, or is lost
-or kept by a failover; markers come in any order. Requests come from the clients that hold a pair, and from the network
-at any later time, as often as it likes.
+The decisions are driven one step at a time: a decision stays pending until the append is made, fails, or is lost or
+kept by a failover; markers come in any order. Requests come from the clients that hold a pair, and from the network at
+any later time, any number of times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 
 
 class EndRequest(NamedTuple):
-    """What travels over the network, to be delivered now, later, or again."""
+    """A request on the network, to be delivered now, later, or again."""
 
     pair: ProducerPair
     commit: bool
@@ -54,7 +54,7 @@ class InFlight:
 
 @dataclass
 class History:
-    """What an observer concludes from the log and the responses alone."""
+    """An observer's conclusions from the log and the responses alone."""
 
     latest_client_epoch: dict[int, int] = field(default_factory=dict)
     latest_producer_epoch: dict[int, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Interleavings(RuleBasedStateMachine):
         self._appended(start)
         return start.client_pair
 
-    # --- what clients and the network do ---
+    # --- clients and the network ---
 
     @rule(
         target=pairs,
@@ -174,7 +174,7 @@ class Interleavings(RuleBasedStateMachine):
             self.complete(True)
         return multiple(request)
 
-    # --- what the server does ---
+    # --- the server ---
 
     @precondition(lambda self: self.in_flight is not None)
     @rule()

@@ -325,7 +325,7 @@ async def test_failover_between_prepare_and_markers() -> None:
 
 @in_loop
 async def test_failover_after_some_markers() -> None:
-    """Race 7: the list of partitions is that of the Prepare record, so what was acknowledged gets its marker again."""
+    """Race 7: the list of partitions is that of the Prepare record, so acknowledged markers are sent again."""
     cluster = FakeCluster()
     old, new = cluster.coordinator(0, 3), cluster.coordinator(1, leader_epoch=None)
     pid, epoch = await begin(old, T0, T1)

@@ -164,7 +164,7 @@ _partitions = st.frozensets(st.builds(TopicPartition, st.text(min_size=1, max_si
         topic_partitions=_partitions,
         start_timestamp_ms=_int64,
         last_update_timestamp_ms=_int64,
-        pending_state=st.none(),  # what memory alone knows is not written
+        pending_state=st.none(),  # not written: only memory knows it
         has_failed_epoch_fence=st.just(False),
     )
 )

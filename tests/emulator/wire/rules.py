@@ -1,7 +1,8 @@
 """Every rule of the protocol that shows at the wire, and the profiles in which it holds. The tests name theirs.
 
-`test_rules_have_tests.py` fails where a rule has no test in one of its profiles, and where a test names a rule that is
-not here. What other rooms prove is in `PROVED_ELSEWHERE`; what does not show at the wire, and why, in `NOT_HERE`.
+`test_rules_have_tests.py` fails where a rule has no test in one of its profiles, and where a test names an unknown
+rule. Rules with tests in other folders are in `PROVED_ELSEWHERE`; rules that do not show at the wire are in `NOT_HERE`,
+with the reason.
 """
 
 from __future__ import annotations
@@ -420,4 +421,4 @@ NOT_HERE: Mapping[str, str] = {
     "DescribeTransactions and ListTransactions 15 of a coordinator that shuts down": "its listener is closed before",
     "TxnOffsetCommit after failed appends": "tests/emulator/groups has the table of errors",
 }
-"""What nothing can ask for at the wire, and why."""
+"""Rules that no request can reach, with the reason."""

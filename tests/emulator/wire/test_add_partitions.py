@@ -238,7 +238,7 @@ def test_verify_only_and_pending(world: World) -> None:
         ending = threading.Thread(target=lambda: end.wire.end("x", identity, commit=COMMIT, version=4))
         ending.start()
         held.wait_reached()
-        # pending, but not in the log yet: adds wait, verification looks at what is
+        # pending, but not in the log yet: adds wait, verification reads the stored state
         assert world.wire.add("x", identity, ("many", 0)) == [CT]
         assert world.wire.add_broker("x", identity, ("t", 0), verify_only=True) == NONE
         markers = world.hold(PausePoint.BEFORE_MARKER)

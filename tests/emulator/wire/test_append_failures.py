@@ -1,4 +1,4 @@
-"""What clients see when `__transaction_state` cannot be written (KIP-98, KAFKA-9666, KAFKA-19367)."""
+"""Responses to clients when `__transaction_state` cannot be written (KIP-98, KAFKA-9666, KAFKA-19367)."""
 
 from __future__ import annotations
 

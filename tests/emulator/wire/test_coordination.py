@@ -1,4 +1,4 @@
-"""Who answers for what: requests to the wrong node (KIP-98), with two nodes and one connection to each."""
+"""Which node answers which request: requests to the wrong node (KIP-98), with two nodes and one connection to each."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_v0_table(world: World, state: str, commit: bool, expected: Code) -> Non
         assert world.wire.describe("x").state == state
         assert world.wire.end("x", identity, commit=commit, version=version) == End(expected)
         settled = world.wire.wait_until_settled("x")
-        # no bump, whatever happened
+        # no bump in any case
         assert settled.identity == identity
 
 

@@ -1,4 +1,4 @@
-"""What a partition knows of producers (KIP-98, KIP-360, KIP-890), and how it forgets."""
+"""A partition's state of producers (KIP-98, KIP-360, KIP-890), and how it expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers see: Fetch, ListOffsets, last stable offset, aborted transactions (KIP-98)."""
+"""Fetch, ListOffsets, last stable offset and aborted transactions for readers (KIP-98)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator that takes over reads what the log says, and what it does not say is lost, by profile."""
+"""A new coordinator knows what the log holds, and loses the rest, by profile."""
 
 from __future__ import annotations
 

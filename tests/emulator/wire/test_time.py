@@ -1,4 +1,4 @@
-"""What time does to transactional ids: transactions time out, ids expire (KIP-98, KIP-890, KIP-939)."""
+"""Transactional ids over time: transactions time out, ids expire (KIP-98, KIP-890, KIP-939)."""
 
 from __future__ import annotations
 

@@ -119,13 +119,13 @@ def test_level_1(world: World) -> None:
     identity = world.open(old=True)
     assert world.wire.end_settled("x", identity, commit=COMMIT, version=4) == End(NONE)
     assert {value.version for value in log.values("x")} == {1}
-    # what a new client asks for is served by the version of its requests
+    # a new client is served by the version of its requests
     assert world.write("x", identity, sequence=1).error == NONE
     assert world.wire.end_settled("x", identity, commit=COMMIT) == End(NONE, identity.bumped())
 
 
 def ask_for_version_2(world: World) -> list[Code | int]:
-    """What a client of transaction version 2 is told on four ids that are in four states."""
+    """The responses to a client of transaction version 2, on four ids in four states."""
     wire, idle = world.wire, world.end("idle", world.open("idle"), commit=COMMIT)
     opened, empty = world.open("open"), wire.init_ok("empty")
     world.emulator.set_transaction_version(0)

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit and what OffsetFetch sees of it (KIP-98, KIP-447, KIP-890), row by row."""
+"""TxnOffsetCommit, and its effect on OffsetFetch (KIP-98, KIP-447, KIP-890), row by row."""
 
 from __future__ import annotations
 

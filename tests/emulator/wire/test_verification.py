@@ -1,4 +1,4 @@
-"""Verification of old clients and implicit adds of new ones (KIP-890): what Produce says, guards, and the queue."""
+"""Verification of old clients and implicit adds of new ones (KIP-890): the codes of Produce, guards, and the queue."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def produce(world: World, identity: Identity, version: int, *, sequence: int = 0
     return world.wire.produce("x", identity, topic, sequence, partition=partition, version=version).error
 
 
-# -- what the coordinator says, and what the client is told
+# -- the coordinator's code, and the client's
 
 
 @rule("Produce / verification says 120: 48 up to v10, 120 in v11")
@@ -242,7 +242,7 @@ def test_lowest_sequence_of_another_epoch(world: World) -> None:
     identity = world.wire.init_ok("x")
     assert world.wire.add("x", identity, ("t", 0)) == [NONE]
     assert produce(world, identity.bumped(5), 11, sequence=0) == IPE
-    # the memory of epoch +5 keeps the lowest sequence 0, whatever lower epochs send
+    # the memory of epoch +5 keeps the lowest sequence 0, whichever lower epochs send
     assert produce(world, identity, 11, sequence=3) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert produce(world, identity, 11, sequence=0) == NONE
 

@@ -1,4 +1,4 @@
-"""What the tests at the wire ask with: one emulator in one profile, one connection, and time that stands still.
+"""The world of the tests at the wire: one emulator in one profile, one connection, and time that stands still.
 
 The connection is the interop tests' own client, on kafka-python's codec: the emulator's codec checks nothing of itself.
 """
@@ -19,7 +19,7 @@ from tests.support.coordinator_memory import change_transaction
 
 KIP_939, KAFKA_4_4, KAFKA_4_3, KAFKA_3_9 = Profile.KIP_939, Profile.KAFKA_4_4, Profile.KAFKA_4_3, Profile.KAFKA_3_9
 ALL = frozenset({KIP_939, KAFKA_4_3, KAFKA_3_9})
-"""The profiles in which each rule has a test; tests/emulator/test_profiles.py has what the others add to these."""
+"""The profiles in which each rule has a test; tests/emulator/test_profiles.py covers the others."""
 TV2 = frozenset({KIP_939, KAFKA_4_3})
 """The profiles that have transaction version 2."""
 
@@ -81,11 +81,11 @@ class World:
         return self.wire.describe(transactional_id).identity
 
     def change(self, transactional_id: str, **changes: Any) -> None:
-        """Change what the coordinator remembers of an id."""
+        """Change the coordinator's memory of an id."""
         change_transaction(self.emulator, transactional_id, **changes)
 
     def metadata(self, transactional_id: str = "x") -> TransactionMetadata:
-        """What the coordinator remembers of an id."""
+        """The coordinator's memory of an id."""
 
         def find() -> TransactionMetadata:
             return next(

@@ -167,7 +167,7 @@ class Coordinator:
             self.step_to(membership.tick(self.group, self.context))
 
     def settle(self, *member_ids: str) -> None:
-        """Let members do what they are asked to until nothing changes any more."""
+        """Let members follow their responses until the group stops changing."""
         while True:
             before = self.consumers
             for member_id in member_ids or tuple(before.members):

@@ -59,7 +59,7 @@ class ClassicClient:
             self._owned = read_assignment(synced.assignment).partitions
 
     def live(self) -> None:
-        """Send a heartbeat, and do what the error requires."""
+        """Send a heartbeat, and follow the error."""
         error = self._coordinator.classic_heartbeat(self.name, self._generation)
         assert error in (0, 22, 25, 27)
         if error in (22, 25):
