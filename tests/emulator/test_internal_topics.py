@@ -104,7 +104,7 @@ def test_records_of_a_later_version_are_left_alone(data_dir: Path, name: str) ->
 
 
 def plant(emulator: Emulator, name: str, partition: int, key: bytes) -> int:
-    """Put a record into the log past every check, as a damaged disk or another program could; its offset."""
+    """Put a record into the log past every check, as a damaged disk or another program could; return its offset."""
     log = emulator.cluster.topics[name].partitions[partition].log
     planted = build_batch([(key, b"\0\x63junk")], timestamp_ms=1_000)
     result = log.append(planted, now_ms=1_000, origin=AppendOrigin.COORDINATOR)

@@ -180,7 +180,7 @@ def _acknowledge_partitions(client: RawClient) -> Any:
 
 
 def _fetch_of_topics(client: RawClient) -> Any:
-    """In this version there is nothing but rows for an error."""
+    """This version can report an error only in rows."""
     parts = request_parts("fetch", 4)
     rows = (parts.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),)
     topics = tuple(parts.FetchTopic(topic=f"n{index}", partitions=rows) for index in range(MOST // 2))
@@ -188,7 +188,7 @@ def _fetch_of_topics(client: RawClient) -> Any:
 
 
 def _leave(client: RawClient) -> Any:
-    """Static members leave that are not in the group, which has some."""
+    """Remove static members that are not in the group, which has others."""
     member = {"group_id": "left", "member_id": "", "member_epoch": 0, "rack_id": None, "server_assignor": None}
     wishes = {"rebalance_timeout": milliseconds(10_000), "subscribed_topic_names": ("t",), "topic_partitions": ()}
     for index in range(10):
@@ -328,13 +328,13 @@ def _share_heartbeat(client: RawClient) -> None:
 
 
 def _list_a_type_of_resources_often(client: RawClient) -> None:
-    """The answer has each of them once: it is no longer than that to a short request."""
+    """The response names each resource once, so it is as short as the response to a short request."""
     often = client.call("list_config_resources", 1, resource_types=(2,) * MOST)
     assert often.config_resources == client.call("list_config_resources", 1, resource_types=(2,)).config_resources
 
 
 def _alter_many_settings(client: RawClient) -> None:
-    """A broker accepts any, as a class of the user may read them."""
+    """A broker accepts any setting, since a user's class may read it."""
     parts = request_parts("incremental_alter_configs", 1)
     changes = tuple(parts.AlterableConfig(name=f"n{index}", config_operation=0, value="1") for index in range(MOST))
     resources = (parts.AlterConfigsResource(resource_type=4, resource_name="", configs=changes),)
@@ -362,7 +362,7 @@ def _describe_many_settings(client: RawClient) -> None:
 
 
 def _share_states(client: RawClient) -> None:
-    """Write very many batches that lie over each other, over the same ones, and read them very often."""
+    """Write very many overlapping batches, twice the same ones, and read them very often."""
     topic_id = Sharer(client, "states", "t").topic_id
     parts = request_parts("initialize_share_group_state", 0)
     partition = parts.PartitionData(partition=0, state_epoch=1, start_offset=0)

@@ -60,7 +60,7 @@ class Turns:
 
 @contextmanager
 def watched(emulator: Emulator, slice_steps: int = SLICE) -> Iterator[Turns]:
-    """Watch the turns of the emulator's loop. Shorter slices show a loop without slices where it is not as long."""
+    """Watch the turns of the emulator's loop. Shorter slices also reveal shorter loops without slices."""
     turns = Turns(slice_steps)
     run_in_loop(emulator, turns.begin)
     try:

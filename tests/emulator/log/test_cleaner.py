@@ -460,7 +460,7 @@ def test_a_record_that_is_larger_than_allowed_by_now_ends_compaction(
 
 
 def test_a_larger_record_that_was_compacted_before(make_log: MakeLog) -> None:
-    """The run meets it when it rewrites; the segments before it are replaced by then."""
+    """The run finds it while rewriting, after it has replaced the segments before it."""
     log = make_log("compact,delete", segment_bytes=3000, retention_bytes=1)
     for key in ("a", "b"):
         put(log, (key, LARGE))

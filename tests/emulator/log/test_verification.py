@@ -47,7 +47,7 @@ def test_entries_expire_after_a_whole_period_between_scans() -> None:
 
 
 def test_a_marker_ends_what_is_not_of_the_next_transaction() -> None:
-    """A marker has the epoch of the next transaction if each has its own (KAFKA-18575)."""
+    """If each transaction has its own epoch, a marker carries that of the next one (KAFKA-18575)."""
 
     def is_left(entry_epoch: int, marker_epoch: int, bump: bool) -> bool:
         verifications = Verifications()

@@ -70,7 +70,7 @@ def test_a_count_below_that_of_now_is_refused(client: RawClient, topic: str, cou
 
 
 def test_internal_topics_stay_as_they_are(client: RawClient) -> None:
-    """Which partition an id belongs to would change under its coordinator's feet."""
+    """Otherwise the partition of an id would change while its coordinator works."""
     assert create_partitions(client, {"__transaction_state": 9})["__transaction_state"].error == 42
 
 

@@ -39,7 +39,7 @@ NAMES = {
         (Name.STREET_ADDRESS, "Main Street 1"),
         (Name.USER_ID, "a1"),
     ),
-    # a kind without a keyword has its number, and its value the hexadecimal of its encoding
+    # an attribute without a keyword: its OID, and its encoded value in hexadecimal
     "1.2.840.113549.1.9.1=#160361406f,CN=a": ((Name.COMMON_NAME, "a"), (Name.EMAIL_ADDRESS, "a@o")),
     "2.5.4.5=#130137,CN=a": ((Name.COMMON_NAME, "a"), (Name.SERIAL_NUMBER, "7")),
     'CN=a\\,b\\+c\\=d\\<e\\>f\\#g\\;h\\"i\\\\j': ((Name.COMMON_NAME, 'a,b+c=d<e>f#g;h"i\\j'),),

@@ -140,7 +140,7 @@ def test_overlapping_batches_are_overlaid(states: StateRequests) -> None:
 
 @pytest.mark.parametrize("kind", ["neighbours", "nested"])
 def test_tens_of_thousands_of_batches(emulator: Emulator, states: StateRequests, kind: str) -> None:
-    """They were overlaid one by one, each by a walk over all others."""
+    """Overlaying them one by one walked over all others each time."""
     many = 8_000
     batches = {
         "neighbours": [StateBatch(2 * index, 2 * index, 0, 1) for index in range(many)],

@@ -144,7 +144,7 @@ def test_members_who_join_while_a_topic_is_deleted_are_kept(monkeypatch: pytest.
 
 @pytest.mark.parametrize("topics", [("orders", "orders"), ("orders", "others")])
 def test_two_at_once_delete_offsets(topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither ends the mark of the other, which would stop that."""
+    """Neither deletion removes the other's mark, which would stop the other one."""
     with Emulator(config=CONFIG, topics=dict.fromkeys(topics, 3)) as emulator:
         with RawClient(emulator.bootstrap_servers) as first, RawClient(emulator.bootstrap_servers) as second:
             for topic in topics:

@@ -316,7 +316,7 @@ def test_queue(world: World, by: int, first: Code, second: Code) -> None:
         waiting = ask(world, threads, identity, 1)
         wait_until(lambda: queued_epoch(world) == identity.producer_epoch)
         incoming = ask(world, threads, identity.bumped(by), 2)
-        # whichever of the two has to go is answered while the first question is still in flight
+        # the one that has to go gets its response while the first request is still in flight
         gone = incoming if by < 0 else waiting
         assert gone.result(60).error == (second if by < 0 else first)
         assert not in_flight.done()
