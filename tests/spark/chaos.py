@@ -61,7 +61,7 @@ BOUNDED_MS = 10_000
 """How long a broker of tier 3 or 4 keeps a transaction."""
 CONNECTIONS = 40
 SPARE_BYTES = 96 << 20
-"""What the disk of Postgres has free, where this process may mount one."""
+"""Free space on Postgres's disk, where this process may mount one."""
 REFUSED_WITHIN_S = 60.0
 OVER = {"Empty", "CompleteCommit", "CompleteAbort", "Dead"}
 
@@ -77,7 +77,7 @@ class Plan:
     patience_s: float = 20.0
     """The longest time between two faults, if there is no progress."""
     rows_of_life: tuple[int, int] = (40, 800)
-    """What a driver writes before it is killed: a JVM takes long to start, and no fault is tested meanwhile."""
+    """Progress of a driver before it is killed: a JVM takes long to start, and no fault is tested meanwhile."""
     longest_life_s: float = 90.0
     away_s: tuple[float, float] = (0.0, 1.5)
     """How long a server stays down."""
@@ -98,7 +98,7 @@ class Plan:
 
 
 def plan_of_tier(seconds: float, seed: int, tier: Tier, *, real: bool, table: str = "sql") -> Plan:
-    """Return the plan of a run; where brokers abort what is slow, it sleeps for longer than that."""
+    """Return the plan of a run; where brokers abort slow transactions, it sleeps for longer than that."""
     plan = Plan(seconds, seed, tier=tier, real=real, table=table)
     return replace(plan, asleep_s=(1.0, 1.5 * BOUNDED_MS / 1000)) if plan.is_bounded else plan
 
@@ -372,7 +372,7 @@ class Chaos:
         self.tally.faults["driver killed at any instant"] += 1
 
     def _restore_checkpoint(self) -> None:
-        """Let the successor begin with an older checkpoint, which it must refuse, and then with the right one."""
+        """Let the successor begin with an older checkpoint, which it must refuse, then with the current one."""
         self._end(self._active)
         decided = max((batch.batch_id for batch in self._place.store.batches(SINK_ID)), default=-1) + 1
         if self._checkpoints.is_old(decided):
@@ -395,7 +395,7 @@ class Chaos:
         return self._job.journal.read_text().split() if self._job.journal.exists() else []
 
     def _put_driver_to_sleep(self) -> None:
-        """Suspend the driver, and resume it beside its successor, of which it does not know."""
+        """Suspend the driver, and resume it beside a successor that it does not know of."""
         sleeper = self._active
         sleeper.send(signal.SIGSTOP)
         self._succeed()

@@ -25,11 +25,11 @@ STORE_TOPIC: Final = "chaos.commits"
 
 
 class Place(Protocol):
-    """What one run compares with the topic."""
+    """A sink's second destination, which a run compares with the topic."""
 
     @property
     def options(self) -> dict[str, str]:
-        """The sink's options for it."""
+        """The sink's options for this place."""
 
     @property
     def store(self) -> OperatedStore:
@@ -42,7 +42,7 @@ class Place(Protocol):
         """Return the rows of the table; None without a table."""
 
     def left_over(self) -> Collection[str]:
-        """Return what is there although nothing is under way any more."""
+        """Return leftovers that should be gone once no batch is under way."""
 
 
 class SqlTable:

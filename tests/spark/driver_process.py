@@ -50,7 +50,7 @@ class DriverProcess:
         return self._process.poll() is None and (self._jvm is None or _session(self._jvm) is not None)
 
     def wait_until_the_jvm_dies(self, timeout_s: float) -> None:
-        """Kill the JVM, which also ends with the process that started it; suspend that process meanwhile."""
+        """Wait for the death of the JVM."""
         assert self._jvm is not None, "it is not ready"
         try:
             jvm = os.pidfd_open(self._jvm)
@@ -80,7 +80,7 @@ class DriverProcess:
         while self._family():
             self.send(signal.SIGKILL)
             self._process.poll()
-            time.sleep(0.01)  # a JVM takes a moment to go, and looking for it takes what it needs for that
+            time.sleep(0.01)  # killing and finding a JVM both take a moment
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

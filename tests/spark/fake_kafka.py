@@ -1,8 +1,9 @@
 """A model of Kafka in memory: epochs and fencing, KIP-939's keep-init, and a `SinkKafka` for one simulated process.
 
 A transaction is identified by the producer id and epoch with which it began. `init` gives the id a new epoch, which
-fences its previous owner; with `keep` it leaves an ongoing transaction as it is. Completing one gives the id another
-epoch (KIP-890), so no pair is used twice. The log remembers how each ended, and the records of what was aborted.
+fences its previous owner; with `keep` it leaves an ongoing transaction as it is. Completing a transaction gives the id
+another epoch (KIP-890), so no pair is used twice. The log remembers the end of each transaction, and the records of
+aborted ones.
 """
 
 from __future__ import annotations
@@ -148,7 +149,7 @@ class FakeTransaction:
 
 
 class FakeOpenTransactions:
-    """What one process sees of the open transactions; `age_ms` is how old they are."""
+    """One process's view of the open transactions; `age_ms` is their age."""
 
     age_ms = 3_600_000
 

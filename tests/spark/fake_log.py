@@ -10,7 +10,7 @@ from spark_sink.store.topic.log import OutOfLogError, StoredRecord
 
 
 class FakePartition:
-    """What the leader of one partition has."""
+    """The log of one partition's leader."""
 
     def __init__(self) -> None:
         self.records: list[StoredRecord] = []

@@ -34,7 +34,7 @@ class Process(StrEnum):
 
 
 class Action(StrEnum):
-    """What a fault does."""
+    """The effect of a fault."""
 
     RAISE = "raise"
     KILL_WORKER = "kill-worker"
@@ -50,7 +50,7 @@ class Action(StrEnum):
 
 
 class InjectedError(Exception):
-    """What a fault raises."""
+    """The error of a fault."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> Fault:
-        """Parse what `text` returns."""
+        """The inverse of `text`."""
         point, action, process = text.split("~")
         return cls(PausePoint(point), Action(action), None if process == "any" else Process(process))
 

@@ -124,7 +124,7 @@ class KafkaWorld:
         until(lambda: self.state(transactional_id) == "Ongoing")
         return transaction
 
-    # ---- what is true ---------------------------------------------------------------------------------------
+    # ---- observations ---------------------------------------------------------------------------------------
 
     def committed(self, topic: str = "orders") -> list[str]:
         """Return the values that confluent-kafka reads with read_committed, once no transaction is completing."""

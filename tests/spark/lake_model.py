@@ -1,4 +1,4 @@
-"""A Delta or Iceberg table beside the model of a sink, and what its readers see."""
+"""A Delta or Iceberg table beside the model of a sink, and the view of its readers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def owe(world: LakeWorld, batch_id: int, values: Sequence[int]) -> None:
 
 
 def owed(world: LakeWorld) -> tuple[OwedBatch, ...]:
-    """Return what the store says is owed."""
+    """Return the batches that are owed, by the store."""
     return world.store.lake.owed(world.options.sink_id)
 
 
@@ -73,7 +73,7 @@ def publisher(world: LakeWorld, pause: Pause = lambda point: None, **options: An
 
 
 def refusal(world: LakeWorld, dual: DualTable) -> str:
-    """Return why a plan is refused, and check that it has fenced nobody."""
+    """Return the error of a refused plan, and check that it has fenced no process."""
     process = world.process(dual=dual)
     before = world.store.sinks()
     with pytest.raises(SinkOptionError) as refused:

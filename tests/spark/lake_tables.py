@@ -1,4 +1,4 @@
-"""A Delta and an Iceberg table for tests: how they are made, written to by others, cleaned up, broken and read."""
+"""A Delta and an Iceberg table for tests: creation, other writers, maintenance, damage and reading."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS: Final = pa.schema([("value", pa.string())])
 
 
 class LakeTable(ABC):
-    """A table of files, and what people and other engines do to it."""
+    """A table of files, and the actions of people and other engines on it."""
 
     kind: ClassVar[str]
     root: Path
@@ -53,7 +53,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def read(self) -> pa.Table:
-        """Return what a reader of the table sees now."""
+        """Return the rows that a reader of the table sees now."""
 
     @abstractmethod
     def append(self, rows: pa.Table) -> None:
@@ -92,7 +92,7 @@ class LakeTable(ABC):
         """Replace the table by that copy."""
 
     def dual(self, columns: tuple[str, ...] | None = ("value",)) -> DualTable:
-        """Return what the options are parsed to."""
+        """Return the parsed options."""
         return DualTable(self.options["dual.table"], columns, DualMode.INSERT, None, lake=self.place)
 
     def log(self, sink_id: str) -> TableLog:

@@ -1,4 +1,4 @@
-"""Helpers for tests of repair: a sink on a broker of each tier, and ways in which Kafka aborts what is decided."""
+"""Helpers for tests of repair: a sink on a broker of each tier, and ways in which Kafka aborts decided transactions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ EIGHT_DAYS_MS: Final = 8 * 24 * 3_600_000
 
 
 class RepairSite:
-    """A sink `s`, on a topic `orders` of two partitions, whose processes tests let sleep, die and wake up."""
+    """A sink `s`, on a topic `orders` of two partitions, whose processes sleep, die and wake up as tests say."""
 
     def __init__(self, world: KafkaWorld, engine: sa.Engine) -> None:
         self.world = world
@@ -74,20 +74,20 @@ class RepairSite:
         return self.writing(batch_id, *values).until(PausePoint.AFTER_DECISION)
 
     def finishing(self) -> Stalling:
-        """Return a process that is going to complete what is decided."""
+        """Return a process that is going to complete decided batches."""
         return Stalling(lambda me: self.sink(me.reach).finish())
 
     def finish(self) -> CommitSummary:
-        """Complete what is decided, in a new process."""
+        """Complete decided batches, in a new process."""
         return self.sink().finish()
 
-    # ---- what is true ---------------------------------------------------------------------------------------
+    # ---- observations ---------------------------------------------------------------------------------------
 
     def attempts(self, *statuses: AttemptStatus) -> list[AttemptRow]:
         return self.store.attempts("s", statuses or tuple(AttemptStatus))
 
     def pairs(self) -> dict[str, PreparedTxnState]:
-        """Return the prepared states of what is to be committed, by attempt id."""
+        """Return the prepared states that are to be committed, by attempt id."""
         committing = self.attempts(AttemptStatus.COMMITTING)
         return {each.attempt_id: PreparedTxnState(each.prepared_state) for each in committing}
 
@@ -96,14 +96,14 @@ class RepairSite:
         return [value for value in self.world.committed() if value != FOREIGN]
 
     def assert_agreed(self, *values: str) -> None:
-        """All batches are done, Kafka has each of these values once, and nothing is left open."""
+        """Check that all batches are done, Kafka has each of these values once, and no transaction is open."""
         assert self.committed() == sorted(values)
         assert self.store.attempts("s", LIVE) == []
         assert {batch.status for batch in self.store.batches("s")} <= {BatchStatus.DONE}
         assert self.world.open_ids() == []
 
     def backup(self) -> dict[sa.Table, list[dict[str, Any]]]:
-        """Return what the store has of attempts and decisions."""
+        """Return the store's attempts and decisions."""
         tables = StoreTables(None)
         with self.engine.connect() as connection:
             return {
@@ -119,7 +119,7 @@ class RepairSite:
                 connection.execute(sa.insert(table), rows)
 
     def delete_records(self, *partitions: int) -> None:
-        """Delete what is in these partitions, as retention does."""
+        """Delete the records of these partitions, as retention does."""
         from kafka import TopicPartition as KafkaPartition
         from kafka.admin import KafkaAdminClient
 
@@ -150,7 +150,7 @@ def repair_site(
 
 
 class Way(StrEnum):
-    """Who or what ends the transactions of the sink, and how much of a trace that leaves."""
+    """A way in which the sink's transactions end without it, and the trace that it leaves."""
 
     TIMEOUT = "the broker's timeout"
     OPERATOR = "an operator aborts them"
@@ -160,12 +160,12 @@ class Way(StrEnum):
 
 
 def ways_of(tier: Tier, *ways: Way) -> list[Way]:
-    """Return what can happen on brokers of a tier; without a bound, time aborts nothing."""
+    """Return the possible ways on brokers of a tier; without a bound, time aborts no transaction."""
     return [way for way in ways or tuple(Way) if way is not Way.TIMEOUT or tier in BOUNDED]
 
 
 def let_end(site: RepairSite, way: Way) -> None:
-    """Let whatever is open under the ids of the sink be aborted in that way."""
+    """Let all open transactions of the sink's ids be aborted in that way."""
     _WAYS[way](site)
     site.world.settle()
 

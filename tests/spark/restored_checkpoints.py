@@ -23,9 +23,9 @@ class Checkpoints:
             self._decided_then = decided
 
     def is_old(self, decided: int) -> bool:
-        """Return whether a query that has the backup would decide otherwise what is decided.
+        """Return whether a query that has the backup would contradict decisions.
 
-        What the backup has planned was decided as planned; the batch behind that is planned anew.
+        The batches that the backup has planned were decided as planned; the batch behind them is planned anew.
         """
         return self._decided_then is not None and decided >= self._decided_then + 3
 
@@ -35,6 +35,6 @@ class Checkpoints:
         shutil.copytree(self._backup, self._current)
 
     def undo(self) -> None:
-        """Put the checkpoint back that `restore` has kept."""
+        """Put back the checkpoint that `restore` has kept."""
         shutil.rmtree(self._current)
         self._aside.rename(self._current)

@@ -225,7 +225,7 @@ class Stalling:
         return self
 
     def kill(self) -> None:
-        """Where it stalls."""
+        """Kill it where it stalls."""
         self._greenlet.throw(Crash(self.point))
         assert self.is_over
 
@@ -235,7 +235,7 @@ class Stalling:
 
 
 def batches(values: Sequence[int]) -> Iterator[pa.RecordBatch]:
-    """Return two Arrow batches, so that something can happen between them."""
+    """Return two Arrow batches, so that a process can stop between them."""
     half = (len(values) + 1) // 2
     for part in (values[:half], values[half:]):
         yield pa.record_batch([pa.array(map(str, part), pa.string())], schema=SCHEMA)

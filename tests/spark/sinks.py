@@ -104,7 +104,7 @@ class SinkWorld:
     # output
 
     def records(self, topic: str | None = None) -> list[Record]:
-        """Return everything that confluent-kafka reads with read_committed."""
+        """Return all records that confluent-kafka reads with read_committed."""
         return read_records(self.broker.bootstrap_servers, topic or self.topic)
 
     def values(self, topic: str | None = None) -> list[str | None]:
@@ -199,7 +199,7 @@ def finish(query: StreamingQuery, timeout_s: int = 180) -> None:
 
 
 def read_records(bootstrap_servers: str, topic: str) -> list[Record]:
-    """Return what confluent-kafka reads up to the last stable offset, by partition."""
+    """Return the records that confluent-kafka reads up to the last stable offset, by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -223,7 +223,7 @@ def read_records(bootstrap_servers: str, topic: str) -> list[Record]:
                 continue
             partition = message.partition()
             assert partition is not None
-            headers: Any = message.headers() or ()  # a list of pairs, of what the annotation allows
+            headers: Any = message.headers() or ()  # a list of pairs, one of the annotated types
             found.append(Record(topic, partition, _text(message.key()), _text(message.value()), tuple(headers)))
     finally:
         consumer.close()

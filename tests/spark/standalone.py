@@ -1,4 +1,4 @@
-"""Test what `local[*]` cannot show: speculative attempts and the loss of an executor, on a cluster of two hosts.
+"""Test speculative attempts and the loss of an executor, on a cluster of two hosts: `local[*]` has neither.
 
     python -m tests.spark.standalone
 
@@ -177,7 +177,7 @@ def main() -> int:
         try:
             speculate(scenario)
             lose_executor(scenario)
-            scenario.run()  # whose plan ends what late losers have left
+            scenario.run()  # its plan ends leftovers of late losers
             scenario.assert_right()
             scenario.assert_nothing_left()
         except AssertionError as error:

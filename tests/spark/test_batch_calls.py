@@ -50,7 +50,7 @@ class Application:
         ("abc", 2, "acb", "ab", True),
         ("ab", 2, "c", "ab", True),
         ("a", 1, "cd", "a", True),  # two calls instead of one
-        ("a", 1, "c", "a", False),  # the only call of a batch is skipped, whatever it computes now
+        ("a", 1, "c", "a", False),  # the only call of a batch is skipped, with any values
     ],
 )
 def test_a_batch_that_is_repeated(first: str, dies_after: int, again: str, written: str, refused: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the sink reads from a checkpoint, and what it does without one."""
+"""The sink's use of a checkpoint, and its behaviour without one."""
 
 from __future__ import annotations
 

@@ -653,7 +653,7 @@ def test_an_operator_says_that_it_is_lost(store: AnyStore, sink: str) -> None:
 
 
 def test_only_what_kafka_was_found_to_have_committed_is_acknowledged(store: AnyStore, sink: str) -> None:
-    """What else is to be aborted may be open in Kafka, and would stay so."""
+    """Other attempts are to be aborted; they may be open in Kafka, and would stay so."""
     attempt_id = prepared(store, sink, plan(store, sink), 0, 0)
     store.condemn(sink)
     assert not store.acknowledge_lost(sink, QUERY, 0)

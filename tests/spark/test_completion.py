@@ -1,4 +1,4 @@
-"""Phase two: the endings of claims if other processes complete them too, and if something fails in between."""
+"""Phase two: the endings of claims if other processes complete them too, and if a step fails in between."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_a_take_over_that_arrives_when_the_id_has_another_holder(newest: KafkaWo
     assert newest.committed() == ["next"]
 
 
-# ---- what Kafka does --------------------------------------------------------------------------------------------
+# ---- Kafka's part -----------------------------------------------------------------------------------------------
 
 
 def test_a_commit_needs_one_request_and_no_take_over(world: KafkaWorld) -> None:

@@ -231,7 +231,7 @@ def odd_rows() -> pa.RecordBatch:
 
 
 def as_python(row: Sequence[Any]) -> list[Any]:
-    """Convert what a driver returns to the types of `odd_rows`."""
+    """Convert a driver's values to the types of `odd_rows`."""
     names = ("id", "t", "y", "n", "big", "b", "f", "g", "d", "u", "l", "h", "small")
     read: dict[str, Callable[[Any], object]] = {
         "n": Decimal,
@@ -447,7 +447,7 @@ def test_a_table_in_another_schema(database: Database) -> None:
     assert rows_of(database, f"SELECT * FROM {write_to}") == [(1,)]
 
 
-# ---- what is refused before anything was written ----------------------------------------------------------------
+# ---- refusals before anything was written -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`foreachBatch(dualwrite_batch(...))`: the topic, and what the caller's SQL changes, in one commit."""
+"""`foreachBatch(dualwrite_batch(...))`: records and the caller's SQL in one commit."""
 
 from __future__ import annotations
 

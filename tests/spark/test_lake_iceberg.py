@@ -1,4 +1,4 @@
-"""What only an Iceberg table has: a catalog with a pointer, snapshots that expire, field ids; and what is refused."""
+"""Iceberg tables alone: a catalog with a pointer, snapshots that expire, field ids; and refusals."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def in_metadata(table: IcebergLake) -> set[str]:
 
 
 def asleep_before_addition(world: LakeWorld) -> Stalling:
-    """Return a publisher that has read a table which lacks what is owed."""
+    """Return a publisher that has read the table, and is about to add the owed files."""
     return Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
 
 
@@ -155,7 +155,7 @@ def test_a_commit_whose_answer_is_lost_and_that_takes_effect_later(world: LakeWo
 
 
 def test_a_roll_back_does_not_bring_a_batch_back(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
-    """The branch is where the sleeping publisher has seen it, and the property says what it has had meanwhile."""
+    """The branch is where the sleeping publisher saw it, but the property says that the batch was added."""
     world, table = sqlite_world, sqlite_table
     run_batch(world.process(), 0, [1])
     owe(world, 1, [2])
@@ -192,7 +192,7 @@ def test_a_table_that_is_created_again_while_a_publisher_sleeps(
 
 
 def test_pyiceberg_does_not_try_again_by_itself(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
-    """Its own retry would add the files to whatever the table has become, without a look at the generation."""
+    """Its own retry would add the files to the changed table without checking the generation."""
     world, table = sqlite_world, sqlite_table
     table.open().transaction().set_properties({"commit.retry.num-retries": "10"}).commit_transaction()
     run_batch(world.process(), 0, [1])
@@ -363,7 +363,7 @@ def test_manifests_are_merged_where_the_table_wants_it(sqlite_world: LakeWorld, 
 
 
 def test_a_file_that_only_a_tag_has_is_not_deleted(sqlite_world: LakeWorld, sqlite_table: IcebergLake) -> None:
-    """A store that has given up what it had decided: the file is not in the main branch any more."""
+    """The file of a store that has given its batch up: it is not in the main branch any more."""
     world, table = sqlite_world, sqlite_table
     process = world.process()
     result = process.write(process.plan(), 0, 0, [1])
@@ -416,7 +416,7 @@ def test_filters_find_rows_in_files_without_statistics(sqlite_world: LakeWorld, 
 
 @pytest.mark.parametrize("scheme", ["", "file:", "file://"])
 def test_files_are_named_as_the_table_is(sqlite_world: LakeWorld, tmp_path: Path, scheme: str) -> None:
-    """What deletes orphan files compares their names with those in the manifests."""
+    """Tools that delete orphan files compare their names with those in the manifests."""
     location = f"{scheme}{tmp_path}/with space/orders"
     table = IcebergLake(tmp_path, location=location)
     run_batch(sqlite_world.process(dual=table.dual()), 0, [1, 2])
@@ -426,7 +426,7 @@ def test_files_are_named_as_the_table_is(sqlite_world: LakeWorld, tmp_path: Path
     assert sorted(table.read()["value"].to_pylist()) == ["1", "2"]
 
 
-# ---- what is refused ----------------------------------------------------------------------------------------
+# ---- refusals -----------------------------------------------------------------------------------------------
 
 
 def other(directory: Path, **options: Any) -> IcebergLake:
@@ -508,7 +508,7 @@ def _at(dual: Any, place: LakePlace) -> Any:
 def test_a_catalog_whose_url_is_in_the_environment(
     sqlite_world: LakeWorld, sqlite_table: IcebergLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is owed is published by a process that has the variable, and by no other; the store keeps no URL."""
+    """Only a process that has the variable publishes owed files; the store keeps no URL."""
     monkeypatch.setenv("LAKE_URL", sqlite_table.url)
     place = LakePlace(None, IcebergLake.NAME, Catalog(sqlite_table.catalog_name, None, "LAKE_URL"))
     process = sqlite_world.process(die_at(P.BEFORE_ADDITION), dual=_at(sqlite_table.dual(), place))

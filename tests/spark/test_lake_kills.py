@@ -36,9 +36,9 @@ from tests.support.topics import read_topic
 pytestmark = pytest.mark.timeout(1200)
 
 KILLS = {"delta": 100, "iceberg": 25}
-"""Of each store; what precedes the log of the table is the same for both."""
+"""Kills per store; up to the log of the table, the paths are the same for both."""
 _POINTS = 75
-"""More than two batches reach."""
+"""More points than two batches reach."""
 _PATIENCE_S = 60.0
 _URL_ENV = "LAKE_CATALOG_URL"
 
@@ -88,7 +88,7 @@ class Site:
         return code
 
     def recover(self) -> None:
-        """Do what `dualwrite spark recover --apply --condemn` does, with nothing left."""
+        """Do the work of `dualwrite spark recover --apply --condemn`, until no batch is left."""
         settings = {
             "bootstrap.servers": self._broker.bootstrap_servers,
             "retry.backoff.ms": 5,

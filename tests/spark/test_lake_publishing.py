@@ -1,4 +1,4 @@
-"""Decided files on their way into a table of files: beside other writers, twice, late, and against what was lost."""
+"""Decided files on their way into a table of files: beside other writers, twice, late, and after losses."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_what_is_recorded_was_flushed_before(sqlite_world: LakeWorld, monkeypatc
         assert before_forgetting[-1] == "_delta_log"
 
 
-# ---- what was lost ------------------------------------------------------------------------------------------
+# ---- losses -------------------------------------------------------------------------------------------------
 
 
 def test_a_store_that_went_back_writes_nothing(sqlite_world: LakeWorld, tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def _restore(world: LakeWorld, directory: Path, backup: Path) -> None:
         source.backup(target)
 
 
-# ---- what is given up ---------------------------------------------------------------------------------------
+# ---- giving up ----------------------------------------------------------------------------------------------
 
 
 def test_files_of_losers_are_deleted_and_no_others(world: LakeWorld) -> None:
@@ -498,7 +498,7 @@ def test_a_task_that_fails_leaves_no_file(world: LakeWorld) -> None:
     assert world.table.files() == set()
 
 
-# ---- what is refused before anything is written --------------------------------------------------------------
+# ---- refusals before anything is written --------------------------------------------------------------------
 
 
 _VALUE = pa.field("value", pa.string())
@@ -553,7 +553,7 @@ def test_a_table_that_is_altered_for_good_after_the_decision(world: LakeWorld, h
 
 
 def test_a_batch_that_was_given_up_and_is_added_after_all(world: LakeWorld) -> None:
-    """A process that slept adds it, and dies: the table has nothing that this store has not decided."""
+    """A process that slept adds it, and dies. The batch was decided, so the table may have it."""
     run_batch(world.process(), 0, [1])
     owe(world, 1, [2])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
@@ -565,7 +565,7 @@ def test_a_batch_that_was_given_up_and_is_added_after_all(world: LakeWorld) -> N
 
 @pytest.mark.parametrize("before", ["owed", "being written"])
 def test_a_column_that_was_widened(sqlite_world: LakeWorld, tmp_path: Path, before: str) -> None:
-    """What is decided is written for the table as it is now; what is not is written again."""
+    """Decided files are converted to the table's new type; undecided ones are written again."""
     columns = pa.schema([pa.field("value", pa.string()), pa.field("n", pa.int32())])
     world = LakeWorld(sqlite_world.database, type(sqlite_world.table)(tmp_path, columns), dual=None)
     process = world.process(die_at(P.BEFORE_ADDITION), dual=world.table.dual(("value", "n")))

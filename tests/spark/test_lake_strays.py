@@ -82,7 +82,7 @@ def assert_whole(world: LakeWorld, values: list[int]) -> None:
     world.assert_exactly_once([*values, 1_000])
 
 
-# ---- what is deleted ------------------------------------------------------------------------------------------
+# ---- deleted --------------------------------------------------------------------------------------------------
 
 
 def test_the_file_of_a_killed_task_is_deleted_once_its_attempt_is_forgotten(world: LakeWorld) -> None:
@@ -101,7 +101,7 @@ def test_the_file_of_a_killed_task_is_deleted_once_its_attempt_is_forgotten(worl
 
 @pytest.mark.parametrize("days", [AGE_DAYS - 0.5, AGE_DAYS + 0.5])
 def test_a_file_is_old_by_the_last_plan_that_the_store_knows(world: LakeWorld, days: float) -> None:
-    """A store that was restored to an older state, or that nobody uses, lets files of later times alone."""
+    """A store that was restored to an older state, or that is no longer used, keeps files of later times."""
     file = killed(world, 1)
     run_batch(world.process(), 1, [3])
     forget(world)
@@ -128,7 +128,7 @@ def test_copies_for_an_altered_table_and_what_was_given_up(world: LakeWorld) -> 
     assert world.lake_rows == [1, 2, 4]
 
 
-# ---- what is not ----------------------------------------------------------------------------------------------
+# ---- kept -----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_prepared_or_owed_stays_however_old_it_is(world: LakeWorld) -> None:

@@ -35,7 +35,7 @@ from tests.spark.store_engines import sqlite_engine
 OLD_MS = 3_600_000
 
 
-# ---- what to do: pure --------------------------------------------------------------------------------------------
+# ---- decisions: pure ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_look_that_the_store_failed_is_repeated(world: World, monkeypatch: pyt
 
 
 class Meanwhile:
-    """Open transactions of a process; something happens after they were listed."""
+    """Open transactions of a process; `happens` is called after they were listed."""
 
     def __init__(self, process: Process, happens: Callable[[], object]) -> None:
         self._seen = FakeOpenTransactions(process.kafka)

@@ -1,4 +1,4 @@
-"""PLAN, WRITE, COMMIT, ABORT and FINISH: what each does, in every order, and after failures."""
+"""PLAN, WRITE, COMMIT, ABORT and FINISH: each of them, in every order, and after failures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def world(store: CommitStore) -> World:
 
 
 class Caller:
-    """Calls what it is told with whatever it has."""
+    """Makes any call with the newest plan and results."""
 
     VALUES = (1, 2, 3)
 
@@ -528,7 +528,7 @@ def test_the_database_is_unreachable_during_phase_two(faulty: Database, point: P
 
 @pytest.mark.parametrize("step", ["plan", "write", "commit"])
 def test_the_database_is_away(faulty: Database, step: str) -> None:
-    """The error says what it means for the batch."""
+    """The error names the consequence for the batch."""
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     results = prepared_batch(world.process(), 1, 2)
@@ -548,7 +548,7 @@ def test_the_database_is_away(faulty: Database, step: str) -> None:
 
 
 def test_the_answer_to_prepared_is_lost(faulty: Database) -> None:
-    """The attempt was not reported, so Spark cannot choose it, whatever its row says."""
+    """The attempt was not reported, so Spark cannot choose it, whichever status its row has."""
     world = World(new_store(faulty.engine))
     plan = world.process().plan()
     lose = reached(PausePoint.BEFORE_PREPARED, lambda: lose_commit(faulty, applied=True))

@@ -15,7 +15,7 @@ from tests.spark.topic_stores import AnyStore, memory_store, with_a_log_of_its_o
 
 BATCHES = [[1, 2, 3, 4], [5]]
 OF_REPAIR = {PausePoint.BEFORE_REPAIR, PausePoint.BEFORE_REPLACEMENT, PausePoint.AFTER_REPLACEMENT}
-"""Reached only after Kafka has aborted what was decided."""
+"""Reached only after Kafka has aborted a decided transaction."""
 OF_LAKE = {PausePoint.AFTER_FILE, PausePoint.BEFORE_ADDITION, PausePoint.AFTER_ADDITION, PausePoint.BEFORE_FORGETTING}
 """Reached only with a Delta table (test_lake_crashes.py)."""
 SECOND = range(1, 22)
@@ -68,7 +68,7 @@ def test_a_second_crash_while_the_first_is_put_right(sqlite_store: CommitStore, 
 def test_a_crash_at_any_pause_point_while_kafka_aborts_what_is_decided(
     sqlite_store: CommitStore, killed: Killed
 ) -> None:
-    """Whatever is open is aborted after each decision, and again after each replacement of the first 5."""
+    """Each open transaction is aborted after each decision, and again after each replacement of the first 5."""
     points = set()
     number = 0
     crashes = Crashes()

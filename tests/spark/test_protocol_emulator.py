@@ -112,7 +112,7 @@ class Real:
 def test_killed_at_a_pause_point_and_started_again(
     broker: Emulator, engine: sa.Engine | None, point: PausePoint
 ) -> None:
-    """An unused object stands for a dead process, except for what Python cleans up."""
+    """An unused object stands for a dead process, except for Python's own clean-up."""
     world = Real(broker, engine)
 
     def pause(at: PausePoint) -> None:

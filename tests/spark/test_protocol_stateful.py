@@ -39,7 +39,7 @@ ACTIONS = ["next"] * 10 + ["wake up"] * 3 + ["write as well"] * 2 + ["abort", "f
 
 
 class Fate(Enum):
-    """What happens to a process that begins or resumes."""
+    """The fate of a process that begins or resumes."""
 
     RUNS = "to its end"
     SLEEPS = "at a pause point"
@@ -193,7 +193,7 @@ class Histories(RuleBasedStateMachine):
         elif isinstance(stalling.result, TaskResult) and sleeper.driver is not None and sleeper.partition is not None:
             sleeper.driver.results.setdefault(sleeper.partition, stalling.result)  # the first that ends well wins
 
-    # ---- what is always true, and in the end ----------------------------------------------------------------
+    # ---- always, and in the end -----------------------------------------------------------------------------
 
     @invariant()
     def nothing_is_there_twice(self) -> None:

@@ -85,7 +85,7 @@ def test_an_application_that_sleeps_anywhere_while_another_one_is_anywhere(sqlit
             new = query(world).until(stalls_at)
             assert_ended_well(old.go_on())
             assert_ended_well(new.go_on())
-            world.process().plan()  # whatever a zombie has left, the next plan ends
+            world.process().plan()  # the next plan ends all leftovers of zombies
             world.assert_exactly_once(EVERYTHING)
 
 
@@ -158,7 +158,7 @@ def test_a_finisher_that_slept_until_its_ids_are_leased_again(store: AnyStore, p
     assert run_batch(world.process(), 0, BATCHES[0]).decided_anew is False
     new = Stalling(lambda me: run_batch(world.process(me.reach), 1, BATCHES[1])).until(PausePoint.AFTER_DECISION)
 
-    assert old.go_on().error is None  # what it had decided is committed, though not by itself
+    assert old.go_on().error is None  # its decision is committed, though not by itself
     assert new.go_on().error is None
     world.assert_exactly_once(EVERYTHING)
 
@@ -214,7 +214,7 @@ def test_what_a_finisher_does_that_does_not_ask_again(store: AnyStore, monkeypat
 def test_a_repair_whose_attempt_is_marked_lost_before_the_replacement(
     store: AnyStore, monkeypatch: pytest.MonkeyPatch, leaves_it_to_the_row: bool
 ) -> None:
-    """Only the row decides what is published again; a repair that commits anyway makes visible what is lost."""
+    """Only the row decides which attempts are published again; a repair that ignores it makes lost records visible."""
     monkeypatch.setattr(FakeKafkaSide, "commits_only_what_the_row_names", leaves_it_to_the_row)
     world = World(store)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)

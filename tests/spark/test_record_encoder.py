@@ -1,4 +1,4 @@
-"""The columns of Spark's Kafka sink: what is refused before a transaction, and what arrives in Kafka."""
+"""The columns of Spark's Kafka sink: refusals before a transaction, and the records in Kafka."""
 
 from __future__ import annotations
 

@@ -220,7 +220,7 @@ def test_rounds_go_on_after_one_that_failed(sqlite_world: World) -> None:
     assert actions(heard[0]) == {(A.COMMIT, True)}
 
 
-# ---- what cannot be ended -----------------------------------------------------------------------------------
+# ---- transactions that cannot be ended ----------------------------------------------------------------------
 
 
 def test_what_the_broker_refuses_is_reported_and_keeps_nothing_else_from_being_ended(world: World) -> None:

@@ -1,4 +1,4 @@
-"""What recovery does about an attempt, given its row and its ages."""
+"""Recovery's decision about an attempt, by its row and its ages."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_recreated_between_the_plan_and_the_task(task: Task, count: int, caplog:
 
 @pytest.mark.parametrize("count", [MANY, MANY // 2, 0])
 def test_recreated_during_the_read(task: Task, count: int, caplog: pytest.LogCaptureFixture) -> None:
-    """What was given to Spark before is of the old topic, and nothing of the new one is given to it after."""
+    """Rows given to Spark before are of the old topic, and no rows of the new one follow."""
     for fail in ("true", "false"):
         task.topic_id = task.current_id()
         task.write(MANY, "old")

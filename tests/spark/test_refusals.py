@@ -1,4 +1,4 @@
-"""What the format refuses before it opens a sink; without Spark."""
+"""Refusals of the format before it opens a sink; without Spark."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def plans(process: Process) -> None:
 
 
 def plans_without_its_id(process: Process) -> None:
-    """Do what a query does whose checkpoint the planner cannot read: its tasks know the query."""
+    """Act as a query whose checkpoint the planner cannot read: its tasks know the query."""
     plan = process.plan(None)
     assert plan.begins_late
     process.write(plan, 0, 0, [9], WRONG)

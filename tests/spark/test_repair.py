@@ -1,4 +1,4 @@
-"""A decided batch that Kafka has aborted is published again, once; what Kafka has committed never is."""
+"""A decided batch that Kafka has aborted is published again, once; a batch that Kafka has committed never is."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_what_was_aborted_against_the_decision_is_published_again(
 @pytest.mark.parametrize("at", OF_FINISH)
 @some_ways
 def test_a_finisher_that_sleeps_at_any_point(tmp_path: Path, tier: Tier, way: Way, at: PausePoint) -> None:
-    """What it has not committed yet is aborted, another process repairs it, and then it goes on."""
+    """Its uncommitted part is aborted, another process repairs it, and then it goes on."""
     with repair_site(tier, tmp_path) as site:
         sleeper = site.decided("a", "b").until(at) if at is not P.AFTER_DECISION else site.decided("a", "b")
         let_end(site, way)
@@ -135,7 +135,7 @@ def test_a_repair_that_is_killed_at_any_step(tmp_path: Path, tier: Tier, step: i
 @pytest.mark.parametrize("step", OF_REPAIR)
 @some_ways
 def test_a_repair_that_is_aborted_at_any_step(tmp_path: Path, tier: Tier, way: Way, step: int) -> None:
-    """What was published again is aborted too, and is published again from its own records."""
+    """The repair is aborted too, and its own records are published again."""
     with repair_site(tier, tmp_path) as site:
         committer = site.decided("a")
         let_end(site, way)
@@ -275,7 +275,7 @@ def test_what_was_repaired_is_not_published_again_for_a_store_that_was_restored(
         site.assert_agreed("a")
 
 
-# ---- what is published again ----------------------------------------------------------------------------------------
+# ---- contents of repairs --------------------------------------------------------------------------------------------
 
 
 def contents_of(site: RepairSite, *, read_committed: bool) -> list[list[Any]]:
@@ -456,7 +456,7 @@ def test_a_verdict_about_a_pair_that_was_replaced_is_not_recorded(site: RepairSi
 
 @every_tier
 def test_a_description_that_is_older_than_the_row_is_no_verdict(tmp_path: Path, tier: Tier) -> None:
-    """A finisher has taken over and sleeps; what is in the row then began later, so it would look as if Kafka lost it.
+    """A sleeping finisher took over before the row's transaction began, so Kafka would seem to have lost that one.
 
     There is no manifest by which the log could contradict.
     """
@@ -509,7 +509,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_not_decided(tmp_path: Pat
         site.assert_agreed("a", "b", "c")
 
 
-# ---- what cannot be repaired ----------------------------------------------------------------------------------------
+# ---- failed repairs -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR, *BOUNDED], ids=lambda tier: f"tier {int(tier)}")

@@ -1,6 +1,6 @@
-"""A request that is carried out after its sender was given up harms nobody: its id is never leased again.
+"""A request carried out after its sender was given up is harmless: its id is never leased again.
 
-Below tier 1 an InitProducerId aborts whatever is open. Here each request of a process is delayed in turn, until the
+Below tier 1 an InitProducerId aborts any open transaction. Here each request of a process is delayed in turn, until the
 next attempt of its partition is prepared and decided.
 """
 
@@ -88,7 +88,7 @@ def run_late(
     assert committer.error is None
     summary: CommitSummary = committer.result
     assert summary.repaired == 0, "nothing of it was aborted, so nothing had to be published again"
-    site.sink(**MODE).plan(SCHEMA, query_id=QUERY)  # ends what a zombie has left
+    site.sink(**MODE).plan(SCHEMA, query_id=QUERY)  # ends a zombie's leftovers
     used = ["used"] if site.store.batches("s")[1:] else []
     site.assert_agreed("right", *used)
 

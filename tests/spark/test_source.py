@@ -50,7 +50,7 @@ class Stream:
         return rows
 
     def run(self, **options: str) -> list[list[str]]:
-        """Return what an availableNow run reads, by batch."""
+        """Return the values that an availableNow run reads, by batch."""
         self.batches = []
         finish(self._writer(**options).trigger(availableNow=True).start())
         return self.batches
@@ -73,13 +73,13 @@ class Stream:
             (self.checkpoint / "commits" / name).unlink(missing_ok=True)
 
     def offsets(self, batch_id: int) -> dict[str, Any]:
-        """Return what Spark recorded about a batch."""
+        """Return the offsets that Spark recorded for a batch."""
         text = (self.checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1]
         found: dict[str, Any] = json.loads(text)
         return found
 
     def edit_offsets(self, batch_id: int, edited: dict[str, Any]) -> None:
-        """Replace what Spark recorded about a batch, as if another version of the source had planned it."""
+        """Replace the offsets that Spark recorded for a batch, as if another version of the source had planned it."""
         path = self.checkpoint / "offsets" / str(batch_id)
         path.write_text("\n".join([*path.read_text().splitlines()[:-1], json.dumps(edited, separators=(",", ":"))]))
         path.with_name(f".{batch_id}.crc").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where a query starts, how far a batch reads, and what was lost; without Spark and without Kafka."""
+"""Where a query starts, how far a batch reads, and lost records; without Spark and without Kafka."""
 
 from __future__ import annotations
 
@@ -354,7 +354,7 @@ def test_a_start_behind_the_high_watermark_is_a_loss() -> None:
     assert planner({A0: (0, 4, 9)}).latest(At({A0: 10})) == At({A0: 4})
 
 
-# what was lost
+# lost records
 
 
 def lost(sentence: str, found: Planner, start: Position, end: Position) -> None:
@@ -469,7 +469,7 @@ def test_while_the_end_of_a_batch_is_looked_up() -> None:
 
 
 def test_between_the_end_of_a_batch_and_its_plan() -> None:
-    start, end = At({A0: 8}, OLD), At({A0: 20}, OLD)  # as well what a checkpoint has of a batch that is started again
+    start, end = At({A0: 8}, OLD), At({A0: 20}, OLD)  # as in the checkpoint of a batch that is started again
     lost(ANOTHER, recreated({A0: (0, 50, 50)})[0], start, end)
     found, _ = recreated({A0: (0, 50, 50)}, failOnDataLoss="false")
     assert found.ranges(start, end) == []

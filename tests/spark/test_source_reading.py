@@ -291,7 +291,7 @@ def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, r
             ]
     assert len(made) == 1
     with pytest.raises(ZeroDivisionError), connections.consumer(options, make):
-        raise ZeroDivisionError  # what failed in between is not used again
+        raise ZeroDivisionError  # after a failure the consumer is not used again
     with connections.consumer(options, make), connections.consumer(options, make):
         pass
     assert len(made) == 3
@@ -306,7 +306,7 @@ def test_consumers_are_kept_for_the_next_range_of_this_process(topics: Topics, r
         raise ZeroDivisionError  # which the close does not replace
     assert "no more files" in caught.value.__notes__[0]
     with connections.consumer(options, lambda _: broken), connections.consumer(options, make):
-        pass  # the first is not kept, and what was read with it is read
+        pass  # the first one is not kept, and its records are read
 
 
 def test_a_forked_child_makes_its_own(topics: Topics, read: Reads) -> None:

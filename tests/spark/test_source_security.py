@@ -1,4 +1,4 @@
-"""The source logs in with TLS and SASL with both libraries, and reports what is wrong; on Apache Kafka."""
+"""The source logs in with TLS and SASL with both libraries, and reports mistakes; on Apache Kafka."""
 
 from __future__ import annotations
 

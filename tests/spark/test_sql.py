@@ -1,4 +1,4 @@
-"""What docs/spark.md says about SQL and about real-time mode is what Spark does: each statement, and each refusal."""
+"""docs/spark.md on SQL and on real-time mode is true of Spark: each statement, and each refusal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sql(spark: SparkSession, sqlite_world: SinkWorld, tmp_path: Path) -> Iterato
 
 
 class Sql:
-    """Statements of a user who has only SQL, on one sink."""
+    """Statements of a user with SQL alone, on one sink."""
 
     def __init__(self, spark: SparkSession, world: SinkWorld) -> None:
         self.spark = spark
@@ -237,7 +237,7 @@ class RealTime:
         self._checkpoints = directory
 
     def refusal(self, *, mode: str, by_list: bool, foreach_batch: bool) -> str:
-        """Return what Spark says to a query; nothing is written."""
+        """Return Spark's refusal of a query; no record is written."""
         self._spark.conf.set(self.CHECK, str(by_list).lower())
         rows = self._spark.readStream.format("rate").load().selectExpr("CAST(value AS string) AS value")
         writer: Any = rows.writeStream.outputMode(mode)

@@ -238,7 +238,7 @@ def test_no_step_waits_for_ever_for_a_frozen_server(
 def test_a_server_that_freezes_at_the_decision_does_not_hide_its_outcome(
     node: PostgresNode, impatient: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The statements arrive when the server wakes up: what they did is found out by the next start."""
+    """The statements arrive when the server wakes up; the next start finds out their effect."""
     stop = threading.Event()
     frozen_now = threading.Event()
 
@@ -320,7 +320,7 @@ def test_a_thread_that_does_not_start_is_started_by_the_next_wait(monkeypatch: p
 
 
 def test_a_wait_that_a_signal_ends_as_it_begins_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it would shut down whichever socket gets its number later."""
+    """Otherwise it would shut down the next socket that gets its number."""
     waits: set[Wait] = set()
 
     class Struck(Watch):
@@ -339,7 +339,7 @@ def test_a_wait_that_a_signal_ends_as_it_begins_is_over(monkeypatch: pytest.Monk
 
 
 def test_without_a_thread_connections_are_closed_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What was committed with one is committed, and must not fail because it cannot be kept."""
+    """A commit on such a connection holds; not being able to keep the connection is no error."""
     engine = sa.create_engine(f"sqlite:///{tmp_path / 'store.db'}", poolclass=IdleFreePool)
     pool = engine.pool
     assert isinstance(pool, IdleFreePool)
@@ -390,7 +390,7 @@ def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F
             lowered.append(cursor.fetchone()[0])
             send_commit(connection)
 
-        dialect.do_commit = do_commit  # below what decides, which has a last word there
+        dialect.do_commit = do_commit  # below the decision's own hook, which has the last word
         for batch_id in range(3):
             plan = world.process().plan()
             with ThreadPoolExecutor(20) as threads:

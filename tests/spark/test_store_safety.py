@@ -1,4 +1,4 @@
-"""A commit store that forgets what it has confirmed is refused by the rule of the writers."""
+"""A commit store that may forget confirmed commits is refused by the rule of the writers."""
 
 from __future__ import annotations
 

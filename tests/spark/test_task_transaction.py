@@ -1,4 +1,4 @@
-"""The Kafka transaction of one attempt: how it takes its id over, and what a stalled attempt cannot do."""
+"""The Kafka transaction of one attempt: how it takes its id over, and the limits of a stalled attempt."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_an_attempt_is_given_up_while_it_writes(world: KafkaWorld) -> None:
     assert world.committed() == ["next holder"]
 
 
-# ---- what the broker must be able to do -------------------------------------------------------------------------
+# ---- requirements on the broker ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -270,7 +270,7 @@ def test_a_forked_child_makes_connections_of_its_own(newest: KafkaWorld) -> None
 
 
 def test_an_attempt_that_was_given_up_before_it_fenced_others_begins_nothing(world: KafkaWorld) -> None:
-    """Nobody would end what it begins: the driver has finished with the id (seed 19 of the simulation)."""
+    """No process would end its transaction: the driver has finished with the id (seed 19 of the simulation)."""
     given_up = [claim("s-0-0", Verdict.ABORT)]
     assert endings(given_up, world.side().end(given_up, everything)) == [Ending.ABORTED]
     with pytest.raises(AttemptCondemnedError, match="it has sent nothing"):

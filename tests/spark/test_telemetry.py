@@ -25,7 +25,7 @@ from tests.support.databases import unique
 
 
 class Heard:
-    """What an OpenTelemetry SDK was told."""
+    """The measurements that an OpenTelemetry SDK received."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()

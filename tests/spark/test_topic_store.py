@@ -187,7 +187,7 @@ def test_a_log_that_is_away(here: Surroundings) -> None:
     assert here.store.decide(decision, FAIL).anew
 
 
-# ---- what a log may look like ----------------------------------------------------------------------------------
+# ---- odd logs --------------------------------------------------------------------------------------------------
 
 
 def test_a_log_that_has_lost_its_end_is_read_anew(here: Surroundings, caplog: pytest.LogCaptureFixture) -> None:
@@ -203,7 +203,7 @@ def test_a_log_that_has_lost_its_end_is_read_anew(here: Surroundings, caplog: py
 
 
 def test_a_record_at_the_same_offset_of_another_history_is_noticed(here: Surroundings) -> None:
-    """The same record has arrived again, where it was before; what stands before it is another one."""
+    """The same record stands at the same offset again, behind different records."""
     here.batch()
     copy = here.partition.records[-1]
     here.partition.lose_end(3)

@@ -26,7 +26,7 @@ class Site:
         self.world = World(store)
 
     def run(self, lost_from: PausePoint) -> None:
-        """Write a batch to its end; then lose what was appended from the first such point on."""
+        """Write a batch to its end; then lose all records from the first such point on."""
         reached: list[int] = []
 
         def note(point: PausePoint) -> None:
@@ -60,7 +60,7 @@ def test_a_lost_decision_stops_the_sink_until_an_operator_accepts_it(site: Site)
 
 
 def test_records_are_watched_under_the_lock(site: Site) -> None:
-    """A thread that finds the end lost forgets what was read of them; one that begins meanwhile must not stop it."""
+    """A thread that finds the end lost forgets the watched records; a thread that begins meanwhile must not stop it."""
     replica = Replica(FakeLog(site.partition))
     changes: list[bool] = []
 

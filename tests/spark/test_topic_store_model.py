@@ -1,7 +1,7 @@
 """Random schedules of several processes on one log that loses acknowledgements, repeats and delays records.
 
-Processes are greenlets, which stop before and after each call to the log, so a process may act upon what it has read
-long ago. What is checked is the history: the log, as the rule reads it, and what processes were told.
+Processes are greenlets, which stop before and after each call to the log, so a process may act upon records that it
+read long ago. The history is checked: the log, as the rule reads it, and the responses to processes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
 
 
 class History:
-    """What the log says, record by record, and what is wrong with that."""
+    """The log's content, record by record, and its contradictions."""
 
     def __init__(self, may_lose: bool) -> None:
         self.counted: Counter[str] = Counter()
@@ -182,7 +182,7 @@ class World:
         del self.all[self.partition.end :]
 
     def _keep(self) -> None:
-        """Remember what the log has, before it is deleted."""
+        """Remember the records of the log, before they are deleted."""
         known = len(self.all)
         self.all += self.partition.records[known - self.partition.start :] if known >= self.partition.start else []
         assert len(self.all) == self.partition.end
@@ -201,7 +201,7 @@ class World:
     # ---- processes ------------------------------------------------------------------------------------------
 
     def _driver(self) -> None:
-        """Write batches one after the other, until something stops it."""
+        """Write batches one after the other, until an error stops it."""
         store = self._store()
         try:
             for _ in range(6):
@@ -263,7 +263,7 @@ class World:
         store.record(SINK, ended)
 
     def _task(self) -> None:
-        """Write a partition beside others of the same batch, as speculation has it, and report to nobody."""
+        """Write a partition beside other copies of the same task, as speculation has it; the result is dropped."""
         store = self._store()
         try:
             generation = store.sinks()[0].generation
@@ -362,7 +362,7 @@ def test_schedules_of_several_processes(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, SCHEDULES, 50))
 def test_a_log_that_loses_its_end(first: int) -> None:
-    """What was told may be gone, but what the log has is never wrong."""
+    """Acknowledged decisions may be gone, but the log never contradicts itself."""
     lost = counted = 0
     for seed in range(first, first + 50):
         world = World(seed, may_lose=True)
@@ -375,7 +375,7 @@ def test_a_log_that_loses_its_end(first: int) -> None:
 
 
 def agree(world: World, history: History) -> None:
-    """Check that a process that begins now, with what is left of the log, reads the same state."""
+    """Check that a process that begins now, with the rest of the log, reads the same state."""
     assert history.counted
     replica = Replica(FakeLog(world.partition))
     replica.refresh()

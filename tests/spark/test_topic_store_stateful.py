@@ -241,7 +241,7 @@ class SameAnswers(RuleBasedStateMachine):
 
     @rule(sink=SINKS, query=QUERIES, first=st.integers(5, 9), keep=st.integers(1, 3))
     def generations_that_were_given_up(self, sink: str, query: str, first: int, keep: int) -> None:
-        """Before each of some batches give a generation up, with an attempt; delete what is old."""
+        """Before each of some batches give a generation up, with an attempt; delete old batches."""
         for batch in range(first, first + 3):
             self.plan(sink, query, OnNewCheckpoint.ADOPT, None)
             before = len(self.attempts)
@@ -316,7 +316,7 @@ class SameAnswers(RuleBasedStateMachine):
         """Read the topic anew."""
         self.topic = TopicStore(FakeLog(self.partition))
 
-    # ---- what is shown --------------------------------------------------------------------------------------
+    # ---- displays -------------------------------------------------------------------------------------------
 
     @invariant()
     def everything_is_the_same(self) -> None:
