@@ -30,7 +30,7 @@ class CancelAt:
 
     @property
     def came(self) -> bool:
-        """Whether the cancellation did: there were so many suspensions."""
+        """Whether the cancellation came: there were so many suspensions."""
         return 0 < self._at <= self.suspensions
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -63,7 +63,7 @@ class CancelAt:
 async def cancelled_at(
     coroutine: Coroutine[Any, Any, Any], at: int, moment: Moment, *, again: bool = False
 ) -> CancelAt:
-    """Run it in a task of its own; the cancellation stays in there, other errors do not."""
+    """Run it in a task of its own; a cancellation ends there, other errors do not."""
     stepping = CancelAt(coroutine, at, moment, again=again)
 
     async def run() -> None:

@@ -1,4 +1,4 @@
-"""An emulator per test, producers that are closed after it, and what a read_committed consumer reads."""
+"""An emulator per test, producers that are closed after it, and reads with read_committed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_producer(emulator: Emulator) -> Iterator[MakeProducer]:
 
 @pytest.fixture
 def read_committed(emulator: Emulator) -> ReadCommitted:
-    """All values of a topic that a read_committed consumer sees once nothing is undecided before the end."""
+    """All values of a topic for a read_committed consumer, once no transaction is open before the end."""
 
     def read(topic: str = "orders", partitions: int = 1) -> list[bytes]:
         consumer = KafkaConsumer(

@@ -30,7 +30,7 @@ from tests.support.topics import read_topic
 MOMENTS = list(Moment)
 APIS = ["Metadata", "FindCoordinator", "InitProducerId", "Produce", "TxnOffsetCommit", "EndTxn"]
 STEPS = 7
-"""More suspensions than that has no program here; a test makes sure that the last one is met."""
+"""More suspensions than any program here has; a test makes sure that the last one is met."""
 
 _names = itertools.count(1)
 
@@ -106,7 +106,7 @@ def everything(topic: str) -> list[Call]:
 
 
 async def run_and_repeat(producer: AsyncProducer, calls: list[Call], at: int, moment: Moment) -> int:
-    """Make the calls, one of them twice because it was cancelled. How many suspensions there were."""
+    """Make the calls, repeating the cancelled one. Return the number of suspensions."""
     met = 0
     for call in calls:
         stepping = await cancelled_at(awaited(call, producer), at - met, moment)
@@ -156,7 +156,7 @@ def test_the_same_call_again_and_all_is_as_if_nothing_had_been(
 def test_whoever_comes_next_completes_it_by_the_stored_state(
     broker: Emulator, topic: str, at: int, moment: Moment
 ) -> None:
-    """Cancelled, closed, and left to the next owner of the id, who knows only what was stored with the decision."""
+    """Cancelled, closed, and left to the next owner of the id, who has only the state stored with the decision."""
     row = PreparedTxnState()
     decided: list[str] = []
 
@@ -213,7 +213,7 @@ def test_a_block_is_aborted_or_tells_that_its_commit_has_no_outcome(
 
 
 async def is_open(producer: AsyncProducer) -> bool:
-    """Whether a commit has no known outcome; if so, find it out."""
+    """Whether a commit has no known outcome; if so, ask for it."""
     try:
         await producer.begin_transaction()
     except IllegalStateError:

@@ -1,4 +1,4 @@
-"""Delivery callbacks: when, where, with what, and what they may do."""
+"""Delivery callbacks: when and where they run, their arguments, and their permitted calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every error code in every response to a request of a transaction: the caller's error, and that it is true."""
+"""Every error code in every response to a request of a transaction: the caller gets the right error, and it is true."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.producer.world import GROUP, PROFILES, World, world_of
 
 OF_V1 = ("AddPartitionsToTxn", "AddOffsetsToTxn")
 
-# The caller does not hear of these: the producer asks again.
+# Hidden from the caller: the producer repeats the request.
 RETRIED: dict[str, list[int]] = {
     "Metadata": [-1, 3, 5, 14],
     "FindCoordinator": [7, 14, 15, 16],
@@ -70,7 +70,7 @@ FATAL: dict[str, dict[int, type[FatalError]]] = {
         90: FencedError,
     },
     "EndTxn": {
-        -1: CommitOutcomeUnknown,  # the broker itself does not know what it did
+        -1: CommitOutcomeUnknown,  # the broker itself does not know the outcome
         35: UnsupportedByBrokerError,
         42: FatalError,
         47: FencedError,
@@ -194,7 +194,7 @@ def test_a_topic_that_is_refused_costs_the_record_and_not_the_transaction(world:
 
 @cases({"EndTxn": [48, 53, 90, 120]})
 def test_a_commit_that_took_effect_is_never_said_to_have_failed(world: World, api: str, code: int) -> None:
-    """It was applied, its answer lost, and the next answer says no: as after a takeover in between."""
+    """It was applied, its response lost, and the next response is a refusal: as after a takeover in between."""
     producer = world.ready()
     world.fault(api, DropReply())
     world.fault(api, Error(code))

@@ -1,4 +1,4 @@
-"""The serializers of other codebases, as they are: what they make is what their own producers send."""
+"""Unchanged serializers of other codebases: they make the same bytes as for their own producers."""
 
 from __future__ import annotations
 

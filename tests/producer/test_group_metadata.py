@@ -142,7 +142,7 @@ def test_positions_are_committed_under_the_consumers_membership(
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_member_that_was_thrown_out_cannot_commit(emulator: Emulator, producer: Producer, library: Any) -> None:
-    """Another consumer has its partitions by now: what it read is read again, so its transaction must not count."""
+    """Another consumer has its partitions and reads the same records again, so its transaction must not count."""
     consumer = library(emulator)
     consumer.read(3)
     metadata, positions = consumer.metadata(), consumer.positions()
@@ -203,7 +203,7 @@ def test_an_aiokafka_consumer(emulator: Emulator, producer: Producer) -> None:
     assert committed == 3
 
 
-# ---- what is not group metadata ---------------------------------------------------------------------------------
+# ---- not group metadata -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ on_version_1 = pytest.mark.parametrize("emulator", [Profile.KAFKA_3_9], indirect
 
 @on_every_profile
 def test_offsets_do_not_go_back_within_a_transaction(site: Site) -> None:
-    """Both positions have the same epoch, so that of a transaction that has two the earlier may be stored last."""
+    """Both positions have the same epoch, so in a transaction with two the earlier may be stored last."""
     with closing(site.producer()) as producer:
         late = site.proxy.catch(TXN_OFFSET_COMMIT, site.transactional_id, Fate.HELD)
         site.write(producer, b"first try")
@@ -93,7 +93,7 @@ def test_offsets_do_not_go_back_within_a_transaction(site: Site) -> None:
 
 @on_version_1
 def test_a_producer_whose_id_was_taken_over_leaves_it_alone(site: Site) -> None:
-    """Raising the epoch after a lost answer would abort what the next owner has open."""
+    """Raising the epoch after a lost response would abort the next owner's transaction."""
     with closing(site.producer()) as older:
         site.write(older, b"older")
         site.proxy.catch(END_TXN, site.transactional_id, Fate.UNHEARD)
@@ -110,7 +110,7 @@ def test_a_producer_whose_id_was_taken_over_leaves_it_alone(site: Site) -> None:
 
 @on_version_1
 def test_what_a_late_request_has_opened_is_ended_by_its_own_producer(site: Site) -> None:
-    """No InitProducerId may meet it, which would fence the producer; nor is it left for readers to wait for."""
+    """Without an InitProducerId, which would fence the producer, and without leaving it open before readers."""
     with closing(site.producer()) as producer:
         late = site.proxy.catch(ADD_PARTITIONS, site.transactional_id, Fate.HELD)
         site.write(producer, b"first")

@@ -1,4 +1,4 @@
-"""What the log says of a prepared transaction, and its records, read by both producers from the emulator."""
+"""The log's proof about a prepared transaction, and its records, read by both producers from the emulator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.topics import read_topic
 
 LONG_AFTER_MS: Final = 3_600_000
 SHORTLY_MS: Final = 2_000
-"""How long to wait for what does not come."""
+"""A timeout for events that never come."""
 
 BOUNDED: Final = (Tier.BOUNDED, Tier.BOUNDED_V1)
 
@@ -65,13 +65,13 @@ class World:
         return made
 
     def recovering(self) -> Face:
-        """Return a producer that has found what the last owner of the id left."""
+        """Return a producer that has found the transaction of the id's last owner."""
         made = self.producer()
         made.init_transactions(keep_prepared_txn=True)
         return made
 
     def prepared(self, *values: bytes, transactional_id: str = "tid", **record: Any) -> Manifest:
-        """Return the manifest of what a producer prepared, which is gone now."""
+        """Return the manifest of a transaction prepared by a producer that is gone."""
         producer = self.ready(transactional_id)
         producer.begin()
         for value in values:
@@ -358,7 +358,7 @@ def test_where_no_marker_is_to_come_the_log_is_watched_for_a_moment(world: World
 
 @pytest.mark.usefixtures("brief_watch")
 def test_the_moment_begins_when_each_log_was_read_to_its_end(world: World) -> None:
-    """A leader that does not respond yet is given all the time there is, whatever the others lack."""
+    """A leader without a response yet gets all the time there is, even if the others' logs lack a marker."""
     producer = world.ready()
     producer.begin()
     for partition in (0, 1):
@@ -391,7 +391,7 @@ def test_partitions_may_differ(world: World) -> None:
 
 
 def test_an_abort_between_two_batches_tears_a_partition(world: World) -> None:
-    """An operator aborts while the transaction is being written; what comes later is committed with the rest."""
+    """An operator aborts while the transaction is being written; the records after that are committed."""
     producer = world.ready()
     producer.begin()
     for value in (b"a", b"b"):
@@ -640,7 +640,7 @@ def test_the_broker_s_timestamps_where_the_topic_has_them(world: World) -> None:
     assert record.timestamp_ms == seen.timestamp > 1
 
 
-# ---- taking over by what the log has proven -----------------------------------------------------------------------
+# ---- taking over by the log's proof -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)

@@ -1,4 +1,4 @@
-"""What is logged: by module, with the transactional id and the state; nothing is printed."""
+"""Log messages: by module, with the transactional id and the state; nothing is printed."""
 
 from __future__ import annotations
 

@@ -71,11 +71,12 @@ def cases(actions: list[Action], *, every: bool) -> pytest.MarkDecorator:
 
 
 def _is_told_apart_by_nobody(profile: Profile, api: str, action: Action) -> bool:
-    """Which late requests Kafka takes for new ones, whatever a client does; they have tests of their own below.
+    """Whether Kafka takes a late request for a new one, which no client can prevent; tested separately below.
 
-    An InitProducerId fences whoever has the id. Before KIP-890 the copy of an EndTxn that was answered ends the next
-    transaction, which has the same epoch, and that of a batch may cost it, because the next one is taken to be out of
-    order; of one that was not answered the client knows, and raises the epoch (tests/producer/test_late_requests.py).
+    An InitProducerId fences the present owner. Before KIP-890, all transactions of a producer share an epoch. So a late
+    copy of an acknowledged EndTxn ends the next transaction, and a late copy of an acknowledged batch may cost it,
+    because the next batch seems out of order. Of an unacknowledged request the client knows, and raises the epoch
+    (tests/producer/test_late_requests.py).
     """
     is_copied = isinstance(action, Duplicate | Reorder)
     of_v1 = ("EndTxn", "Produce") if action == Duplicate(after_requests=2) else ("EndTxn",)
@@ -123,7 +124,7 @@ def test_an_answer_that_comes_too_late(world: World, api: str, skip: int, action
 
 @cases(ZOMBIES, every=False)
 def test_a_request_that_is_applied_when_everything_is_over(world: World, api: str, skip: int, action: Action) -> None:
-    """It was given up and sent again, or doubled on its way; then it arrives. It may change nothing."""
+    """It was given up and sent again, or doubled on its way; then it arrives, and must not have an effect."""
     fault = world.fault(api, action, skip=skip)
     producer = world.producer(request_timeout_ms=REQUEST_TIMEOUT_MS)
     three_transactions(world, producer)
@@ -136,7 +137,7 @@ def test_a_request_that_is_applied_when_everything_is_over(world: World, api: st
 
 @pytest.mark.parametrize("world", PROFILES, indirect=True, ids=lambda profile: profile.value)
 def test_a_late_initialisation_fences_its_own_producer_and_that_is_said(world: World) -> None:
-    """Kafka cannot tell it from a newer producer. What was open then is not committed, and the next one goes on."""
+    """Kafka cannot tell it from a newer producer. The open transaction is not committed, and the next one goes on."""
     zombie = world.fault("InitProducerId", Duplicate(on_release=True))
     producer = world.ready()
     world.run(producer, "before")

@@ -57,7 +57,7 @@ def _first(values: Iterable[Any], count: int) -> list[Any]:
 
 
 class Spoiler:
-    """Spoils what the client receives, header included; counts what it spoilt."""
+    """Spoils received responses, headers included, and counts them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spoilt: Counter[Api] = Counter()

@@ -1,4 +1,4 @@
-"""A producer's metrics, against what it did."""
+"""A producer's metrics, compared with its actions."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_a_record_after_the_brokers_timeout_is_aborted_and_said_so(profile: Prof
                 producer.abort_transaction()
             producer = world.ready(transaction_two_phase_commit_enable=False)
         else:
-            producer.abort_transaction()  # an abort of what is aborted is a replay (KIP-890)
+            producer.abort_transaction()  # an abort of an aborted transaction is a replay (KIP-890)
         producer.begin_transaction()
         producer.send("orders", "after", partition=0)
         producer.commit_transaction()

@@ -1,4 +1,4 @@
-"""`send_batch()` of iterables and of Arrow's tables: what is stored where, what is refused as a whole."""
+"""`send_batch()` of iterables and of Arrow's tables: where records are stored, and refusals of whole batches."""
 
 from __future__ import annotations
 

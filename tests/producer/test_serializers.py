@@ -1,4 +1,4 @@
-"""Serializers, ready-made and the application's own; what goes wrong in them sends nothing."""
+"""Serializers, ready-made and the application's own; if one fails, no record is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The connections that all producers of a process with the same settings share, and what they do not share."""
+"""The connections shared by all producers of a process with the same settings, and their separate state."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def in_thread(call: Callable[[], object]) -> threading.Thread:
 
 
 def broken(emulator: Emulator) -> int:
-    """How many connections our producers had; they have them no more."""
+    """Disconnect our producers; return how many connections they had."""
     return sum(emulator.disconnect_clients(client_id=name) for name in ("dualwrite", "one", "two"))
 
 
@@ -128,7 +128,7 @@ def test_with_a_single_connection_whoever_waits_is_told_behind_what(
 def test_a_connection_that_times_out_costs_the_others_a_retry_and_nothing_else(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    """request.timeout.ms closes the connection under everybody: what was on its way is sent again, and recognised."""
+    """request.timeout.ms closes the shared connection: requests on their way are sent again, and recognised."""
     names = ["stuck", "b", "c", "d"]
     producers = ready(
         make_producer, *names, connections_max_per_node=1, request_timeout_ms=200, delivery_timeout_ms=10_000

@@ -1,4 +1,4 @@
-"""The four tiers against the emulator: what a producer finds, and what becomes of its prepared transactions."""
+"""The four tiers against the emulator: detection, and the fate of prepared transactions."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class World:
         return producer
 
     def prepared(self, value: str = "v", transactional_id: str = "tid") -> PreparedTxnState:
-        """By a process that is gone now."""
+        """Prepare by a process that is gone now."""
         return self.prepare(self.ready(transactional_id=transactional_id), value)
 
     def prepare(self, producer: ParticipantProducer, value: str = "v") -> PreparedTxnState:
@@ -126,7 +126,7 @@ by_stored_pair = on(*BY_STORED_PAIR)
 bounded = on(*BOUNDED)
 
 
-# ---- what is found ------------------------------------------------------------------------------------------------
+# ---- detection ----------------------------------------------------------------------------------------------------
 
 
 KIP_939_AT_V1: Final = BrokerConfig(transaction_version=1)
@@ -360,14 +360,14 @@ def test_two_recoverers_at_once(world: World) -> None:
     first, second = world.recovering(), world.recovering()
     second.complete_transaction(state)
     with pytest.raises(FencedError):
-        first.complete_transaction(state)  # what became of it, it cannot see, and says so
+        first.complete_transaction(state)  # the producer cannot see the outcome, and says so
     world.commit(second, "after")
     assert world.committed() == ["v", "after"]
 
 
 @by_stored_pair
 def test_a_recoverer_that_slept_aborts_nothing_of_its_successor(world: World) -> None:
-    """Its decision was about what it found; what the other has prepared since may be decided already."""
+    """It decided by the transaction that it found; its successor's may be decided already."""
     old = world.commit(world.ready(), "old")
     slow = world.recovering()
     state = world.prepare(world.recovering(), "decided elsewhere")
@@ -612,7 +612,7 @@ def test_a_downgrade_below_what_was_accepted_stops_the_next_transaction() -> Non
 
 
 def test_a_downgrade_to_where_nothing_can_be_recorded_any_more() -> None:
-    """At level 0 the log has no place for what version 2 records; the id answers 51 until its coordinator moves."""
+    """At level 0 the log has no place for the fields of version 2; the id answers 51 until its coordinator moves."""
     with world_of(Tier.BOUNDED, BrokerConfig(profile=Profile.KAFKA_4_3)) as world:
         producer = world.ready()
         state = world.prepare(producer)
@@ -692,7 +692,7 @@ def test_plain_transactions_at_the_last_epoch_of_version_1(world: World) -> None
     assert world.committed() == expected
 
 
-# ---- who completes for others -----------------------------------------------------------------------------------
+# ---- completing for others --------------------------------------------------------------------------------------
 
 
 @every_tier
@@ -715,7 +715,7 @@ def test_who_completes_for_others_need_not_take_the_id_over(world: World) -> Non
 
 @by_stored_pair
 def test_who_completes_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
-    """It is so late that somebody else has completed it, and the next owner of the id has prepared."""
+    """It is so late that another process has completed it, and the next owner of the id has prepared."""
     stored = world.prepared()
     late = world.recovering()
     world.recovering().complete_transaction(stored, take_over=False)
@@ -742,7 +742,7 @@ def test_who_completes_for_others_may_initialise_again(world: World) -> None:
 
 @every_tier
 def test_who_completes_for_others_aborts_and_fences(world: World) -> None:
-    """Without a stored state whatever is open is aborted; with transaction.version 2, by the pair that was found."""
+    """Without a stored state, abort any open transaction; with transaction.version 2, by the pair that was found."""
     writer = world.ready()
     world.prepare(writer)
     world.recovering().complete_transaction(PreparedTxnState(), take_over=False)

@@ -53,7 +53,7 @@ def test_completing_with_another_state_aborts(make_producer: MakeProducer, read_
 def test_a_stored_text_is_not_taken_for_another_state(
     make_producer: MakeProducer, read_committed: ReadCommitted, form: Callable[[PreparedTxnState], object]
 ) -> None:
-    """It would compare unequal, and what compares unequal is aborted: somebody's committed data would be lost."""
+    """It would compare unequal, and unequal transactions are aborted: committed data would be lost."""
     producer = make_producer()
     state = prepared(producer)
     with pytest.raises(TypeError, match=r"PreparedTxnState\(text\)"):
@@ -124,7 +124,7 @@ def test_the_old_producer_is_fenced_by_a_recovery(make_producer: MakeProducer, r
 def test_a_commit_that_a_recovery_has_completed_succeeds_and_is_the_last(
     make_producer: MakeProducer, read_committed: ReadCommitted, emulator: Emulator
 ) -> None:
-    """Until the markers are written, a partition would add records with the same pair to what is committed."""
+    """Until the markers are written, a partition would add records with the same pair to the committed ones."""
     zombie, recovering = make_producer(), make_producer()
     prepared(zombie)
     recovering.init_transactions(keep_prepared_txn=True)

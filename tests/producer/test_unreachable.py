@@ -28,7 +28,7 @@ LONG_MS = 60_000
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """Return the address of a port that nobody listens on."""
+    """Return the address of a port without a listener."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{closed.getsockname()[1]}"
@@ -125,7 +125,7 @@ def test_descriptions_of_topics(refusing: str) -> None:
 
 
 def test_what_the_log_says_of_a_prepared_transaction(ready: ParticipantProducer, emulator: Emulator) -> None:
-    """Who asks holds the lock of a row meanwhile."""
+    """The caller holds the lock of a row meanwhile."""
     ready.begin_transaction()
     ready.send("orders", b"v")
     ready.flush()
@@ -141,7 +141,7 @@ def test_what_the_log_says_of_a_prepared_transaction(ready: ParticipantProducer,
 
 @pytest.mark.parametrize("api", ["Metadata", "Produce", "EndTxn"])
 def test_the_only_broker_dies_of_a_request(ready: ParticipantProducer, emulator: Emulator, api: str) -> None:
-    """The connection is lost with it: who waits for the response hears that no other one comes up."""
+    """The connection is lost with it: the waiting caller learns that no other broker can be reached."""
     emulator.create_topic("new")
     emulator.faults.add(Fault(api=api, action=CrashBefore()))
 

@@ -59,13 +59,13 @@ class World:
             self.commit(producer)
 
     def fault(self, api: str, action: Action, **selectors: Any) -> FaultHandle:
-        """In the way of the producers, not of whoever looks afterwards."""
+        """Disturbs the producers, not the checks afterwards."""
         return self.faults.add(Fault(api=api, action=action, client_id="dualwrite", **selectors))
 
-    # ---- what is true ---------------------------------------------------------------------------------------
+    # ---- observations ---------------------------------------------------------------------------------------
 
     def committed(self, topic: str = "orders") -> list[str]:
-        """Return what confluent-kafka reads with read_committed, once no transaction is being ended any more."""
+        """Return the values that confluent-kafka reads with read_committed, once no transaction is being ended."""
         self.settle()
         return [value for _, value in read_topic(self.emulator.bootstrap_servers, topic)]
 
