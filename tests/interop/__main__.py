@@ -35,7 +35,7 @@ _NOTHING_SELECTED: Final = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what `arguments` say. The exit status."""
+    """Run the cases selected by `arguments`. Return the exit status."""
     options = _parser().parse_args(arguments)
     brokers = _brokers(options.only)
     card = ReportCard(brokers)

@@ -12,7 +12,7 @@ from .conftest import Broker
 def broker(request: pytest.FixtureRequest) -> Broker:
     """The emulator as it is by default, and a real Apache Kafka.
 
-    Two profiles of the emulator would only show the same twice: none of these clients meets what they differ in.
+    A second profile of the emulator would add nothing: none of these clients meets a difference.
     """
     chosen: Broker = request.getfixturevalue(request.param)
     return chosen

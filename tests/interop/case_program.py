@@ -1,7 +1,7 @@
 """A client in another language: a program that runs one named case after the other, or several at once.
 
-It reads one JSON object on each line of its standard input (`id`, `case`, and what the case needs), and writes one on
-a line of its standard output for each case that is over: `id` with `result`, or with `error` (`name`, `message`).
+It reads one JSON object on each line of its standard input (`id`, `case`, and the case's parameters), and writes one on
+a line of its standard output for each completed case: `id` with `result`, or with `error` (`name`, `message`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TIMEOUT_S: Final = 120
 
 
 class CaseError(Exception):
-    """The client raised an error; `name` is what it calls it."""
+    """The client raised an error; `name` is its own name for it."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
@@ -37,7 +37,7 @@ class CaseProgram:
         self._reader.start()
 
     def start(self, case: str, **inputs: Any) -> Future[Any]:
-        """Begin a case beside whatever else runs."""
+        """Begin a case beside those that run."""
         number = next(self._numbers)
         over: Future[Any] = Future()
         self._waiting[number] = over

@@ -1,4 +1,4 @@
-"""The folders of foreign clients: what each says of its cases, and what its client is.
+"""The folders of foreign clients: each folder's cases, and its client.
 
 A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`. A folder's
 `cases.py` lists which must pass (the list only grows) and which are known to fail, where, and why.
@@ -28,7 +28,7 @@ class On(StrEnum):
 
 
 class Fault(StrEnum):
-    """Whose it is that a case fails."""
+    """The side at fault for a failed case."""
 
     CLIENT = "the client's"
     EMULATOR = "the emulator's"
@@ -36,12 +36,12 @@ class Fault(StrEnum):
 
 
 BROKER_FIXTURES: Final[Mapping[str, On]] = {"emulated_kafka": On.EMULATOR, "apache_kafka": On.APACHE_KAFKA}
-"""Which fixture is which column."""
+"""The column of each fixture."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFailure:
-    """A case that fails, where, whose fault that is, and why, with a link where somebody else writes of it."""
+    """A case that fails, with the broker, the fault and the reason, and a link if others have reported it."""
 
     on: tuple[On, ...]
     fault: Fault
@@ -98,7 +98,7 @@ CLIENT_FOLDERS: Final = (
 
 
 RAW_WIRE: Final = ClientFolder("raw_wire", "requests by hand", _distribution("kafka-python"), has_list=False)
-"""No client: our own requests, each compared answer by answer. It has a row on the card."""
+"""No client: our own requests, with every response compared. It has a row on the card."""
 
 ALL_FOLDERS: Final = (*CLIENT_FOLDERS, RAW_WIRE)
 
@@ -120,7 +120,7 @@ def case_of(item: pytest.Item) -> str:
 
 
 def broker_of(item: pytest.Item) -> On:
-    """On which broker a test runs: on the emulator unless a parameter or a fixture says otherwise."""
+    """The broker of a test: the emulator unless a parameter or a fixture names another."""
     callspec = getattr(item, "callspec", None)
     values = () if callspec is None else tuple(callspec.params.values())
     chosen = [value for value in values if isinstance(value, str) and value.startswith(("emulated", "apache"))]

@@ -1,7 +1,7 @@
 """The brokers under comparison: our emulator in two profiles and a real Apache Kafka, configured alike.
 
-Every test that takes `broker` runs on all of them, with one and the same expectation; `Facts` lists what the KIPs
-and the releases disagree about. Tests that take one broker by its name are about that one only, and say why.
+Every test that takes `broker` runs on all of them, with one and the same expectation; `Facts` lists the differences
+between the KIPs and the releases. Tests that take one broker by its name are about that one only, and say why.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ KAFKA_VERSION_USED = os.environ.get("DUALWRITE_KAFKA_VERSION", KAFKA_VERSION)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What releases do otherwise than the emulator's default profile, which follows the KIPs and Kafka's trunk."""
+    """Differences of releases from the emulator's default profile, which follows the KIPs and Kafka's trunk."""
 
     commit_after_abort: Code
-    """What a commit gets that arrives when its transaction has been aborted already (TV2). KAFKA-20785 made
-    INVALID_TXN_STATE, which clients take for a programming error, into PRODUCER_FENCED; 4.4.0 is without it."""
+    """The code for a commit that arrives when its transaction has been aborted already (TV2). KAFKA-20785 made
+    INVALID_TXN_STATE, which clients take for a programming error, into PRODUCER_FENCED; 4.4.0 is without it.
+    """
     stale_epoch_at_the_limit: Code
-    """What InitProducerId gets with an old epoch when the current one is the last: releases compare after the bump,
-    which throws (KIP-360 wants the epochs compared)."""
+    """The code for InitProducerId with an old epoch when the current one is the last: releases compare after the bump,
+    which throws (KIP-360 wants the epochs compared).
+    """
 
 
 RELEASED = Facts(commit_after_abort=Code.INVALID_TXN_STATE, stale_epoch_at_the_limit=Code.UNKNOWN_SERVER_ERROR)
@@ -91,7 +93,7 @@ def apache_kafka() -> Broker:
 
 @pytest.fixture(scope="session")
 def plain_apache_kafka() -> Broker:
-    """A real Apache Kafka that allows what its default settings allow."""
+    """A real Apache Kafka with default settings."""
     return shared(Kind(KAFKA_VERSION_USED))
 
 
@@ -144,7 +146,7 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 
 @pytest.fixture(scope="session", params=["emulated_kafka_4_4", "apache_kafka"])
 def released_kafka(request: pytest.FixtureRequest) -> Broker:
-    """The brokers that behave as a release does, for what the KIPs and the releases disagree about."""
+    """The brokers that behave as a release does, for tests of differences between KIPs and releases."""
     chosen: Broker = request.getfixturevalue(request.param)
     return chosen
 
@@ -168,13 +170,13 @@ def topic(broker: Broker) -> str:
 
 @pytest.fixture
 def transactional_id() -> str:
-    """A transactional id that nobody used before."""
+    """A new transactional id."""
     return next_name("txn")
 
 
 @pytest.fixture
 def group() -> str:
-    """A group id that nobody used before."""
+    """A new group id."""
     return next_name("group")
 
 
@@ -186,7 +188,7 @@ def broker_wire(broker: Broker) -> Iterator[Wire]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Known failures are expected; what only `make interop` runs is left out of other runs."""
+    """Expect known failures; skip the cases that only `make interop` runs."""
     is_interop_run = any(isinstance(plugin, ReportCard) for plugin in config.pluginmanager.get_plugins())
     left_out = []
     for item in items:
@@ -205,7 +207,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _runs_by_default(item: pytest.Item) -> bool:
-    """What a real broker answers stands in the cases; only what asks it instead needs one in every run."""
+    """The cases hold a real broker's responses, so only tests that ask it directly need one in every run."""
     if item.get_closest_marker("matrix") is not None:
         return False
     return broker_of(item) != On.APACHE_KAFKA or item.get_closest_marker("compared") is not None

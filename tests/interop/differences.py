@@ -1,8 +1,8 @@
-"""Where the emulator and a real Apache Kafka are known to behave differently, each with the reason, in one place.
+"""Known differences between the emulator and a real Apache Kafka, each with the reason, in one place.
 
-What is compared in a test of its own has its table beside that test, which fails when the difference is gone; they are
-put together here. docs/interop.md shows everything. What only tells one release of Kafka from another is not here:
-the emulator has a profile for it (`BrokerConfig.profile`).
+A comparison in a test of its own has its table beside that test, which fails when the difference is gone; the tables
+are put together here. docs/interop.md shows all of them. Differences between releases of Kafka are not here: the
+emulator has profiles for them (`BrokerConfig.profile`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
         "translates the errors as the first one's version wants"
     ),
 }
-"""What no table beside a test has. Literal, and only here."""
+"""Differences without a table beside a test. Literal, and only here."""
 
 
 def _sections() -> dict[str, dict[str, str]]:
@@ -77,7 +77,7 @@ def _sections() -> dict[str, dict[str, str]]:
 
 
 DIFFERENCES: Final = _sections()
-"""By subject: what is different, and why or in which way."""
+"""By subject: the difference, and its reason or form."""
 
 
 def as_tables() -> str:

@@ -67,4 +67,4 @@ class ForeignClient(Protocol):
         """High watermark, or last stable offset."""
 
     def committed_offset(self, servers: str, group: str, topic: str) -> int | None:
-        """What a consumer of that group would start from."""
+        """The offset at which a consumer of that group would start."""

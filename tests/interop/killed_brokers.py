@@ -30,7 +30,7 @@ _DEADLINE_S: Final = 120.0
 
 
 class KilledBroker(Protocol):
-    """What both kinds can do."""
+    """The interface of both kinds."""
 
     def start(self) -> object: ...
     def kill(self) -> None: ...
@@ -54,7 +54,7 @@ class KillableCluster:
             wire.wait_for_coordinator(group, GROUP)
 
     def kill_while(self, copying: Future[Any]) -> None:
-        """Kill it when so much has been written as KILLS says, and start it again; then wait for the copy's end."""
+        """Kill it when as much has been written as KILLS says, and start it again; then wait for the copy's end."""
         for count in KILLS:
             wait_until(lambda count=count: copying.done() or self._written() >= count, _DEADLINE_S)  # type: ignore[misc]
             assert not copying.done(), copying.result()
@@ -94,7 +94,7 @@ def killable(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def in_background(work: Callable[[], Any]) -> Future[Any]:
-    """Its result, once it is there; of what waits for ever, nobody waits for the end."""
+    """Return the future result; a call that never ends holds up no test."""
     done: Future[Any] = Future()
 
     def run() -> None:

@@ -48,7 +48,7 @@ class KilledCopyCases:
                     if copied() >= RECORDS:
                         return
                     number = copy_until_it_fails(number)
-                except Exception:  # what became of the transaction is what the group's offset says
+                except Exception:  # the group's offset tells the fate of the transaction
                     number += 1
 
         killable.kill_while(in_background(copy))

@@ -1,10 +1,10 @@
-"""Runs the matrix of late requests with each client on real Apache Kafkas and prints it as the page shows it.
+"""Runs the matrix of late requests with each client on real Apache Kafkas and prints it for the page.
 
     python -m tests.interop.late_requests                              every client, 3.9 and 4.4
     python -m tests.interop.late_requests confluent-kafka --only 3.9
 
-A square is the worst of its cells, which differ in how the two transactions end. What went wrong is listed below the
-table. Exit status 1 if this package's own producer did anything that it did not tell.
+A square is the worst of its cells, which differ in how the two transactions end. Failures are listed below the table.
+Exit status 1 if this package's own producer had an effect that it did not report.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 4 * WAIT_S
 
 
 class Square(IntEnum):
-    """What became of the cells of a square; the greatest is the worst."""
+    """The result of the cells of a square; the greatest is the worst."""
 
     NOT_SENT = 0
     FINE = 1
@@ -91,7 +91,7 @@ def _judge(outcome: Outcome | None) -> Square:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what `arguments` say. The exit status."""
+    """Run the matrix selected by `arguments`. Return the exit status."""
     options = _parser().parse_args(arguments)
     clients, brokers = options.clients or list(CLIENTS), [options.only] if options.only else list(BROKERS)
     findings = Findings()
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _played(run: Callable[[], Outcome]) -> Outcome | None:
-    """What came of it; None if the client neither went on nor failed."""
+    """The result; None if the client neither went on nor failed."""
     ended: list[Outcome] = []
 
     def play() -> None:

@@ -1,6 +1,6 @@
-"""What is in a partition, read from its bytes: batches of format v2 are taken apart here, by nobody's client.
+"""The records of a partition, read from its bytes: batches of format v2 are parsed here, without a client library.
 
-The broker is asked over the raw connection, and only the checksum, the codecs and the aborted index of its answer are
+The broker is asked over the raw connection, and only the checksum, the codecs and the aborted index of its response are
 needed besides the bytes.
 """
 
@@ -32,7 +32,7 @@ _XERIAL_HEADER_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class LoggedRecord:
-    """One record as it lies in the log, with what its batch says of it."""
+    """One record in the log, with the attributes of its batch."""
 
     offset: int
     timestamp_ms: int
@@ -51,12 +51,12 @@ def records_of(wire: Wire, topic: str, partition: int = 0) -> list[LoggedRecord]
 
 
 def values_of(wire: Wire, topic: str, partition: int = 0) -> list[bytes]:
-    """The values of all records, whatever became of their transactions."""
+    """The values of all records, aborted ones included."""
     return [record.value or b"" for record in _read(wire, topic, partition) if not record.is_control]
 
 
 def committed_values_of(wire: Wire, topic: str, partition: int = 0) -> list[bytes]:
-    """The values that `read_committed` has to show: below the last stable offset, and of no aborted transaction."""
+    """The values for `read_committed`: below the last stable offset, and of no aborted transaction."""
     end = wire.list_offsets(topic, isolation=READ_COMMITTED, partition=partition)
     aborted = {(record.producer_id, record.offset) for record in _aborted(wire, topic, partition)}
     return [

@@ -1,4 +1,4 @@
-"""What clients in other languages write, read and administer: the cases that each program has by the same names.
+"""Records and administration of clients in other languages: the cases that all programs share by name.
 
 A folder inherits them, with the fixture `run` of its conftest. Folders whose clients can do more have tests of their
 own.
@@ -18,7 +18,7 @@ from tests.interop.wire import GROUP, NOBODY, Code, Wire
 from tests.support.unavailable import skip
 
 _FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, -144)
-"""What a fenced producer is told; the last is librdkafka's own."""
+"""Names of a fenced producer's error; the last is librdkafka's own."""
 
 _OTHER_CODECS = [pytest.param(codec, marks=pytest.mark.matrix) for codec in CODECS if codec != "lz4"]
 
@@ -47,7 +47,7 @@ class RecordPrograms:
     """Records, read as a member of a group."""
 
     codecs: tuple[str, ...] = CODECS
-    """Those that the program is built with."""
+    """The codecs that the program is built with."""
 
     def test_keys_headers_and_timestamps(self, run: Any, wire: Wire, topic: str, group: str) -> None:
         run("produce", topic=topic, values=["v"], codec="none", key="k", header="1", timestampMs=1_700_000_000_000)

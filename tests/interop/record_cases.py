@@ -1,6 +1,6 @@
-"""What other people's clients write and read without transactions: the cases that every library in Python has to pass.
+"""Records of other people's clients without transactions: the cases that every library in Python has to pass.
 
-A folder inherits them and says by its fixture `client` whose they are there.
+A folder inherits them and names its client by its fixture `client`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _OTHER_CODECS = [pytest.param(codec, marks=pytest.mark.matrix) for codec in CODE
 
 
 class RecordCases:
-    """Judged by what is in the log, and by what the client reads of it as a member of a group."""
+    """Judged by the log, and by the records that the client reads as a member of a group."""
 
     def test_keys_headers_and_timestamps(
         self, wire: Wire, broker: Broker, client: ForeignClient, topic: str, group: str

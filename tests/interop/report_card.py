@@ -14,7 +14,7 @@ from .client_folders import ALL_FOLDERS, ClientFolder, On, broker_of, case_of, f
 
 
 class Result(StrEnum):
-    """What became of a case."""
+    """The result of a case."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -95,7 +95,7 @@ class ReportCard:
         return any(cell.count(Result.FAILED) for cell in self.cells.values())
 
     def as_table(self) -> str:
-        """For people; the failures and what could not be run stand below."""
+        """For people; failures and skipped cases stand below."""
         header = ["client", "version", *self.brokers]
         rows = [
             [client.name, client.version(), *(str(self.cells[client.folder, broker]) for broker in self.brokers)]

@@ -1,4 +1,4 @@
-"""A broker with TLS, SASL and access control of either kind, by the very same settings, and what clients are given."""
+"""A broker with TLS, SASL and access control of either kind, by the very same settings, and the clients' settings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from .wire import Wire
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """How a client comes in: to which listener, and with what."""
+    """A client's login: its listener and credentials."""
 
     listener: str
     mechanism: str | None = None
     user: str = WORKER
     is_wrong: bool = False
-    """Whether the password is another one."""
+    """Whether the password is wrong."""
 
     @property
     def password(self) -> str:
@@ -75,7 +75,7 @@ class SecuredBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of the listener that everybody may use who finds it, as a super user."""
+        """Of the listener that needs no login, as a super user."""
         return self.addresses["PLAINTEXT"]
 
     def servers(self, login: Login) -> str:
@@ -111,7 +111,7 @@ class SecuredBroker:
         return settings
 
     def of_programs(self, login: Login) -> dict[str, str]:
-        """What the programs in other languages are told: PEM as text, and the login."""
+        """Settings of the programs in other languages: PEM as text, and the login."""
         told: dict[str, str] = {}
         if login.mechanism is not None:
             told |= {"mechanism": login.mechanism, "username": login.user, "password": login.password}
@@ -133,7 +133,7 @@ def _one_line(pem: str) -> str:
 
 
 def token() -> str:
-    """What OAUTHBEARER takes here."""
+    """A token for OAUTHBEARER."""
     return unsecured_token(WORKER)
 
 

@@ -1,4 +1,4 @@
-"""What the clients' folders and the page say of themselves is true."""
+"""The clients' folders and the page are true about themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our producer on a real Apache Kafka: plain transactions, and what it says when asked for two-phase commit there."""
+"""Our producer on a real Apache Kafka: plain transactions, and the refusal of two-phase commit there."""
 
 from __future__ import annotations
 

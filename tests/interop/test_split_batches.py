@@ -54,7 +54,7 @@ def make_producer(broker: Broker) -> Iterator[MakeProducer]:  # noqa: F811
 
 @pytest.fixture
 def stored(broker: Broker, wire: Wire, topic: str, transactional_id: str) -> Callable[[], list[bytes]]:  # noqa: F811
-    """What a read_committed consumer reads of the topic, from its beginning to its end."""
+    """The values that a read_committed consumer reads of the topic, from its beginning to its end."""
 
     def read() -> list[bytes]:
         wire.wait_until_settled(transactional_id)

@@ -1,6 +1,6 @@
 """Transactions of other people's clients: the cases that every library in Python has to pass, on each broker.
 
-A folder inherits them and says by its fixture `client` whose they are there.
+A folder inherits them and names its client by its fixture `client`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def end_of(wire: Wire, topic: str) -> int:
 
 
 class TransactionCases:
-    """What a transactional client does with one partition, and with several."""
+    """A transactional client on one partition, and on several."""
 
     @pytest.fixture
     def new_producer(self, broker: Broker, client: ForeignClient, transactional_id: str) -> Iterator[ProducerOf]:

@@ -1,7 +1,7 @@
-"""A third client for the broker tests: one request, one answer, on one plain blocking socket.
+"""A third client for the broker tests: one request, one response, on one plain blocking socket.
 
-It uses kafka-python's codec and nothing of `dualwrite`, so that what it sees of the emulator and of a real
-Apache Kafka is the wire, not our reading of it. It retries nothing and hides no error code.
+It uses kafka-python's codec and nothing of `dualwrite`, so that it shows the wire of the emulator and of a real Apache
+Kafka, not our reading of it. It retries nothing and hides no error code.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ class Wire:
             data += chunk
         return bytes(data)
 
-    # -- what clients do first
+    # -- a client's first requests
 
     def api_versions(self) -> Any:
         request = ApiVersionsRequest(version=4, client_software_name="wire", client_software_version="1")
@@ -516,7 +516,7 @@ class Wire:
         return Produced(code_of(result.error_code), result.base_offset)
 
     def produce_answer(self, topic: str, records: bytes) -> Any:
-        """Produce v11 to partition 0; everything that is said of it."""
+        """Produce v11 to partition 0; the whole response for it."""
         data = ProduceRequest.TopicProduceData
         topic_data = [data(name=topic, partition_data=[data.PartitionProduceData(index=0, records=records)])]
         request = ProduceRequest(version=11, transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=topic_data)

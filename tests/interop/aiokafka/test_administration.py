@@ -20,7 +20,7 @@ from tests.interop.wire import DEADLINE_S, EARLIEST, GROUP, NOBODY, Code, Wire, 
 
 @pytest.fixture
 def administer(broker: Broker) -> Callable[[Callable[[Any], Awaitable[Any]]], Any]:
-    """Runs what is asked of a new client."""
+    """Runs a call on a new client."""
 
     async def run(ask: Callable[[Any], Awaitable[Any]]) -> Any:
         admin = aiokafka.admin.AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)

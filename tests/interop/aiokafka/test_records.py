@@ -1,4 +1,4 @@
-"""What aiokafka writes and reads without transactions."""
+"""Records of aiokafka without transactions."""
 
 from __future__ import annotations
 

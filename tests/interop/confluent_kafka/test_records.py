@@ -1,4 +1,4 @@
-"""What confluent-kafka writes and reads without transactions."""
+"""Records of confluent-kafka without transactions."""
 
 from __future__ import annotations
 

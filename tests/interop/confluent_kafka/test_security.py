@@ -125,5 +125,5 @@ def test_users_are_made_over_the_wire(secured: SecuredBroker, secured_wire: Wire
         (ScramMechanism.SCRAM_SHA_256, 4096)
     ]
     settings = secured.of_librdkafka(LIMITED_LOGIN) | {"sasl.username": name, "sasl.password": "its password"}
-    # it is let in, and may do nothing
+    # it may log in, and has no right
     wait_until(lambda: send(settings, secured_topic) == KafkaError.TOPIC_AUTHORIZATION_FAILED)

@@ -1,4 +1,4 @@
-"""What franz-go writes and reads."""
+"""Records of franz-go."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_fetch_sessions(run: Any, wire: Wire, topic: str) -> None:
 
 @pytest.mark.parametrize(
     "consumer_groups",
-    # the broker wants to hear of a member of KIP-848 every five seconds, and tells it no sooner what has changed
+    # a member of KIP-848 heartbeats every five seconds, and learns of changes no sooner
     [pytest.param(False, id="classic"), pytest.param(True, id="KIP-848", marks=pytest.mark.matrix)],
 )
 def test_members_share_partitions(run: Any, wire: Wire, topic: str, group: str, consumer_groups: bool) -> None:

@@ -64,7 +64,7 @@ _TIMEOUT_S: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a tool ended, with what it wrote."""
+    """A tool's exit status and output."""
 
     exit_status: int
     out: str
@@ -160,7 +160,7 @@ class JavaTools:
         self._reader.start()
 
     def start(self, main: str, *arguments: str, stdin: str = "") -> Running:
-        """Run the class `main` with these arguments, beside whatever else runs."""
+        """Run the class `main` with these arguments, beside other programs."""
         number = next(self._numbers)
         ended: Future[Ended] = Future()
         self._waiting[number] = ended
@@ -214,7 +214,7 @@ class KafkaScripts:
         self.bootstrap_servers = bootstrap_servers
 
     def start(self, script: str, *arguments: str, stdin: str = "") -> Running:
-        """Run one, beside whatever else runs."""
+        """Run a script, beside others."""
         return self.tools.start(SCRIPTS[script], *self._with_broker(script, arguments), stdin=stdin)
 
     def alone(self, script: str, *arguments: str) -> Ended:
@@ -222,11 +222,11 @@ class KafkaScripts:
         return self.tools.run_alone(SCRIPTS[script], *self._with_broker(script, arguments))
 
     def run(self, script: str, *arguments: str, stdin: str = "") -> Ended:
-        """Run one to its end, whatever that is."""
+        """Run a script to its end, and accept any exit status."""
         return self.start(script, *arguments, stdin=stdin).result()
 
     def ok(self, script: str, *arguments: str, stdin: str = "") -> str:
-        """Run one that has to succeed; what it wrote."""
+        """Run a script that has to succeed; return its output."""
         ended = self.run(script, *arguments, stdin=stdin)
         assert ended.exit_status == 0, ended
         return ended.out

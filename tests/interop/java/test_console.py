@@ -1,4 +1,4 @@
-"""What Kafka's console tools and performance tools write and read."""
+"""Records of Kafka's console tools and performance tools."""
 
 from __future__ import annotations
 

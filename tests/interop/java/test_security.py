@@ -35,7 +35,7 @@ def settings_file(directory: Path, secured: SecuredBroker, login: Login) -> str:
 
 
 def send(java: JavaTools, secured: SecuredBroker, login: Login, topic: str, directory: Path) -> str:
-    """Send one record with the console producer. What it says of it."""
+    """Send one record with the console producer. Return its output."""
     scripts = KafkaScripts(java, secured.servers(login))
     options = ["--topic", topic, "--command-config", settings_file(directory, secured, login)]
     ended = scripts.run("kafka-console-producer", *options, stdin="v\n")

@@ -1,4 +1,4 @@
-"""Kafka's own share consumer and what Admin and the tools say of its group (KIP-932), with the clients of 4.4.0."""
+"""Kafka's own share consumer, and its group in Admin and the tools (KIP-932), with the clients of 4.4.0."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Members:
             set_group(client, self.group, **settings)
 
     def run(self, case: str, *values: str) -> Any:
-        """Run a case to its end; what it says."""
+        """Run a case to its end; return its output."""
         done = subprocess.run(self._of(case, *values), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout.splitlines()[-1])
@@ -64,7 +64,7 @@ def put(wire: Wire, topic: str, *values: int | str) -> None:
 
 
 def test_two_members_accept_release_and_reject(members: Members, wire: Wire) -> None:
-    """What is released each time is delivered as often as the limit says."""
+    """Released records are delivered as often as the limit says."""
     members.set(delivery_count_limit="3")
     put(wire, members.topic, *range(8))
     seen = members.run("explicit", str(2 * (1 + 2 + 1 + 3)))
@@ -80,7 +80,7 @@ def test_implicit_acknowledgement(members: Members, wire: Wire) -> None:
 
 
 def test_killed_member(members: Members, wire: Wire) -> None:
-    """What it had is delivered again although no lock has timed out."""
+    """Its records are delivered again although no lock has timed out."""
     members.set(record_lock_duration_ms=LONG_LOCK_MS)
     put(wire, members.topic, *range(4))
     killed = members.start("hold", "4")

@@ -1,4 +1,4 @@
-"""What kafka-go writes and reads."""
+"""Records of kafka-go."""
 
 from __future__ import annotations
 

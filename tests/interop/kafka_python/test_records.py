@@ -1,4 +1,4 @@
-"""What kafka-python writes and reads without transactions."""
+"""Records of kafka-python without transactions."""
 
 from __future__ import annotations
 

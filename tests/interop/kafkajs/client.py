@@ -29,7 +29,7 @@ def fetch_packages() -> Path:
         target.mkdir()
         for file in _PACKAGES:
             (target / file.name).write_text(file.read_text())
-        # nothing that comes along is to be run
+        # no script of a package may run
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefix", str(target)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

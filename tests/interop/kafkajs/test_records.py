@@ -1,4 +1,4 @@
-"""What kafkajs writes and reads."""
+"""Records of kafkajs."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Users with rules of their own, on brokers with access control: a real Apache Kafka and the emulator, set up alike.
 
-Whoever comes over PLAINTEXT is a super user. At the listener SASL every case logs in as a user of its own, so that all
+Every client at PLAINTEXT is a super user. At the listener SASL every case logs in as a user of its own, so that all
 rules of all cases can be granted at once and no case sees another's.
 """
 
@@ -77,7 +77,7 @@ def creation(rule: str, who: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A request of a user with these rules, and what is answered."""
+    """A request of a user with these rules, and its response."""
 
     request: str
     rules: str
@@ -98,7 +98,7 @@ class SecuredBroker:
         self.known_id: Any = None
 
     def prepare(self, cases: Iterable[tuple[str, Case]]) -> None:
-        """Make what the requests are about, and grant every user his rules."""
+        """Make the resources of the requests, and grant every user their rules."""
         self.admin.wait_for_coordinator("any", TRANSACTION)
         for topic in ("known", "other"):
             self.admin.create_topic(topic)
@@ -132,11 +132,11 @@ class SecuredBroker:
         return wire
 
     def scene(self, who: str) -> Scene:
-        """What a user's request is about."""
+        """The surroundings of a user's request."""
         return Scene(self.admin, who, self.known_id)
 
     def answer(self, who: str, case: Case) -> dict[str, int]:
-        """What the user is answered; where a topic is being created, in the end."""
+        """The response to the user; while a topic is being created, the final one."""
         scene = self.scene(who)
         request = REQUESTS[case.request](scene)
         with self.login(who) as wire:

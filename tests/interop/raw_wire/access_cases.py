@@ -1,7 +1,7 @@
-"""Who may do what: requests, the rules of whoever sends them, and the answers of a real Apache Kafka 4.4.0.
+"""Access control: requests, the rules of their users, and the responses of a real Apache Kafka 4.4.0.
 
-The answers were taken from that broker; `codes` in `access_requests.py` says how they are written down, and `creation`
-in `access.py` how to read a rule.
+The responses were taken from that broker; `codes` in `access_requests.py` defines their notation, and `creation` in
+`access.py` that of a rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One request of every API that asks for access, named as the cases name it, and what of an answer is compared.
+"""One request of every API that requires a right, by the cases' names, and the compared parts of a response.
 
-A request is about `known`, a topic that is there, and about `missing`, which is not; about `offsets`, a group that has
-committed; and about what is named after the user who sends it, where it changes something.
+Requests are about the topic `known`, which exists, the topic `missing`, which does not, and the group `offsets`, which
+has committed. Requests with effects are about resources that bear the user's name.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ from tests.interop.wire import EARLIEST, Identity, Wire, record_batch
 NOBODY = Identity(-1, -1)
 NO_OPERATIONS = -(2**31)
 FETCH = {"max_wait_ms": 0, "min_bytes": 0, "max_bytes": 1 << 20, "isolation_level": 0, "forgotten_topics_data": []}
-"""What every Fetch says; of sessions, that it wants none."""
+"""The common fields of every Fetch, without a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """Who asks, where, and a super user to prepare it."""
+    """A user, a broker, and a super user to prepare the case."""
 
     admin: Wire
     who: str
@@ -457,7 +457,7 @@ def txn_offset_commit(scene: Scene) -> ApiMessage:
 
 
 def end_txn(scene: Scene) -> ApiMessage:
-    """There is nothing to end, which whoever is let in is told with 48."""
+    """There is no transaction to end: a permitted user gets 48."""
     return message(EndTxnRequest, 4, committed=True, **_of_transaction(scene))
 
 
@@ -589,17 +589,17 @@ def alter_user_scram_credentials(scene: Scene) -> ApiMessage:
     return message(AlterUserScramCredentialsRequest, 0, deletions=[{"name": "nobody", "mechanism": 1}], upsertions=[])
 
 
-# -- what of an answer is compared
+# -- the compared parts of a response
 
 _NAMES = ("name", "topic", "group_id", "transactional_id", "key", "entity_name", "resource_name", "user", "topic_name")
 _SHOWN = ("error_code", "partition_error_code")
 
 
 def codes(answer: dict[str, Any], scene: Scene) -> dict[str, int]:
-    """Every error code of an answer, and every set of authorized operations, by the names that they stand under.
+    """Every error code of a response, and every set of authorized operations, by the names that they stand under.
 
-    What is listed without an error code of its own counts as 0. The user's own name is written `?`, and a topic that is
-    only named by its id `#known` or `#`.
+    A listed resource without an error code of its own counts as 0. The user's own name is written `?`, and a topic that
+    is only named by its id `#known` or `#`.
     """
     found: dict[str, int] = {}
     _collect(answer, "", found, str(scene.known_id))

@@ -132,7 +132,7 @@ def _acknowledgement(scene: Scene, member_id: str, epoch: int, topic_id: uuid.UU
     return _request("share_acknowledge", 2, **names, topics=topics)
 
 
-# -- the state, about which brokers ask each other
+# -- the state, in requests between brokers
 
 
 def _of_state(scene: Scene, api: str, version: int, topic: str, **values: Any) -> KioRequest:

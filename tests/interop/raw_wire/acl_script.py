@@ -55,7 +55,7 @@ ODD: dict[str, tuple[Rule, int, str]] = {
         "(no colon is present separating the principal type from the principal name)",
     ),
 }
-"""Rules with the answers to those who want to add them."""
+"""Rules with the responses to clients that create them."""
 
 UNKNOWN: dict[str, Rule] = {
     "resource type": (0, "x", LITERAL, ALICE, "*", 3, ALLOW),
@@ -93,7 +93,7 @@ FILTERS: dict[str, tuple[dict[str, Any], list[int]]] = {
     "a resource type that is not known": ({"resource_type_filter": 99}, []),
     "an operation that is not known": ({"operation": 99}, []),
 }
-"""Each with the places in RULES of those that it means."""
+"""Filters, each with the places in RULES of its matches."""
 
 DELETIONS: list[tuple[dict[str, Any], int, list[int]]] = [
     ({"operation": 99}, 42, []),
@@ -105,7 +105,7 @@ DELETIONS: list[tuple[dict[str, Any], int, list[int]]] = [
 
 
 def described(wire: Wire, **wanted: Any) -> list[int]:
-    """Which of RULES a filter means."""
+    """Which of RULES a filter matches."""
     answer = wire.call(message(DescribeAclsRequest, 3, **_any_but(wanted)))
     assert answer.error_code == 0, answer
     return _places(
@@ -147,7 +147,7 @@ def deleted(wire: Wire, *filters: dict[str, Any]) -> list[tuple[int, list[int]]]
 
 
 def created(wire: Wire, *rules: Rule) -> list[tuple[int, str]]:
-    """The error of each rule, and what is said about it."""
+    """The error of each rule, and its message."""
     answer = wire.call(message(CreateAclsRequest, 3, creations=[_creation(rule) for rule in rules]))
     return [(result.error_code, result.error_message or "") for result in answer.results]
 
@@ -161,7 +161,7 @@ def _any_but(wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_closed_for(address: str, rule: Rule) -> list[bool]:
-    """Whether each API closes the connection for a rule or filter with something UNKNOWN in it."""
+    """Whether each API closes the connection for a rule or filter with an UNKNOWN in it."""
     requests = [
         message(CreateAclsRequest, 3, creations=[_creation(rule)]),
         message(DescribeAclsRequest, 3, **_filter(rule)),

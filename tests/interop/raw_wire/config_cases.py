@@ -1,4 +1,4 @@
-"""Alterations of settings with what Apache Kafka 4.4.0 answers, and where the emulator answers otherwise."""
+"""Alterations of settings with Apache Kafka 4.4.0's responses, and the emulator's where they differ."""
 
 from __future__ import annotations
 
@@ -413,7 +413,7 @@ CASES: Final[Mapping[str, Case]] = {
 
 
 class Otherwise(NamedTuple):
-    """What the emulator answers instead, and why."""
+    """The emulator's own response, and why."""
 
     error: int
     message: str | None

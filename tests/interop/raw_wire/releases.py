@@ -1,4 +1,4 @@
-"""What released Kafkas answer to ApiVersions: observed, and compared with them by test_api_versions.py."""
+"""Released Kafkas' responses to ApiVersions: observed, and compared with them by test_api_versions.py."""
 
 from __future__ import annotations
 

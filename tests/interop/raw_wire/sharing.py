@@ -1,4 +1,4 @@
-"""Members of share groups on a raw connection: what they are told, in short."""
+"""Members of share groups on a raw connection, with short forms of the responses."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class Sharer:
         return Part(0, 0, [])
 
     def acquire(self, **values: Any) -> list[tuple[int, int, int]]:
-        """ShareFetch until something is acquired: a broker may have to read the state first."""
+        """ShareFetch until records are acquired: a broker may have to read the state first."""
         found: list[list[tuple[int, int, int]]] = []
 
         def has_some() -> bool:

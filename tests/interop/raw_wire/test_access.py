@@ -76,7 +76,7 @@ def test_every_request_has_cases() -> None:
 
 @pytest.mark.parametrize("api", CASES)
 def test_who_may(secured: SecuredBroker, api: str) -> None:
-    """All cases of a request: they are many, and each is one question."""
+    """All cases of a request: there are many, and each is one request."""
     differing = {}
     for who, case in USERS.items():
         if case.request != api:

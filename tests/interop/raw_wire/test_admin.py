@@ -294,13 +294,13 @@ def test_reassign(world: World, case: str) -> None:
 
 
 def test_the_replication_factor_is_protected(world: World) -> None:
-    """KIP-860; with one node, the factor can only be changed to what cannot be."""
+    """KIP-860; with one node, the factor can only be changed to an impossible value."""
     outcome = reassign(world.client, world.topic, 0, [], may_change_factor=False)
     assert outcome == Outcome(INVALID_ASSIGNMENT, NOWHERE)
 
 
 def test_quotas(client: RawClient) -> None:
-    """In one test, as they are the whole cluster's and the later ones go by the earlier."""
+    """In one test, as quotas are the whole cluster's, and later rows depend on earlier ones."""
     answers = {name: alter_quotas(client, entity, changes) for name, (entity, changes, _) in ALTER_QUOTAS.items()}
     assert answers == {name: outcome for name, (_, _, outcome) in ALTER_QUOTAS.items()}
     assert alter_quotas(client, [ALICE], [(RATE, 5)], validate_only=True) == DONE

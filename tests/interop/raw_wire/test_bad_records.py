@@ -1,4 +1,4 @@
-"""Which records of a batch a topic does not take (KIP-467): one table of answers for every broker."""
+"""Records that a topic refuses (KIP-467): one table of responses for every broker."""
 
 from __future__ import annotations
 

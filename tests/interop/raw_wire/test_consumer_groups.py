@@ -45,7 +45,7 @@ DIFFERENCES: Mapping[str, str] = {
     ),
     "group.consumer.assignment.interval.ms": "0; Kafka 4.4 puts assignments off for a second, so that many can join",
 }
-"""What is not the same, and why."""
+"""Known differences, and why."""
 
 OFFSETS_PARTITIONS = 5
 
@@ -121,7 +121,7 @@ class Group:
         return described.group_state, described.group_epoch, described.assignment_epoch
 
     def members(self) -> dict[str, tuple[int, dict[str, list[int]], dict[str, list[int]]]]:
-        """By member: its epoch, what it has, and what it is to have."""
+        """By member: its epoch, its assignment, and its target."""
         rows = self.described().members
         return {
             row.member_id: (row.member_epoch, self._by_letter(row.assignment), self._by_letter(row.target_assignment))
@@ -147,7 +147,7 @@ def _group_of(key: bytes) -> str | None:
 
 @pytest.fixture
 def members(broker: Broker, wire: Wire, group: str) -> Iterator[Group]:
-    """A group that nobody has joined yet, and topics "a" and "b" with 4 and 3 partitions."""
+    """A group without members yet, and topics "a" and "b" with 4 and 3 partitions."""
     wire.wait_for_coordinator(group, GROUP)
     with RawClient(broker.bootstrap_servers) as client:
         made = Group(client, wire, group)
@@ -450,7 +450,7 @@ def beat(members: Group, joined: Any, **values: Any) -> int:
 
 
 def test_a_refused_join_gets_no_member_id(members: Group) -> None:
-    """In a classic group it gets back the one that it named."""
+    """In a classic group it gets back the id that it named."""
     members.live("m1", instance_id="i")
     refused = [
         join(members, "nobody", protocol_type="other"),
@@ -513,7 +513,7 @@ def test_classic_members_join_a_consumer_group(members: Group) -> None:
 
 
 def test_a_classic_member_joins_again_for_a_new_target_only(members: Group) -> None:
-    """Neither a newer group epoch (KAFKA-20272) nor a changed topic is told it before there is a new target."""
+    """Neither a newer group epoch (KAFKA-20272) nor a changed topic makes it join before there is a new target."""
     members.live("m1", topics="az")
     members.live("m2", topics="b")
     first = join(members)
@@ -550,7 +550,7 @@ def test_a_static_member_changes_its_protocol_and_back(members: Group) -> None:
 
 
 def test_records(members: Group, broker: Broker) -> None:
-    """What either broker writes is read here as the same groups, and written by the codec in the very same bytes."""
+    """Either broker's records are read here as the same groups, and written by the codec in the very same bytes."""
     written: list[tuple[bytes, bytes | None]] = []
     kinds: list[list[int]] = []
 

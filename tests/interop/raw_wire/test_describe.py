@@ -12,7 +12,7 @@ import pytest
 from tests.interop.conftest import Broker
 from tests.interop.wire import NOBODY, READ_COMMITTED, ActiveProducer, Code, ConnectionClosedError, Identity, Wire
 
-# What the emulator has to offer at least, up to the version that the real broker offers.
+# The least versions of the emulator, up to those of the real broker.
 TRANSACTION_APIS = {0: 12, 22: 6, 24: 5, 25: 4, 26: 5, 28: 5, 61: 0, 65: 0, 66: 2}
 
 
@@ -99,7 +99,7 @@ def test_transaction_that_only_added_a_partition(wire: Wire, transactional_id: s
     identity = wire.init_ok(transactional_id)
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.NONE]
     assert wire.end_settled(transactional_id, identity, commit=True).error == Code.NONE
-    # its marker is written although there is nothing that it ends
+    # its marker is written although there is no transaction to end
     assert wire.list_offsets(topic) == 1
     entry = wire.producers(topic)[1][identity.producer_id]
     assert (entry.identity, entry.last_sequence, entry.txn_start_offset) == (identity.bumped(), -1, -1)

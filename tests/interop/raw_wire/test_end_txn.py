@@ -41,7 +41,7 @@ def test_add_partitions_refusals(wire: Wire, transactional_id: str, topic: str) 
     stranger = Identity(identity.producer_id + 100_000, 0)
     assert wire.add(transactional_id, stranger, (topic, 0)) == [Code.INVALID_PRODUCER_ID_MAPPING]
     assert wire.add("", identity, (topic, 0)) == [Code.INVALID_REQUEST]
-    # one unknown partition, and nothing at all is added
+    # one unknown partition, and none is added
     assert wire.add(transactional_id, identity, (topic, 0), (topic, 7), ("no-such-topic", 0)) == [
         Code.OPERATION_NOT_ATTEMPTED,
         Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -154,7 +154,7 @@ def test_after_an_abort(broker: Broker, wire: Wire, transactional_id: str, topic
 
 
 def test_epoch_before_in_releases(released_kafka: Broker, transactional_id: str) -> None:
-    """Releases take for a retry whatever names the epoch before, though no version 5 request ended anything."""
+    """Releases take any request with the epoch before for a retry, though no version 5 request ended a transaction."""
     topic = f"{transactional_id}-topic"
     with Wire(released_kafka.bootstrap_servers) as wire:
         wire.create_topic(topic)
@@ -210,7 +210,7 @@ def test_transaction_timeout(broker: Broker, wire: Wire, transactional_id: str, 
     assert wire.produce(transactional_id, identity, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
     assert wire.add(transactional_id, identity, (topic, 0)) == [Code.PRODUCER_FENCED]
     assert wire.end(transactional_id, identity, commit=COMMIT) == End(broker.facts.commit_after_abort)
-    # aborting what is aborted is fine, and gives the client the epoch to go on with
+    # aborting an aborted transaction is fine, and gives the client the next epoch
     assert wire.end(transactional_id, identity, commit=ABORT) == End(Code.NONE, identity.bumped())
     assert wire.produce(transactional_id, identity.bumped(), topic, 0).error == Code.NONE
 

@@ -1,4 +1,4 @@
-"""What happens at the last epoch that a client may hold, the same on both brokers (KIP-890, KAFKA-20090)."""
+"""The last epoch that a client may hold, the same on both brokers (KIP-890, KAFKA-20090)."""
 
 from __future__ import annotations
 

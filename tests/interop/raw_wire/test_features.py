@@ -142,7 +142,7 @@ def test_downgrade_during_a_transaction(wire: Wire, transactional_id: str, topic
 
 
 def test_level_0_cannot_record_new_clients(wire: Wire, transactional_id: str, topic: str) -> None:
-    """The log's old format has no place for what is to be recorded, and the id does not come back from that."""
+    """The log's old format has no place for the new fields, and the id does not recover."""
     opened, empty, idle = (f"{transactional_id}-{name}" for name in ("open", "empty", "idle"))
     identity, other, ended = (wire.init_ok(name) for name in (opened, empty, idle))
     assert wire.produce(opened, identity, topic, 0).error == Code.NONE

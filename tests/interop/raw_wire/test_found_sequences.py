@@ -1,7 +1,7 @@
-"""What differential fuzzing has found, each with the one answer that a release gives (see `tests/differential`).
+"""Findings of differential fuzzing, each with the one response of a release (see `tests/differential`).
 
-A sequence is written as the fuzzer prints it, so that a new one can be pasted; what is looked at is in its last answer,
-or in the records that it has left.
+A sequence is written as the fuzzer prints it, so that a new one can be pasted; its last response is compared, or its
+records.
 """
 
 # ruff: noqa: E501 - lines as the fuzzer prints them
@@ -34,7 +34,7 @@ BROKERS: Final = {
 
 
 class Found(NamedTuple):
-    """A sequence, and what each release says of it."""
+    """A sequence, and each release's response."""
 
     name: str
     steps: str
@@ -308,7 +308,7 @@ RECORDS: Final = [
 
 @pytest.fixture(scope="module")
 def emulated_kafka_4_3() -> Iterator[Broker]:
-    """The emulator as Kafka 4.3; what it answers here was observed in 4.3.1."""
+    """The emulator as Kafka 4.3; its responses here were observed in 4.3.1."""
     config = BrokerConfig(
         profile=Profile.KAFKA_4_3, transaction_state_log_num_partitions=5, offsets_topic_num_partitions=5
     )
@@ -347,7 +347,7 @@ def test_answers(
         monkeypatch.setattr("tests.differential.side._SETTLED_WITHIN_S", 1.0)
     with side_of(request.getfixturevalue(name)) as side:
         answer = played(side, found)
-        if found.hangs:  # what it waits for in vain may have taken longer than that
+        if found.hangs:  # a wait for an event that never comes may have taken longer
             last = Step.parse(found.steps.strip().splitlines()[-1])
             answer = wait_for(lambda: side.play(last), lambda answer: bool(looked_at(found, answer) == expected))
     assert looked_at(found, answer) == expected, answer
@@ -359,7 +359,7 @@ def looked_at(found: Found, answer: Any) -> Any:
 
 @pytest.mark.parametrize(("found", "name", "expected"), on_brokers(RECORDS))
 def test_records(request: pytest.FixtureRequest, found: Found, name: str, expected: list[bool]) -> None:
-    """What is expected is which of the records have a value."""
+    """The expectation is which of the records have a value."""
     with side_of(request.getfixturevalue(name)) as side:
         starts = ends_of(side)
         played(side, found)

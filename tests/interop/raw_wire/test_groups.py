@@ -1,4 +1,4 @@
-"""Consumer groups of the classic protocol, question by question, the same answers from both brokers."""
+"""Consumer groups of the classic protocol, request by request: the same responses from both brokers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def join_stable(client: RawClient, group: str, **values: Any) -> Any:
 
 
 def claims(joined: Any, **changes: Any) -> dict[str, Any]:
-    """What a member says of itself in an OffsetCommit."""
+    """A member's fields in an OffsetCommit."""
     return {"member_id": joined.member_id, "generation_id_or_member_epoch": joined.generation_id, **changes}
 
 
@@ -257,7 +257,7 @@ def subscription_to(topic: str) -> tuple[Any, ...]:
 
 
 def test_records(client: RawClient, wire: Wire, group: str, topic: str) -> None:
-    """What is written is read by the emulator's codec and written by it in the very same bytes."""
+    """The emulator's codec reads the broker's bytes and writes the very same ones."""
     joined = join_stable(client, group, group_instance_id="i")
     assert commit(client, group, 1, topic=topic, metadata="m", **claims(joined), group_instance_id="i") == 0
     leave(client, ("", "i"), group_id=group)

@@ -104,7 +104,7 @@ def test_lowest_sequence_seen(wire: Wire, transactional_id: str, topic: str) -> 
 
 
 def test_the_coordinator_is_asked_about_every_epoch(wire: Wire, transactional_id: str, topic: str) -> None:
-    """Later releases see an old epoch by themselves (KAFKA-19690); what is open is open for each of them."""
+    """Later releases see an old epoch by themselves (KAFKA-19690); an open transaction is open for each of them."""
     zombie = wire.init_ok(transactional_id)
     identity = open_transaction(wire, transactional_id, topic)
     assert produce(wire, "nobody", zombie, topic, 1).error == Code.INVALID_PRODUCER_EPOCH
@@ -231,7 +231,7 @@ def test_a_group_without_a_generation_has_no_record(broker: Broker, wire: Wire, 
 
 
 def test_a_deleted_topic_takes_empty_groups_with_it(broker: Broker, wire: Wire, topic: str, group: str) -> None:
-    """Groups without offsets, whatever the topic was; the coordinator of Kafka 4 keeps them."""
+    """Groups without offsets, of any topic; the coordinator of Kafka 4 keeps them."""
     wire.wait_for_coordinator(group, GROUP)
     kept = f"{group}-kept"
     wire.wait_for_coordinator(kept, GROUP)

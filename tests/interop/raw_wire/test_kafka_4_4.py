@@ -1,4 +1,4 @@
-"""What came with Kafka 4.4, the same on both brokers: TxnOffsetCommit v6, ApiVersions v5 and DeleteGroups v3."""
+"""New in Kafka 4.4, the same on both brokers: TxnOffsetCommit v6, ApiVersions v5 and DeleteGroups v3."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def joined(client: RawClient, group: str, topic: str) -> int:
 def test_clients_that_mean_another_broker(
     client: RawClient, cluster_id: str | None, node_id: int | None, error: int
 ) -> None:
-    """A node is given by what is added to the id of this one; the connection stays open (KIP-1242)."""
+    """A node is given by its distance from this one's id; the connection stays open (KIP-1242)."""
     metadata = client.call("metadata", 12, topics=(), include_topic_authorized_operations=False)
     (node,) = metadata.brokers
     response = client.call(

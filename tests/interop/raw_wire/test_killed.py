@@ -1,4 +1,4 @@
-"""What a broker that was killed knows of its producers when it is back: the same on every broker."""
+"""A killed broker's memory of its producers when it is back: the same on every broker."""
 
 from __future__ import annotations
 

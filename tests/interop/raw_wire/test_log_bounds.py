@@ -15,7 +15,7 @@ from tests.interop.conftest import Broker
 from tests.interop.wire import Code, Wire, wait_for
 
 _NOT_YET = Code.UNKNOWN_TOPIC_OR_PARTITION
-"""What a broker says until it has heard from the controller."""
+"""A broker's error until it has heard from the controller."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What is said of Apache Kafka's logins in `tests/emulator/security/login_answers.py` is what it does."""
+"""Apache Kafka's logins in `tests/emulator/security/login_answers.py` are those of a real broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata by name and by topic id, and what it creates: one table of answers for every broker."""
+"""Metadata by name and by topic id, and the topics that it creates: one table of responses for every broker."""
 
 from __future__ import annotations
 

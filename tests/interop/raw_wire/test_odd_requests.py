@@ -1,4 +1,4 @@
-"""Requests that no client sends, each with what every broker answers: real ones of 3.9 and 4.4, and the emulator."""
+"""Requests that no client sends, each with every broker's response: real ones of 3.9 and 4.4, and the emulator."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_partitions_that_do_not_exist(wire: Wire, transactional_id: str, topic: 
 @pytest.mark.parametrize("verify_only", [True, False])
 @pytest.mark.parametrize("version", [4, 5])
 def test_transactions_with_one_id(wire: Wire, transactional_id: str, version: int, verify_only: bool) -> None:
-    """Each is what it says of itself, for the partitions of the last; an error of all has the rows of the first."""
+    """Each row is checked by its own identity, for the last one's partitions; an error of all has the first one's rows."""
     first, last, none = (next_name("topic") for _ in range(3))
     for name in (first, last):
         wire.create_topic(name, 2)
@@ -154,7 +154,7 @@ def test_markers_that_are_not_written(
 
 
 def test_a_marker_of_no_producer(wire: Wire, topic: str) -> None:
-    """It is written, and nobody is known by it."""
+    """It is written, and makes no producer known."""
     assert wire.write_marker(Identity(-2, 0), topic, commit=True) == NONE
     assert wire.list_offsets(topic) == 1
     assert wire.producers(topic) == (NONE, {})
@@ -203,7 +203,7 @@ def test_markers_of_one_producer(wire: Wire) -> None:
     assert wire.list_offsets(other) == 1
     assert write(wire, marker(first, one, epoch=-2), marker(first, one)) == {first: {(one, 0): NONE}}
     assert wire.list_offsets(one) == 3
-    # an error of the whole request has what the last of them names
+    # an error of the whole request has the rows of the last one
     refused = write(wire, marker(first, one), marker(first, other), marker(second), marker(-1, one))
     assert refused == {first: {(other, 0): FAILED}, second: {}, -1: {(one, 0): FAILED}}
 
@@ -284,7 +284,7 @@ def test_a_fetch_without_partitions_has_no_isolation_level(wire: Wire, topic: st
 def test_offsets_of_no_partition(
     wire: Wire, transactional_id: str, topic: str, group: str, version: int, has_group: bool
 ) -> None:
-    """Nobody looks at the group or at the transaction then."""
+    """Neither the group nor the transaction is checked then."""
     wire.wait_for_coordinator(group, GROUP)
     identity = wire.init_ok(transactional_id)
 

@@ -58,7 +58,7 @@ def test_offsets_of_a_group_that_was_not_added(
 
 
 def test_the_order_of_an_answer(broker: Broker, topic: str, group: str) -> None:
-    """What there is not comes first, then what the group was asked about; each topic is named once."""
+    """Missing topics come first, then the others in the order of the request; each topic is named once."""
     parts = request_parts("offset_commit", 9)
 
     def of(name: str, *partitions: int) -> Any:

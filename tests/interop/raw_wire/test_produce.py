@@ -1,4 +1,4 @@
-"""Produce in and around transactions, and what readers see of it, the same on both brokers."""
+"""Produce in and around transactions, and its effect on readers, the same on both brokers."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_epoch_from_the_future_while_a_transaction_is_open(wire: Wire, transacti
 def test_an_epoch_that_the_partition_knows_to_be_over(
     wire: Wire, transactional_id: str, topic: str, version: int
 ) -> None:
-    """The coordinator is not asked, whatever the transactional id is (KAFKA-19690; Kafka 3.9 asks it)."""
+    """The coordinator is not asked, for any transactional id (KAFKA-19690; Kafka 3.9 asks it)."""
     zombie = wire.init_ok(transactional_id)
     identity = wire.init_ok(transactional_id)
     assert wire.produce(transactional_id, identity, topic, 0).error == Code.NONE
@@ -221,7 +221,7 @@ def test_broken_batches(wire: Wire, topic: str) -> None:
     assert wire.list_offsets(topic) == 1
 
 
-# -- what readers see
+# -- readers
 
 
 def test_open_transaction_holds_the_last_stable_offset(wire: Wire, transactional_id: str, topic: str) -> None:
@@ -308,7 +308,7 @@ def test_fetch_out_of_range(wire: Wire, topic: str, offset: int) -> None:
 def test_the_first_verification_says_whether_a_client_bumps_its_epoch(
     wire: Wire, transactional_id: str, topic: str
 ) -> None:
-    """A producer without state there then starts at any sequence, or at 0, whatever it sends later."""
+    """A producer without state there then starts at any sequence, or at 0, with any later version."""
     identity = wire.init_ok(transactional_id)
     old = record_batch([b"v"], identity, 0, transactional=True)
     assert wire.produce_bytes(transactional_id, topic, old, version=11).error is Code.TRANSACTION_ABORTABLE

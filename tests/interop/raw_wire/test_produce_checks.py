@@ -1,4 +1,4 @@
-"""What Produce refuses, in which order, and what it has done by then: the same on every broker, old and new.
+"""Refusals of Produce, their order, and their effects: the same on every broker, old and new.
 
 Requests of v11, which all of them serve, unless a test says otherwise.
 """
@@ -78,7 +78,7 @@ def test_internal_topics_are_refused(wire: Wire, topic: str, group: str, name: s
 @pytest.mark.parametrize("name", INTERNAL)
 @pytest.mark.parametrize("key", [b"\xff\xff", None])
 def test_what_the_admin_client_may_write(wire: Wire, group: str, name: str, key: bytes | None) -> None:
-    """Kafka lets the client id through that its own tools have; a key of an unknown version means nothing to it."""
+    """Kafka exempts the client id of its own tools; it ignores a key of an unknown version."""
     wire.wait_for_coordinator(group, GROUP)
     batch = PLAIN if key is None else keyed(key)
     codes = wire.produce_to(None, ((name, 0), batch), version=OLD, client_id="__admin_client")

@@ -36,7 +36,7 @@ def test_control_batch_of_a_client(wire: Wire, topic: str) -> None:
 
 
 def test_transactional_batch_without_a_producer(wire: Wire, transactional_id: str, topic: str) -> None:
-    """Nothing that it could belong to: it is taken as it is, and belongs to no transaction."""
+    """There is no transaction for it: it is appended, and belongs to none."""
     assert wire.produce(transactional_id, NOBODY, topic, -1, transactional=True) == Produced(Code.NONE, 0)
     assert wire.list_offsets(topic, isolation=READ_COMMITTED) == 1
     assert wire.produce(None, NOBODY, topic, -1).error == Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -25,7 +25,7 @@ DIFFERENCES: Mapping[str, str] = {
     "order of members and partitions": "Kafka's is that of its hash tables",
     "acquisition locks that time out": "Kafka writes a record for each offset, here one for all of them",
 }
-"""What is not the same, and why."""
+"""Known differences, and why."""
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 LONG_LOCK_MS = "60000"
@@ -339,7 +339,7 @@ def test_an_older_connection_ends_no_session(broker: Broker, sharer: Sharer) -> 
 def test_latest_is_found_again_when_no_connection_is_left(
     broker: Broker, client: RawClient, wire: Wire, group: str, topic: str
 ) -> None:
-    """Nothing was acknowledged, so nothing says where the group was."""
+    """No record was acknowledged, so the group has no stored position."""
     wire.wait_for_coordinator(group, GROUP)
     later = Sharer(client, group, topic)
     later.put("before")

@@ -24,7 +24,7 @@ _numbers = itertools.count(1)
 
 
 class New(NamedTuple):
-    """A topic that is to be, with what is answered."""
+    """A topic to be created, with the response."""
 
     error: int
     message: str | None
@@ -89,7 +89,7 @@ def test_topics_that_are_created(wire: Wire, case: New) -> None:
 
 
 def test_names_alike(wire: Wire, topic: str) -> None:
-    """What '.' and '_' would be in the name of a metric is the same."""
+    """'.' and '_' collide in the names of metrics."""
     kind = CreateTopicsRequest.CreatableTopic
 
     def create(name: str, *, only_check: bool = False) -> tuple[int, str | None]:
@@ -107,7 +107,7 @@ def test_names_alike(wire: Wire, topic: str) -> None:
 
 
 def delete(wire: Wire, *named: tuple[str | None, UUID | None]) -> list[tuple[bool, bool, int, str | None]]:
-    """The rows: whether they have a name and an id, and what they say."""
+    """The rows: whether they have a name and an id, and their errors."""
     states = [
         DeleteTopicsRequest.DeleteTopicState(name=name, topic_id=topic_id)  # type: ignore[arg-type]  # it takes None
         for name, topic_id in named

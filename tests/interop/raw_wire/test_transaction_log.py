@@ -1,8 +1,8 @@
-"""What coordinators write to `__transaction_state`, the same on both brokers: record formats, states and their order.
+"""The coordinators' records in `__transaction_state`, the same on both brokers: record formats, states and their order.
 
 Read by an ordinary fetch. Only the tags that a release writes are compared: the emulator also writes the tag of the
-last producer epoch (KAFKA-20357), which no release has yet. As the previous producer id, releases write the entry's
-own id where KIP-939 writes none; both mean that the id did not change.
+last producer epoch (KAFKA-20357), which no release has yet. As the previous producer id, releases write the entry's own
+id where KIP-939 writes none; both mean that the id did not change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What rust-rdkafka writes and reads."""
+"""Records of rust-rdkafka."""
 
 from __future__ import annotations
 

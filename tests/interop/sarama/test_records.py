@@ -1,4 +1,4 @@
-"""What sarama writes and reads."""
+"""Records of sarama."""
 
 from __future__ import annotations
 

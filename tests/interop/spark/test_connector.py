@@ -16,7 +16,7 @@ from tests.spark.written_topics import Topics
 
 @dataclass
 class Kafka:
-    """What Spark does with one broker by its own connector."""
+    """Spark's own connector on one broker."""
 
     spark: SparkSession
     topics: Topics
@@ -34,12 +34,12 @@ class Kafka:
         return df
 
     def values(self, topic: str, **options: str) -> list[tuple[int, int, str]]:
-        """Partition, offset and value of what a batch query sees."""
+        """Partition, offset and value of the rows of a batch query."""
         rows = self.read(self.spark.read, topic, **options).selectExpr("partition p", "offset o", "string(value) v")
         return sorted((row.p, row.o, row.v) for row in rows.collect())
 
     def copy(self, source: str, target: str, **options: str) -> None:
-        """A stream into Spark's own sink, to the end of what there is."""
+        """A stream into Spark's own sink, to the present end of the topic."""
         rows = self.read(self.spark.readStream, source, **options).select("key", "value", "headers")
         writer = rows.writeStream.format("kafka").option("topic", target).option("includeHeaders", "true")
         writer = writer.option("kafka.bootstrap.servers", self.topics.bootstrap_servers)
