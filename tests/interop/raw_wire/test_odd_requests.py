@@ -93,7 +93,7 @@ def test_partitions_that_do_not_exist(wire: Wire, transactional_id: str, topic: 
 @pytest.mark.parametrize("verify_only", [True, False])
 @pytest.mark.parametrize("version", [4, 5])
 def test_transactions_with_one_id(wire: Wire, transactional_id: str, version: int, verify_only: bool) -> None:
-    """Each row is checked by its own identity, for the last one's partitions; an error of all has the first one's rows."""
+    """Each row has its own identity's code, for the last one's partitions; an error of all has the first one's rows."""
     first, last, none = (next_name("topic") for _ in range(3))
     for name in (first, last):
         wire.create_topic(name, 2)
