@@ -367,6 +367,20 @@ class StoredBlockRefusedError(RecordsRefusedError):
     """
 
 
+class NotProvenError(RecipeError):
+    """Nothing shows any more whether Kafka has committed the last batch of an outbox: it publishes nothing more.
+
+    It is taken neither for committed nor for aborted, and nothing was changed: the database keeps its records until the
+    log can be read, or a person has looked and says `dualwrite recover --publish-again`, or `--take-out`.
+    `transactional_id` and `prepared_state` identify the batch.
+    """
+
+    def __init__(self, message: str, *, transactional_id: str, prepared_state: str) -> None:
+        super().__init__(message)
+        self.transactional_id = transactional_id
+        self.prepared_state = prepared_state
+
+
 class OwedRecordsRefusedError(RecordsRefusedError):
     """Kafka has aborted a decided dual write, and refuses its records now that they are to be published again.
 

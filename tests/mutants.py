@@ -95,8 +95,8 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}completion.py",
-        "await _assert_still_locked(owned, database, row)\n        await owned.kafka.own()",
-        "await owned.kafka.own()",
+        "        await _assert_still_locked(owned, database, row)\n        if is_open and await note",
+        "        if is_open and await note",
         "recipes/test_late_take_over.py",
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS: Final = (
         "recipes/test_repair_evidence.py",
     ),
     Mutant(
-        f"{_CORE}repair.py",
+        f"{_CORE}proof.py",
         "manifest if manifest is not None and manifest.prepared_state == row else None",
         "manifest",
         "recipes/test_repair_evidence.py",
@@ -230,7 +230,7 @@ MUTANTS: Final = (
     Mutant(
         f"{_CORE}repair.py",
         "if text == settled_text(row):",
-        "if text.startswith(_SETTLED):",
+        "if text.startswith('committed '):",
         "recipes/test_repair_evidence.py",
     ),
     Mutant(f"{_CORE}repair.py", "if manifest.has_offsets:", "if False:", "recipes/test_repair_evidence.py"),

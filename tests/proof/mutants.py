@@ -194,14 +194,20 @@ MUTANTS: Final = (
         _in(4, "a1", crashes=1),
         (
             Edit(f"{_CORE}completion.py", "proof = await prove(owned, database, row, ongoing)", "proof = KNOWN"),
-            Edit(f"{_CORE}completion.py", "import Proof, prove", "import KNOWN, Proof, prove"),
+            Edit(f"{_CORE}completion.py", "proof import Proof", "proof import KNOWN, Proof"),
         ),
     ),
     Mutant(
         "nothing-completed",
         "a take-over completes what is in doubt",
         _in(1, "a1", crashes=1),
-        (Edit(f"{_CORE}completion.py", "        await _complete(owned, row, proof, again=again)\n", "        pass\n"),),
+        (
+            Edit(
+                f"{_CORE}completion.py",
+                "        await _complete(owned, database, row, proof, again=again)\n",
+                "        pass\n",
+            ),
+        ),
     ),
     Mutant(
         "never-over",
@@ -1550,6 +1556,27 @@ MUTANTS: Final = (
                 "return replace(self, stores_blocks=True)",
             ),
         ),
+    ),
+    Mutant(
+        "outbox-not-proven-goes-on",
+        "what is not proven is not taken for committed",
+        OutboxSpace(4, Budget(timeouts=1, deletions=1)),
+        (
+            Edit(f"{_CORE}completion.py", "        if proof.not_proven is not None:\n", "        if False:\n"),
+            Edit(f"{_CORE}completion.py", "is_over=proof.is_over)", "is_over=True)"),
+        ),
+    ),
+    Mutant(
+        "outbox-verdict-not-noted",
+        "the row notes how the last batch has ended before the coordinator forgets it",
+        OutboxSpace(3, Budget(crashes=1, timeouts=1), is_readable=False),
+        (Edit(f"{_CORE}last_batch.py", "    if proof.verdict is None or not is_wanted:\n", "    if True:\n"),),
+    ),
+    Mutant(
+        "outbox-batch-not-settled",
+        "a batch of which the log tells nothing is settled before the next one",
+        OutboxSpace(3, Budget(crashes=1), ((b"a1", b"a2"),), are_large=True, is_readable=False),
+        (Edit(f"{_CORE}publishing.py", "if not self.is_unsettled or await self._steps.log_will_tell():", "if True:"),),
     ),
     Mutant(
         "outbox-not-durable",

@@ -6,11 +6,14 @@ comes after a crash does both. Only what carries requests and statements is repl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from dualwrite.client.admin.results import TopicDescription
+from dualwrite.client.log.transaction_end import TransactionEnd
+from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.delivery import Outbox
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import AuthorizationError, DualWriteError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -48,7 +51,7 @@ PUBLISHER: Final = "publisher"
 
 LEADS: Final = (PUBLISHER, "publishes")
 PARTED: Final = (PUBLISHER, "another process publishes")
-LOST: Final = (PUBLISHER, "PreparedTransactionLost")
+NOT_PROVEN: Final = (PUBLISHER, "NotProvenError")
 """Only a person can find out whether Kafka has aborted what was decided."""
 
 _COPIES: Final = Settings(stores_blocks=True)
@@ -87,6 +90,16 @@ class OutboxTransaction(CheckedTransaction):
     def outbox(self) -> OutboxTable:
         """What waits, as seen inside this transaction."""
         return OutboxTable(self._statements)
+
+
+class UnreadableKafka(CheckedKafka):
+    """The same, for a client without READ on the topic."""
+
+    async def end_of(self, manifest: Manifest, timeout_ms: int, *, is_over: bool) -> TransactionEnd:
+        raise AuthorizationError("READ is missing")
+
+    async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
+        return {topic: TopicDescription(is_readable=False, cleanup_policy="delete") for topic in topics}
 
 
 class CheckedOutboxDatabase(CheckedDatabase):
@@ -148,6 +161,7 @@ class OutboxProcess:
         by_commit: bool = False,
         are_large: bool = False,
         fails_over: bool = False,
+        is_readable: bool = True,
     ) -> None:
         self._told = told
         self.clock: Final = Clock(outbox, outbox_publisher)
@@ -169,7 +183,7 @@ class OutboxProcess:
         )
         runtime, availability = OneThread(), Availability()
         leases = (CheckedLeases if publishes else _UnaskedLeases)(outbox_prefix_of(PREFIX))
-        waiting: Any = CheckedWaiting(profile, CheckedKafka)
+        waiting: Any = CheckedWaiting(profile, CheckedKafka if is_readable else UnreadableKafka)
         self._pool = PoolCoordinator(
             settings,
             leases=leases,
@@ -264,11 +278,19 @@ def adds(
     rounds: int = 0,
     by_commit: bool = False,
     fails_over: bool = False,
+    is_readable: bool = True,
 ) -> Program:
     """Return the program of a process that adds blocks, and with `rounds` publishes what waits then."""
 
     async def program(told: list[Said]) -> None:
-        process = OutboxProcess(profile, told, publishes=rounds > 0, by_commit=by_commit, fails_over=fails_over)
+        process = OutboxProcess(
+            profile,
+            told,
+            publishes=rounds > 0,
+            by_commit=by_commit,
+            fails_over=fails_over,
+            is_readable=is_readable,
+        )
 
         async def steps() -> None:
             for value in values:
@@ -283,13 +305,25 @@ def adds(
 
 
 def publishes(
-    profile: Profile, rounds: int, *, by_commit: bool = False, are_large: bool = False, fails_over: bool = False
+    profile: Profile,
+    rounds: int,
+    *,
+    by_commit: bool = False,
+    are_large: bool = False,
+    fails_over: bool = False,
+    is_readable: bool = True,
 ) -> Program:
     """Return the program of a process that publishes what others add."""
 
     async def program(told: list[Said]) -> None:
         process = OutboxProcess(
-            profile, told, publishes=True, by_commit=by_commit, are_large=are_large, fails_over=fails_over
+            profile,
+            told,
+            publishes=True,
+            by_commit=by_commit,
+            are_large=are_large,
+            fails_over=fails_over,
+            is_readable=is_readable,
         )
 
         async def steps() -> None:
@@ -301,13 +335,13 @@ def publishes(
     return program
 
 
-def publishes_the_rest(profile: Profile, *, tries: int) -> Program:
+def publishes_the_rest(profile: Profile, *, tries: int, is_readable: bool = True) -> Program:
     """Return the program of processes that publish all that is left, and one more block."""
 
     async def program(told: list[Said]) -> None:
         has_added = False
         for _ in range(tries):
-            process = OutboxProcess(profile, told, publishes=True)
+            process = OutboxProcess(profile, told, publishes=True, is_readable=is_readable)
             if not await process.clock.told(process.publish_all()):
                 continue
             if not has_added:

@@ -14,7 +14,7 @@ import logging
 import sys
 import time
 from collections.abc import Collection, Hashable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from dualwrite.recipes.core.leases import outbox_id_of
 from tests.proof import outbox_model
@@ -23,7 +23,7 @@ from tests.proof.explore import Explorer, Found
 from tests.proof.kafka_log import visible
 from tests.proof.kafka_model import PROFILES, Profile
 from tests.proof.lease_model import PREFIX
-from tests.proof.outbox import LOST, adds, publishes, publishes_the_rest
+from tests.proof.outbox import NOT_PROVEN, adds, publishes, publishes_the_rest
 from tests.proof.outbox_model import HOUR_MS, NO_CHANGES, IsInProgress, OnOutbox, Touch, transaction_of
 from tests.proof.owner import GAVE_UP, RECOVERED, UNPROVEN
 from tests.proof.pool import LAST_WRITE
@@ -33,6 +33,12 @@ from tests.proof.remembered import forget
 from tests.proof.world import Budget, Rules, Step, World, has_open, replaced, seen_by_readers, spend
 
 _SETTLING_TRIES: Final = 4
+_BOUNDED: Final = (PROFILES[3], PROFILES[4])
+"""Where brokers abort what is prepared for too long, so that the database keeps a copy."""
+
+_FORGETTING: Final = ("foreigners", "expiries")
+"""What may make a coordinator forget how a transaction has ended, before a publisher has noted it."""
+
 _SHOWN: Final = 60
 """How much of a statement a sentence shows."""
 
@@ -52,18 +58,22 @@ class OutboxRules(Rules):
         are_large: bool = False,
         by_commit: bool = False,
         fails_over: bool = False,
+        is_readable: bool = True,
     ) -> None:
         """`touches`: each block changes the same row of the application before it adds its records.
 
         `are_large`: no two blocks are published by one transaction. `rounds`: of each publisher, before it closes.
+        `is_readable`: whether publishers may read the topic.
         """
         super().__init__(profile, written, after_crash, recoveries=publishers, pools=True)
         self.close()
         self._touches = touches
-        adding = [adds(profile, values, touches=touches, fails_over=fails_over) for values in written]
-        after = adds(profile, after_crash, rounds=1, by_commit=by_commit, fails_over=fails_over)
-        rest = publishes_the_rest(profile, tries=_SETTLING_TRIES)
-        publishing = publishes(profile, rounds, by_commit=by_commit, are_large=are_large, fails_over=fails_over)
+        self._is_readable = is_readable
+        common: Any = {"fails_over": fails_over, "is_readable": is_readable}
+        adding = [adds(profile, values, touches=touches, **common) for values in written]
+        after = adds(profile, after_crash, rounds=1, by_commit=by_commit, **common)
+        rest = publishes_the_rest(profile, tries=_SETTLING_TRIES, is_readable=is_readable)
+        publishing = publishes(profile, rounds, by_commit=by_commit, are_large=are_large, **common)
         self.programs = [Automaton(program) for program in (*adding, after, rest, publishing)]
 
     def start(self, budget: Budget) -> World:
@@ -215,29 +225,33 @@ class OutboxRules(Rules):
         """Return what is wrong with a world at rest."""
         told = self._told(world.processes[-1])
         missing = world.table.difference(seen)
-        is_unproven = self._may_be_lost_to_retention(world) and self._is_told_of_loss(world)
-        if missing and not is_unproven:
+        if NOT_PROVEN in told:  # until a person has decided, whichever end it had
+            return self._wrong_of_stop(world, missing)
+        if missing:
             return f"{missing} are committed, and not visible"
-        if is_unproven and LOST in told:
-            return None  # until a person has decided, whichever end it had
+        if self.profile in _BOUNDED and any(UNPROVEN in self._told(process) for process in world.processes):
+            return "what is not proven was taken for committed"
         if RECOVERED not in told or (LAST_WRITE, "STORED") not in told:
             return "no process can publish any more"
         return "a transaction is open at rest" if has_open(world) else None
 
-    def _may_be_lost_to_retention(self, world: World) -> bool:
-        """Return whether what the broker has aborted may be lost although there is a copy, which is documented.
+    def _wrong_of_stop(self, world: World, missing: Collection[bytes]) -> str | None:
+        """Return what is wrong with an outbox that publishes nothing more, because an end is not proven.
 
-        Its records have left the log; and on tier 4 nothing else proves an abort, while on tier 3 the coordinator does,
-        unless a take-over was interrupted.
+        The log has nothing to tell, and on tier 3 somebody else has made the coordinator forget. The database still has
+        everything that is not visible.
         """
         spent = {name for name, left in world.budget._asdict().items() if left < getattr(self._budget, name)}
-        was_interrupted = bool(spent.difference(("timeouts", "deletions")))
-        return bool(world.log_starts) and (self.profile is PROFILES[4] or was_interrupted)
-
-    def _is_told_of_loss(self, world: World) -> bool:
-        """Return whether the last process was told of a loss, or it was logged that nothing proves an end any more."""
-        told = [self._told(process) for process in world.processes]
-        return world.is_unproven or LOST in told[-1] or any(UNPROVEN in each for each in told)
+        if self._is_readable and not world.log_starts:
+            return "an outbox has stopped, although the log shows how its last batch has ended"
+        if self.profile is not PROFILES[4] and not spent.intersection(_FORGETTING):
+            return "an outbox has stopped, although its coordinator could tell"
+        row = world.row[0] if world.row else ""
+        kept = {found[-1] for found in world.redo if found[2] == row}
+        waiting = {found[3] for found in world.outbox.rows if found[1] > 0}
+        stored = [content for content in (*kept, *waiting) if isinstance(content, bytes)]
+        gone = [value for value in missing if not any(value in content for content in stored)]
+        return f"{gone} are committed, and neither visible nor kept" if gone else None
 
     def _unknown(self, world: World) -> str | None:
         """Return a block whose outcome its process does not know, although the notes were all there."""
@@ -267,6 +281,7 @@ class OutboxSpace(NamedTuple):
     are_large: bool = False
     by_commit: bool = False
     after_crash: tuple[bytes, ...] = ()
+    is_readable: bool = True
 
     @property
     def name(self) -> str:
@@ -274,7 +289,9 @@ class OutboxSpace(NamedTuple):
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         blocks = "+".join(str(len(values)) for values in self.written)
         publishing = f"{self.publishers} publishers {self.rounds} rounds"
-        flags = (name for name in ("touches", "are_large", "by_commit") if getattr(self, name))
+        flags = [name for name in ("touches", "are_large", "by_commit") if getattr(self, name)]
+        if not self.is_readable:
+            flags.append("unreadable")
         return "-".join((f"outbox-tier{self.tier}", faults or "nothing fails", f"{blocks} blocks", publishing, *flags))
 
     @property
@@ -294,6 +311,7 @@ class OutboxSpace(NamedTuple):
             are_large=self.are_large,
             by_commit=self.by_commit,
             fails_over=self.budget.failovers > 0,
+            is_readable=self.is_readable,
         )
 
     def search(self, most_states: int | None = None, kind: type[OutboxRules] = ReducedOutbox) -> Found:
@@ -321,6 +339,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, default=None)
     parser.add_argument("--touches", action="store_true", help="each block changes the same row of the application")
     parser.add_argument("--large", action="store_true", help="no two blocks are published by one transaction")
+    parser.add_argument("--unreadable", action="store_true", help="publishers may not read the topic")
     parser.add_argument("--by-commit", action="store_true", help="write the row with COMMIT, as psycopg does")
     given = parser.parse_args()
     space = OutboxSpace(
@@ -333,6 +352,7 @@ def main() -> None:
         given.large,
         given.by_commit,
         tuple(value.encode() for value in given.after_crash.split(",") if value),
+        not given.unreadable,
     )
     began_s = time.monotonic()
     found = space.search(given.states)

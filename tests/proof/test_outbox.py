@@ -10,7 +10,7 @@ import pytest
 
 from tests.proof.kafka_log import Batch, visible
 from tests.proof.kafka_model import PROFILES
-from tests.proof.outbox import LEADS
+from tests.proof.outbox import LEADS, NOT_PROVEN
 from tests.proof.outbox_model import IsInProgress, OnOutbox
 from tests.proof.outbox_world import OutboxRules, OutboxSpace, ReducedOutbox
 from tests.proof.world import Budget, World
@@ -25,6 +25,8 @@ SMALL: Final = (
     *(OutboxSpace(tier, Budget(losses=1)) for tier in PROFILES),
     *(OutboxSpace(tier, Budget(lapses=1), publishers=2) for tier in (1, 4)),
     *(OutboxSpace(tier, Budget(timeouts=1, deletions=1)) for tier in (3, 4)),
+    *(OutboxSpace(tier, Budget(timeouts=1), is_readable=False) for tier in (3, 4)),
+    *(OutboxSpace(tier, Budget(crashes=1), is_readable=False) for tier in (3, 4)),
     OutboxSpace(1, Budget(), _TWO_OF_ONE, rounds=2, are_large=True),
     OutboxSpace(1, Budget(kills=1), by_commit=True),
     OutboxSpace(1, Budget(losses=1), _TWO, touches=True),
@@ -43,6 +45,10 @@ LARGE: Final = (
     *(OutboxSpace(tier, Budget(timeouts=1, **{name: 1})) for tier in (3, 4) for name in ("losses", "kills", "crashes")),
     *(OutboxSpace(tier, Budget(timeouts=1, lapses=1), publishers=2) for tier in (3, 4)),
     *(OutboxSpace(tier, Budget(timeouts=1, deletions=1, lapses=1), publishers=2) for tier in (3, 4)),
+    *(OutboxSpace(tier, Budget(**{name: 1}), is_readable=False) for tier in (3, 4) for name in _ONE_FAULT),
+    *(OutboxSpace(tier, Budget(crashes=1, timeouts=1), is_readable=False) for tier in (3, 4)),
+    *(OutboxSpace(tier, Budget(lapses=1), publishers=2, is_readable=False) for tier in (3, 4)),
+    *(OutboxSpace(tier, Budget(crashes=1), _TWO_OF_ONE, are_large=True, is_readable=False) for tier in (3, 4)),
     *(OutboxSpace(tier, Budget(losses=1, failovers=1)) for tier in (2, 3, 4)),
     OutboxSpace(1, Budget(losses=1, failovers=1), _TWO),
     OutboxSpace(1, Budget(lapses=1, failovers=1), publishers=2),
@@ -152,6 +158,14 @@ def test_what_the_broker_has_aborted_is_published_from_its_copy() -> None:
         return bool(world.log_starts) and times == 2 and b"a1" in visible(log)
 
     assert_reached(OutboxSpace(3, Budget(timeouts=1, deletions=1)), is_copied)
+
+
+def test_an_outbox_stops_where_nothing_proves_an_abort() -> None:
+    def has_stopped(rules: OutboxRules, world: World) -> bool:
+        return rules.is_at_rest(world) and NOT_PROVEN in rules.told_by(world, -1)
+
+    assert_reached(OutboxSpace(4, Budget(timeouts=1, deletions=1)), has_stopped)
+    assert_reached(OutboxSpace(4, Budget(timeouts=1), is_readable=False), has_stopped)
 
 
 @pytest.mark.parametrize("tier", PROFILES)

@@ -26,7 +26,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import TIERS

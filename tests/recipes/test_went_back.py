@@ -17,7 +17,7 @@ from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as redo
 from dualwrite.recipes.sqlalchemy.writer import DualWriter

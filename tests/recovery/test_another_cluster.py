@@ -14,7 +14,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.errors import AnotherClusterError, RetriableError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.repair import settled_text
+from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import TIERS, World

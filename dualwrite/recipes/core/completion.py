@@ -23,9 +23,11 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
+from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.repair import Proof, prove, verify
+from dualwrite.recipes.core.proof import Proof
+from dualwrite.recipes.core.repair import prove, verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
 
@@ -39,7 +41,8 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
 
     Raises PreparedTransactionLost if Kafka aborted what the database has decided, and it cannot be published again;
     TransactionHangsError if Kafka has left it without an end in some partition, and DatabaseWentBackError if Kafka
-    shows that a later row than this one was decided.
+    shows that a later row than this one was decided. With an outbox, also NotProvenError if nothing tells how it has
+    ended, and VerdictNoted.
     """
     try:
         try:
@@ -49,6 +52,17 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
     except PreparedTransactionLost:
         owned.telemetry.lost()
         raise
+
+
+class VerdictNoted(Exception):  # noqa: N818 - it ends an attempt, and is no error
+    """The row notes now how the last batch of an outbox has ended, and is not locked any more: take over again.
+
+    `resolution` is that of this attempt: it may have committed the batch.
+    """
+
+    def __init__(self, resolution: Resolution) -> None:
+        super().__init__(resolution)
+        self.resolution = resolution
 
 
 class _AbortedMeanwhile(Exception):  # noqa: N818 - it ends an attempt, and is no error
@@ -71,6 +85,9 @@ async def _take_over(
     Where the coordinator cannot tell how the transaction in the row ended, the log is read (`repair.py`). Where it can,
     the log is read too, to see whether consumers do: at the end, because then its markers are written. What Kafka
     aborted although it was decided is owed: the next transaction of the id must begin with it.
+
+    An outbox takes any topic, so nothing else may tell how its last batch has ended. That is noted before the first
+    request that makes the coordinator forget it, and the attempt ends there.
     """
     owned.slot.note(owed=())
     owned.is_lease_known = False
@@ -85,9 +102,16 @@ async def _take_over(
         proof = await prove(owned, database, row, ongoing)
         if not proof.owed and owned.kafka.coordinator_committed_later(row):  # what is owed, a later row would name
             raise _behind_kafka(owned, row)
-        await _complete(owned, row, proof, again=again)
+        if proof.not_proven is not None:
+            raise proof.not_proven
+        is_open = ongoing == row
+        if not is_open and await note_verdict(owned, database, row, proof):
+            raise VerdictNoted(Resolution(owned.transactional_id, NOTHING_PREPARED, Outcome.NOTHING))
+        await _complete(owned, database, row, proof, again=again)
         owned.telemetry.reach(PausePoint.AFTER_COMPLETION)
         await _assert_still_locked(owned, database, row)
+        if is_open and await note_verdict(owned, database, row, proof):
+            raise VerdictNoted(_resolution(owned, row, ongoing))
         await owned.kafka.own()
         if proof.is_known:
             proof = await verify(owned, database, row)
@@ -97,20 +121,30 @@ async def _take_over(
         await owned.give_up()
         raise
     owned.slot.move(SlotState.READY, row=row, owed=proof.owed, in_doubt=NOTHING_PREPARED)
+    return row, _resolution(owned, row, ongoing)
+
+
+def _resolution(owned: OwnedId, row: PreparedTxnState, ongoing: PreparedTxnState) -> Resolution:
+    """Report how the transaction that was left open was completed, and return it."""
     outcome = recovery_outcome(row, ongoing)
     if outcome is not Outcome.NOTHING:
         _log.info("transactional id %s: prepared transaction %s %s", owned.transactional_id, ongoing, outcome)
         owned.telemetry.recovered(outcome)
-    return row, Resolution(owned.transactional_id, ongoing, outcome)
+    return Resolution(owned.transactional_id, ongoing, outcome)
 
 
-async def _complete(owned: OwnedId, row: PreparedTxnState, proof: Proof, *, again: bool) -> None:
+async def _complete(
+    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, proof: Proof, *, again: bool
+) -> None:
     try:
         await owned.kafka.complete(row, is_over=proof.is_over)
     except PreparedTransactionLost as error:
         if proof.is_known and not again:
             raise _AbortedMeanwhile from error
-        raise
+        not_proven = await instead_of_loss(owned, database, row, error)
+        if not_proven is None:
+            raise
+        raise not_proven from error
 
 
 async def leave_to_successor(owned: OwnedId, row: PreparedTxnState) -> None:

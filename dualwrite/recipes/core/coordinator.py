@@ -449,6 +449,19 @@ class DualWriteCoordinator:
         """
         return await self._publishing.publish_stored()
 
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether the state row does not say yet how the last batch of an outbox has ended, which may be forgotten."""
+        return self._publishing.is_unsettled
+
+    async def settle(self) -> None:
+        """Let the row say that the last batch of an outbox is committed; the id must be acquired.
+
+        Raises RetriableError, TransactionHangsError or NotProvenError if readers do not see all of it: call `recover`
+        next then.
+        """
+        await self._publishing.settle()
+
     # -- the end -----------------------------------------------------------------------------------------------
 
     async def close(self) -> None:

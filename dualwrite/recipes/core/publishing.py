@@ -16,6 +16,7 @@ from dualwrite.errors import (
     DatabaseWentBackError,
     DualWriteError,
     KafkaUnreachableError,
+    NotProvenError,
     OwedRecordsRefusedError,
     PreparedTransactionLost,
     RecordsRefusedError,
@@ -24,14 +25,15 @@ from dualwrite.errors import (
 )
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.core.completion import LostCommits, end, leave_to_successor, take_over
+from dualwrite.recipes.core.completion import LostCommits, VerdictNoted, end, leave_to_successor, take_over
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.core.refused import is_refusal, refused_topic
-from dualwrite.recipes.core.repair import settled_text, verify
+from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
 from dualwrite.recipes.core.store import DatabaseTransaction
@@ -70,6 +72,9 @@ class Publishing:
         self._clock_s = clock_s
         self._not_before_s = 0.0
         """When a block tries again to publish what is stored, by the monotonic clock."""
+        self.is_unsettled = False
+        """Whether this process has published the last batch of an outbox which a broker may abort, and the row does not
+        say yet that it is committed."""
 
     async def publish_if_kafka_is_back(self) -> None:
         """Publish the stored blocks, unless Kafka is known to be away.
@@ -144,6 +149,14 @@ class Publishing:
             raise self._owned.availability.note(error) from error
         return resolution
 
+    async def settle(self) -> None:
+        """Note in the row that the last batch of an outbox is committed, as long as that can be seen.
+
+        Nothing is to be published meanwhile. Raises as `_settle_last` does.
+        """
+        if self.is_unsettled:
+            await self._settle_last()
+
     def wait_a_moment(self) -> None:
         """Let blocks be stored for a moment, instead of having each of them try to publish what is stored."""
         self._wait(_SECONDS_TO_NEXT_ATTEMPT)
@@ -197,6 +210,7 @@ class Publishing:
             await self._blocks.get_ready(next_attempt)
             resolution = await self._publish_next()
         if resolution.outcome in (Outcome.PUBLISHED, Outcome.REPAIRED):
+            await self._keep_provable()
             while publishes_all and self._owned.has_stored:
                 await self._publish_next()
             if not self._owned.has_stored:
@@ -218,11 +232,27 @@ class Publishing:
         """Publish the next stored blocks, by as many attempts as it takes to find one that Kafka refuses."""
         while True:
             try:
-                return await self._publish_more()
+                resolution = await self._publish_more()
             except NextAttemptError as next_attempt:
                 await self._blocks.get_ready(next_attempt)
+            except VerdictNoted:
+                continue
+            else:
+                await self._keep_provable()
+                return resolution
 
     async def _recover(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
+        """Take the id over and publish, again if the first attempt has ended with what it has noted."""
+        noted: VerdictNoted | None = None
+        while True:
+            try:
+                resolution = await self._recover_once(examine)
+            except VerdictNoted as found:
+                noted, examine = noted or found, None
+            else:
+                return noted.resolution if noted and resolution.outcome is Outcome.NOTHING else resolution
+
+    async def _recover_once(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
         owned = self._owned
         database = await owned.database.begin()
         try:
@@ -272,10 +302,23 @@ class Publishing:
             self._slot.move(SlotState.NEW)
             await self._owned.give_up()
 
+    async def _keep_provable(self) -> None:
+        """Settle the row at once if the log may not show how the last batch has ended.
+
+        Only the coordinator knows it then, and the next batch makes it forget. If that fails, the next take-over asks.
+        """
+        if not self.is_unsettled or await self._steps.log_will_tell():
+            return
+        await self._settle_last()
+        if self.is_unsettled and self._slot.state is SlotState.READY:
+            self._slot.move(SlotState.NEW)
+            await self._owned.give_up()
+
     async def _settle_last(self) -> None:
         """Settle the row of the transaction that has published the last records, if Kafka has confirmed it.
 
-        Raises RetriableError, TransactionHangsError or PreparedTransactionLost if readers do not see all of it.
+        Raises RetriableError, TransactionHangsError, NotProvenError or PreparedTransactionLost if readers do not see
+        all of it.
         """
         owned = self._owned
         if self._slot.state is not SlotState.READY:
@@ -283,7 +326,7 @@ class Publishing:
         expected: tuple[type[Exception], ...] = (DualWriteError, *owned.database.errors)
         try:
             await self._settle_confirmed()
-        except (_AbortedInPartError, PreparedTransactionLost, TransactionHangsError):
+        except (_AbortedInPartError, NotProvenError, PreparedTransactionLost, TransactionHangsError):
             self._slot.move(SlotState.NEW)  # the next take-over looks again
             await owned.give_up()
             raise
@@ -303,6 +346,8 @@ class Publishing:
                         "next use of the id, or recover(), publishes them"
                     )
                 await self._settle(database, row)
+            else:
+                self.is_unsettled = False  # for another process, which has replaced the row
         finally:
             await owned.uninterrupted(end(database))
 
@@ -313,6 +358,7 @@ class Publishing:
         if not row.is_empty and text != settled_text(row):
             await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()
+        self.is_unsettled = False
 
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
         """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
@@ -349,6 +395,7 @@ class Publishing:
                 "recover(), publishes them"
             ) from error
         self._blocks.note_published(waiting)
+        self.is_unsettled = owned.policy.keeps_copy_if_bounded and write.bounded_ms is not None
         if is_repair:
             return Resolution(owned.transactional_id, row, Outcome.REPAIRED)
         return Resolution(owned.transactional_id, write.prepared_state, Outcome.PUBLISHED)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
@@ -29,12 +29,23 @@ from dualwrite.errors import (
     StateRowError,
     TransactionHangsError,
 )
-from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.last_batch import copied, instead_of_loss, log_from_copy, without_log
 from dualwrite.recipes.core.owned_id import OwnedId
-from dualwrite.recipes.core.record_block import decode, encode
+from dualwrite.recipes.core.proof import (
+    IS_COMMITTED,
+    IS_OVER,
+    KNOWN,
+    NOT_PROVEN,
+    TOLD,
+    Proof,
+    Verdict,
+    manifest_of,
+    settled_text,
+    verdict_in,
+)
 from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.telemetry import TornEnd, count_unproven
 
@@ -44,53 +55,20 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
-_SETTLED: Final = "committed "
-"""Begins the text that replaces a manifest once Kafka has confirmed the commit: nothing is left to prove."""
-
-
-class Proof(NamedTuple):
-    """What is known about the end of the transaction in the row.
-
-    `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
-    `is_known`: the coordinator has described it as open or committed, or completes what hides its end. What the log
-    shows of it is read when nothing of the id is left to complete: `verify`.
-    """
-
-    is_over: bool
-    owed: Sequence[BufferedRecord] = ()
-    is_known: bool = False
-
-
-KNOWN: Final = Proof(is_over=False, is_known=True)
-NOT_PROVEN: Final = Proof(is_over=False)
-IS_OVER: Final = Proof(is_over=True)
-
-
-def settled_text(row: PreparedTxnState) -> str:
-    """Return what replaces the manifest of a transaction that is known to be committed on both sides."""
-    return f"{_SETTLED}{row}"
-
-
-def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:
-    """Return the manifest beside the state in a row; None if it is settled, missing, or names another transaction.
-
-    A version of this library that knows no manifests replaces the state only. Raises ValueError for an unreadable text.
-    """
-    manifest = None if text.startswith(_SETTLED) else Manifest.parse(text)
-    return manifest if manifest is not None and manifest.prepared_state == row else None
-
 
 async def prove(
     owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, ongoing: PreparedTxnState
 ) -> Proof:
     """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
 
+    The end of an outbox's last batch is also noted in the row, or it is not proven (`last_batch.py`).
+
     `ongoing` is open under the id. Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction
     and its records cannot be published again, DatabaseWentBackError if they have been, KafkaTimeoutError if its end
     cannot be read now (TransactionHangsError if it has none), and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
-        return KNOWN
+        return TOLD
     text = await database.read_manifest(owned.transactional_id)
     if text == settled_text(row):
         return IS_OVER
@@ -101,7 +79,7 @@ async def prove(
             f"kafka_transaction_state cannot be read for transactional id {owned.transactional_id!r}: {error}"
         ) from error
     if manifest is None:
-        return await _by_copy(owned, database, row)
+        return await without_log(owned, database, row, text, "its row does not say where its records are")
     owned.telemetry.proved()
     try:
         end = await owned.kafka.end_of(
@@ -110,7 +88,7 @@ async def prove(
         if end.aborted:
             await _assert_not_repaired(owned, database, manifest, end, ongoing)
     except AuthorizationError as error:
-        proof = await _by_copy(owned, database, row)
+        proof = await without_log(owned, database, row, text, f"its topic may not be read ({first_line(error)})")
         if proof is NOT_PROVEN:
             log_unreadable(owned.transactional_id, row, error)
         return proof
@@ -127,8 +105,8 @@ async def prove(
         return await _aborted(owned, database, manifest, end)
     if end.committed:
         _log.info("transactional id %s: the log shows that Kafka committed %s", owned.transactional_id, row)
-        return IS_OVER
-    proof = NOT_PROVEN if end.is_visible else await _by_copy(owned, database, row)
+        return IS_COMMITTED
+    proof = await without_log(owned, database, row, text, f"its records are no longer in the log ({_places(end)})")
     if end.gone and proof is NOT_PROVEN:
         owned.tally.unproven += 1
         log_evidence_gone(owned.transactional_id, row, end)
@@ -149,7 +127,8 @@ async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxn
     try:
         end = await _final_end(owned, manifest)
     except AuthorizationError as error:
-        _log.info(_NOT_VERIFIED, owned.transactional_id, row, error)
+        is_usual = owned.policy.keeps_copy_if_bounded  # an outbox takes any topic
+        _log.log(logging.DEBUG if is_usual else logging.INFO, _NOT_VERIFIED, owned.transactional_id, row, error)
         return KNOWN
     except NoMarkerError as error:
         raise _hangs(owned, row, error) from error
@@ -185,7 +164,8 @@ async def _aborted(owned: OwnedId, database: DatabaseTransaction, manifest: Mani
     """Return what is owed of a transaction that was aborted in some of its partitions at least."""
     if end.is_visible:
         owned.telemetry.torn(TornEnd.ABORTED)
-    return Proof(is_over=True, owed=await _owed(owned, database, manifest, end))
+    verdict = None if end.is_visible else Verdict.ABORTED
+    return Proof(is_over=True, owed=await _owed(owned, database, manifest, end), verdict=verdict)
 
 
 def _not_yet(owned: OwnedId, error: OutcomeUnknown) -> KafkaTimeoutError:
@@ -245,19 +225,6 @@ async def _assert_not_repaired(
     )
 
 
-async def _by_copy(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
-    """Return the proof where the log has none: the coordinator's, if the database has the records of an abort.
-
-    Before transaction.version 2 a coordinator proves no abort: a transaction ends at its own epoch there, so that a
-    late AddPartitionsToTxn opens an empty one under the same pair, which the broker then aborts (KIP-890).
-    """
-    if owned.kafka.guarantee.tier is not Tier.BOUNDED_V1 and owned.kafka.coordinator_aborted(row):
-        records = await _copied(owned, database, row)
-        if records:
-            return Proof(is_over=True, owed=records)
-    return NOT_PROVEN
-
-
 def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
     """Log, and count, that nothing can tell any more how the transaction in a row ended."""
     count_unproven()
@@ -267,22 +234,6 @@ def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: Transac
 def log_unreadable(transactional_id: str, row: PreparedTxnState, error: AuthorizationError) -> None:
     """Log that the right to read the end of the transaction in a row is missing."""
     _log.error(_NOT_READABLE, transactional_id, row, error)
-
-
-async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
-    """Keep the records of a prepared transaction in the database, instead of those of the one before.
-
-    None are kept if consumed offsets go with them, because such a transaction is not published again.
-    """
-    records = (*ahead, *write.records.records)
-    content = b"" if write.records.has_offsets else encode(map(_as_sent, records), "")
-    await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
-
-
-def _as_sent(record: BufferedRecord) -> BufferedRecord:
-    """Return the record with the partition that it was sent to."""
-    partition = record.partition if record.fate is None else record.fate.partition
-    return BufferedRecord(record.topic, record.value, record.key, record.headers, partition, record.timestamp_ms)
 
 
 async def _owed(
@@ -303,11 +254,8 @@ async def _owed(
         if end.gone:
             raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
         records = await _in_log(owned, manifest, end)
-    except PreparedTransactionLost:
-        # the copy does not tell which partition a record without a given one went to
-        records = () if end.is_visible else await _copied(owned, database, manifest.prepared_state)
-        if not records:
-            raise
+    except PreparedTransactionLost as lost:
+        records = await _from_copy(owned, database, manifest.prepared_state, lost, is_torn=end.is_visible)
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided; its %d records (%s) are published "
         "again with the next transaction of the id",
@@ -319,22 +267,31 @@ async def _owed(
     return records
 
 
+async def _from_copy(
+    owned: OwnedId,
+    database: DatabaseTransaction,
+    row: PreparedTxnState,
+    lost: PreparedTransactionLost,
+    *,
+    is_torn: bool,
+) -> Sequence[BufferedRecord]:
+    """Return the records from their copy. Raises `lost` without one, and NotProvenError if some of them are visible.
+
+    The copy has them all, so those would be doubled: that is for a person to decide, who lets the row note it.
+    """
+    text = await database.read_manifest(owned.transactional_id)
+    if is_torn and verdict_in(row, text) is not Verdict.ABORTED:
+        not_proven = await instead_of_loss(owned, database, row, lost)
+        raise lost if not_proven is None else not_proven
+    records = await copied(owned, database, row)
+    if not records:
+        raise lost
+    log_from_copy(owned.transactional_id, row)
+    return records
+
+
 async def _in_log(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Sequence[BufferedRecord]:
     return [to_send(record) for record in await owned.kafka.records_of(manifest, end.aborted, owned.resolve_timeout_ms)]
-
-
-async def _copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Sequence[BufferedRecord]:
-    """Return the records of the row's transaction from their copy in the database; none if there is no copy."""
-    content = await database.stored_blocks.copy_of(owned.transactional_id, row)
-    if not content:
-        return ()
-    _log.warning(
-        "transactional id %s: Kafka aborted %s, which the database has decided, and its log has lost the records: they "
-        "are published again from their copy in the database",
-        owned.transactional_id,
-        row,
-    )
-    return decode(content).records
 
 
 def to_send(record: StoredRecord) -> BufferedRecord:

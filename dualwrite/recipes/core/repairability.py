@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from dualwrite.client.admin.results import TopicDescription
 from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.client.transactions.manifest import MAX_MANIFEST_BYTES, Manifest
-from dualwrite.errors import RetriableError, UnsupportedByBrokerError
+from dualwrite.errors import DualWriteError, RetriableError, UnsupportedByBrokerError
 from dualwrite.guarantee import Guarantee
 from dualwrite.recipes.core.buffer import BufferedOffsets, BufferedRecord
 from dualwrite.recipes.core.dual_write import DualWriteProgress
@@ -87,6 +87,8 @@ class Repairability:
     def __init__(self, *, keeps_records: bool = False) -> None:
         self._keeps_records = keeps_records
         self._checked: set[str] = set()
+        self._tell: dict[str, bool] = {}
+        """Whether the log of a topic shows how a transaction has ended, by topic, as an outbox has found it."""
         self._warned: set[str] = set()
         self.bounded: Guarantee | None = None
         """The guarantee of brokers that abort prepared transactions, as the last dual write found it; None if they do
@@ -164,6 +166,26 @@ class Repairability:
             )
         if write.records:
             raise _refused(owned.kafka.guarantee, obstacle_of_length(manifest))
+
+    async def log_will_tell(self, text: str, kafka: KafkaParticipant) -> bool:
+        """Return whether all topics of a manifest can be read, and keep the records of an aborted transaction.
+
+        A topic is looked up once: what changes later makes one more statement necessary, or a person.
+        """
+        manifest = Manifest.parse(text)
+        if manifest is None:
+            return False
+        topics = {part.topic for part in manifest.partitions}
+        new = [topic for topic in topics if topic not in self._tell]
+        if new:
+            try:
+                described = await kafka.describe_topics(new)
+            except DualWriteError:
+                return False
+            self._tell |= {
+                name: bool(found.is_readable) and found.is_compacted is False for name, found in described.items()
+            }
+        return all(self._tell.get(topic, False) for topic in topics)
 
     def _warn_once(self, about: str, warning: str, *arguments: object) -> None:
         if about not in self._warned:

@@ -18,7 +18,7 @@ from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import AuthorizationError, KafkaError, KafkaTimeoutError, OutcomeUnknown
 from dualwrite.participant_async import AsyncParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.repair import manifest_of
+from dualwrite.recipes.core.proof import manifest_of
 
 _log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import LostCommits, leave_to_successor, take_over
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
+from dualwrite.recipes.core.last_batch import keep_copy
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.repair import keep_copy
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import DatabaseTransaction
@@ -132,6 +132,10 @@ class DualWriteSteps:
         await self.write_state(write, write.prepared_state, owned.manifest)
         owned.telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
+
+    async def log_will_tell(self) -> bool:
+        """Return whether the log is going to show how the last transaction has ended, as far as its topics tell."""
+        return await self._repairability.log_will_tell(self._owned.manifest, self._owned.kafka)
 
     def _names_another(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a pair that the row has from another cluster: it would not show what was decided."""

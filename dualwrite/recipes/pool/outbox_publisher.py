@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dualwrite.delivery import Outbox
-from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, RecordsRefusedError
+from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, NotProvenError, RecordsRefusedError
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.decisions import Outcome
@@ -40,7 +40,13 @@ _MOMENT_S: Final = 0.02
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
-"""How long after Kafka has refused a block for good to try again: only a person can change that."""
+"""How long after Kafka has refused a block for good to try again: only a person can change that.
+
+The same where nothing proves how the last batch has ended, unless another process may read more.
+"""
+
+_IDLE_S_TO_SETTLE: Final = 1.0
+"""How long after the last batch to let the row say that it is committed, which costs a commit."""
 
 _MOST_IDLE_S: Final = 1.0
 """How long at most to wait between attempts to become the process that publishes, and looks at what waits."""
@@ -91,6 +97,8 @@ class OutboxPublisher:
         """Whether the last batch had any blocks."""
         self._is_draining = False
         """Whether more waits than the last batch has taken."""
+        self._settles_at_s = 0.0
+        """When to let the row say that the last batch is committed, by the monotonic clock."""
         self._lease_lost = False
         self._failures = 0
         self._failing_since_s: float | None = None
@@ -203,8 +211,10 @@ class OutboxPublisher:
             self._failed(unresolved)
         try:
             pause_s = await self._publish_if_leading()
-        except RecordsRefusedError as error:  # which is logged once
+        except (NotProvenError, RecordsRefusedError) as error:  # which is logged once
             self._refused_until_s = time.monotonic() + _SECONDS_AFTER_REFUSAL
+            if isinstance(error, NotProvenError) and not isinstance(self.last_error, NotProvenError):
+                _log.error("%s", error)
             if self._coordinator is not None:
                 self._refused = self._coordinator.refused
             self.last_error = error
@@ -250,6 +260,8 @@ class OutboxPublisher:
         if not await self._is_anything_waiting():
             self._failing_since_s = None
             self.writes.backlog = None
+            if time.monotonic() >= self._settles_at_s:
+                await self._settle()
             return max(self._settings.poll_ms / 1000, (time.monotonic() - began_s) / _SHARE_OF_POLLS)
         if await self._publish():
             await self._look_at_backlog()
@@ -384,11 +396,23 @@ class OutboxPublisher:
         self._has_recovered = True
         self._refused_until_s = 0.0
         self._forget_refused()
+        self._settles_at_s = time.monotonic() + _IDLE_S_TO_SETTLE
         self._was_not_empty = resolution.outcome is Outcome.PUBLISHED
         if self._was_not_empty:
             self._has_added = True  # others may have added something meanwhile
             self._vacuum.note_published(coordinator.published_blocks)
         return coordinator.owned.has_stored
+
+    async def _settle(self) -> None:
+        """Let the row say that the last batch is committed, while that can still be seen: the log forgets it too."""
+        coordinator = self._coordinator
+        if coordinator is None or not coordinator.is_unsettled or not self._has_recovered:
+            return
+        self._settles_at_s = time.monotonic() + _IDLE_S_TO_SETTLE
+        self._has_recovered = False  # until it has succeeded
+        with coordinator.exclusively():
+            await coordinator.settle()
+        self._has_recovered = True
 
     async def recover(self) -> list[Resolution]:
         """Publish what waits, unless another process does, or this one may not. Return what was left open.
@@ -460,5 +484,6 @@ class OutboxPublisher:
             if not self._availability.is_away and not self._lease_lost:
                 while await self._publish() and time.monotonic() < ends_s:
                     pass
+                await self._settle()
         finally:
             await self._part_with_slot(holds_lease=not self._lease_lost)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from dualwrite.client.admin.results import TransactionDescription
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.repair import manifest_of, settled_text
+from dualwrite.recipes.core.proof import Verdict, manifest_of, settled_text, verdict_in
 from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, outboxes_with_blocks, stored_rows
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_COUNTS
@@ -68,7 +68,9 @@ def owed_by(row: StoredRow, description: TransactionDescription | None, transact
     try:
         stored = PreparedTxnState(row.state)
         described = Described(DescribedState(description.state), pair, -1)
-        if row.manifest == settled_text(stored) or find(stored, described, transaction_version) is not Finding.ABORTED:
+        if row.manifest == settled_text(stored) or verdict_in(stored, row.manifest) is Verdict.COMMITTED:
+            return None
+        if find(stored, described, transaction_version) is not Finding.ABORTED:
             return None
         manifest = manifest_of(stored, row.manifest)
     except ValueError:

@@ -9,7 +9,7 @@ from dualwrite.admin import TransactionDescription
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.repair import manifest_of, settled_text
+from dualwrite.recipes.core.proof import Verdict, manifest_of, settled_text, verdict_in
 from dualwrite.recipes.recovery.stored_rows import NOTHING_WAITS, StoredRecords, StoredRow
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
@@ -62,6 +62,11 @@ class Seen:
     def is_settled(self) -> bool:
         """Whether the row says that its transaction is known to be complete."""
         return self.manifest == settled_text(self.stored)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """How its transaction has ended, if the row notes it, as that of an outbox may."""
+        return verdict_in(self.stored, self.manifest)
 
     @property
     def is_to_settle(self) -> bool:

@@ -1,0 +1,124 @@
+"""What the database keeps of the batch that an outbox has published last, where a broker may abort it (tiers 3 and 4).
+
+Its blocks were deleted by the decision, so the same commit keeps a copy of their records. It is published again if the
+batch was aborted. Where nothing proves how the batch ended, the outbox publishes nothing more, and the copy stays until
+a person has decided: it is taken for neither.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from dualwrite.errors import NotProvenError, PreparedTransactionLost
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.owned_id import OwnedId
+from dualwrite.recipes.core.proof import (
+    IS_OVER,
+    NOT_PROVEN,
+    Proof,
+    Verdict,
+    noted_text,
+    settled_text,
+    verdict_in,
+)
+from dualwrite.recipes.core.record_block import decode, encode
+from dualwrite.recipes.core.refused import OWED
+from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.telemetry import count_unproven
+
+_log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
+
+
+async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
+    """Keep the records of a prepared transaction in the database, instead of those of the one before."""
+    records = (*ahead, *write.records.records)
+    content = encode(map(_as_sent, records), "")
+    await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
+
+
+def _as_sent(record: BufferedRecord) -> BufferedRecord:
+    """Return the record with the partition that it was sent to."""
+    partition = record.partition if record.fate is None else record.fate.partition
+    return BufferedRecord(record.topic, record.value, record.key, record.headers, partition, record.timestamp_ms)
+
+
+async def copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Sequence[BufferedRecord]:
+    """Return the records of the row's transaction from their copy in the database; none if there is no copy."""
+    if not owned.policy.keeps_copy_if_bounded:
+        return ()
+    content = await database.stored_blocks.copy_of(owned.transactional_id, row)
+    return decode(content).records if content else ()
+
+
+async def without_log(
+    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, text: str, why: str
+) -> Proof:
+    """Return the proof where the log has none, because of `why`: what the row notes, else what the coordinator says.
+
+    Before transaction.version 2 a coordinator proves no abort: a transaction ends at its own epoch there, so that a
+    late AddPartitionsToTxn opens an empty one under the same pair, which the broker then aborts (KIP-890).
+    """
+    verdict = verdict_in(row, text)
+    if verdict is Verdict.COMMITTED:
+        return IS_OVER
+    records = await copied(owned, database, row)
+    if not records:
+        return NOT_PROVEN
+    is_v2 = owned.kafka.guarantee.tier is not Tier.BOUNDED_V1
+    if verdict is Verdict.ABORTED or (is_v2 and owned.kafka.coordinator_aborted(row)):
+        log_from_copy(owned.transactional_id, row)
+        return Proof(is_over=True, owed=records, verdict=Verdict.ABORTED)
+    return Proof(is_over=False, not_proven=_not_proven(owned.transactional_id, row, why))
+
+
+async def instead_of_loss(
+    owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, lost: PreparedTransactionLost
+) -> NotProvenError | None:
+    """Return what to raise instead of a loss, as nothing is lost with a copy of the records; None without one."""
+    if not await copied(owned, database, row):
+        return None
+    return _not_proven(owned.transactional_id, row, str(lost).partition(". ")[0].partition("; ")[0])
+
+
+async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, proof: Proof) -> bool:
+    """Note the verdict on an outbox's last batch in the row, by a commit of its own. Return whether that was done.
+
+    What is done next makes the coordinator forget it, and the log may lose it before another transaction is decided.
+    """
+    is_wanted = owned.policy.keeps_copy_if_bounded and owned.kafka.bounded_ms is not None and not row.is_empty
+    if proof.verdict is None or not is_wanted:
+        return False
+    text = await database.read_manifest(owned.transactional_id)
+    if verdict_in(row, text) is not None or text == settled_text(row):
+        return False
+    noted = noted_text(row, proof.verdict, text)
+    await database.write(owned.transactional_id, previous=row, new=row, manifest=noted)
+    await database.commit()
+    return True
+
+
+def log_from_copy(transactional_id: str, row: PreparedTxnState) -> None:
+    """Log that what Kafka has aborted is published again from its copy."""
+    _log.warning(
+        "transactional id %s: Kafka aborted %s, which the database has decided, and its log cannot give the records: "
+        "they are published again from their copy in the database",
+        transactional_id,
+        row,
+    )
+
+
+def _not_proven(transactional_id: str, row: PreparedTxnState, why: str) -> NotProvenError:
+    count_unproven()
+    return NotProvenError(
+        f"whether Kafka has committed {row} of the outbox {transactional_id!r}, which the database has decided, is not "
+        f"proven: {why}. Nothing was changed: the database has the records, and blocks go on to add theirs, but "
+        "nothing more is published. Grant READ on the topics, if that is missing; else look into the topics whether "
+        f"the records are there. If they are not, `dualwrite recover --publish-again {transactional_id} --apply`; if "
+        f"they are, `dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
+        transactional_id=transactional_id,
+        prepared_state=str(row),
+    )

@@ -1,0 +1,86 @@
+"""What is known about the end of the transaction in the state row, and what the row itself notes of it.
+
+The text beside the prepared state is the manifest, or that the transaction is settled. In front of the manifest of an
+outbox's last batch stands a verdict, if its end was known once and could be forgotten: the coordinator tells it until
+the id is next initialised, the log until compaction or retention has removed the records.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from dualwrite.client.transactions.manifest import Manifest
+from dualwrite.errors import NotProvenError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.buffer import BufferedRecord
+
+
+class Verdict(StrEnum):
+    """How a decided transaction ended, for good; the beginning of the text that notes it."""
+
+    COMMITTED = "ended by a commit"
+    ABORTED = "ended by an abort"
+
+
+class Proof(NamedTuple):
+    """What is known about the end of the transaction in the row.
+
+    `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
+    `is_known`: the coordinator has described it as open or committed, or completes what hides its end. What the log
+    shows of it is read when nothing of the id is left to complete: `verify`.
+    """
+
+    is_over: bool
+    owed: Sequence[BufferedRecord] = ()
+    is_known: bool = False
+    verdict: Verdict | None = None
+    """Its end, if that is known and is the same in all partitions; once it is committed, if it is open."""
+    not_proven: NotProvenError | None = None
+    """What to raise instead of leaving the judgement to the coordinator, who does not know it."""
+
+
+KNOWN: Final = Proof(is_over=False, is_known=True)
+TOLD: Final = Proof(is_over=False, is_known=True, verdict=Verdict.COMMITTED)
+"""The coordinator has described it as open or committed."""
+NOT_PROVEN: Final = Proof(is_over=False)
+IS_OVER: Final = Proof(is_over=True)
+IS_COMMITTED: Final = Proof(is_over=True, verdict=Verdict.COMMITTED)
+
+_NOTED: Final = re.compile(f"(?:{'|'.join(Verdict)}) \\S+ ")
+
+
+def noted_text(row: PreparedTxnState, verdict: Verdict, text: str) -> str:
+    """Return the text of a row with a verdict on its transaction in front of its manifest."""
+    return f"{verdict} {row} {without_verdict(text)}"
+
+
+def verdict_in(row: PreparedTxnState, text: str) -> Verdict | None:
+    """Return the verdict that the text of a row notes on its transaction; None if it notes none."""
+    return next((verdict for verdict in Verdict if text.startswith(f"{verdict} {row} ")), None)
+
+
+def without_verdict(text: str) -> str:
+    """Return the text of a row without what it notes in front of its manifest."""
+    noted = _NOTED.match(text)
+    return text if noted is None else text[noted.end() :]
+
+
+_SETTLED: Final = "committed "
+"""Begins the text that replaces a manifest once Kafka has confirmed the commit: nothing is left to prove."""
+
+
+def settled_text(row: PreparedTxnState) -> str:
+    """Return what replaces the manifest of a transaction that is known to be committed on both sides."""
+    return f"{_SETTLED}{row}"
+
+
+def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:
+    """Return the manifest beside the state in a row; None if it is settled, missing, or names another transaction.
+
+    A version of this library that knows no manifests replaces the state only. Raises ValueError for an unreadable text.
+    """
+    manifest = None if text.startswith(_SETTLED) else Manifest.parse(without_verdict(text))
+    return manifest if manifest is not None and manifest.prepared_state == row else None
