@@ -28,10 +28,25 @@ IDENTIFIERS: Final = frozenset(
 )
 """The columns of identifiers."""
 
+_DONE: Final = ("commit", "publish", "publish-again", "repair", "acknowledge-lost", "take-out")
 _LEFT_OPEN: Final = ("undecided", "in-use", "young", "ending", "stored", "writing", "prepared", "condemned", "COMMIT")
-_WRONG: Final = ("no-row", "no row", "lost", "LOST", "refused", "overdue", "forgotten", "failed", "owed", "fail")
+_WRONG: Final = (
+    "no-row",
+    "no row",
+    "lost",
+    "LOST",
+    "not-proven",
+    "refused",
+    "overdue",
+    "forgotten",
+    "failed",
+    "owed",
+    "fail",
+)
 _STATES: Final[Mapping[str, Meaning]] = {
-    **dict.fromkeys(("ok", "commit", "publish", "repair", "acknowledge-lost", "take-out", "DONE"), Meaning.OK),
+    **dict.fromkeys(
+        ("ok", "commit", "publish", "publish-again", "repair", "acknowledge-lost", "take-out", "DONE"), Meaning.OK
+    ),
     **dict.fromkeys(("warn", "abort", "terminate", "condemn", *_LEFT_OPEN), Meaning.WARN),
     **dict.fromkeys(_WRONG, Meaning.ERROR),
 }

@@ -45,6 +45,12 @@ _EXPLAINED: Final = {
         "the database has committed, Kafka has aborted, and the records cannot be published again (the column Error "
         "says why): send them again, then stop this report with --acknowledge-lost ID --apply"
     ),
+    Action.NOT_PROVEN: (
+        "nothing shows whether Kafka has committed the last batch of this outbox, which publishes nothing more: grant "
+        "READ on its topics, or look whether its records are there; if not, --publish-again ID --apply, else "
+        "--take-out ID:0 --apply"
+    ),
+    Action.PUBLISH_AGAIN: "the last batch of this outbox is published again, because you have found it missing",
     Action.REFUSED: (
         "Kafka refuses a record that the database stores, or that is owed (the column Error says which and why), and "
         "all behind it waits: correct the cause, or take it out with --take-out ID:SEQ --apply"
@@ -108,6 +114,13 @@ _HEADERS: Final = (
     help="Abort the open transaction of this id although no row of this database decides it. May be repeated.",
 )
 @click.option(
+    "--publish-again",
+    multiple=True,
+    metavar="ID",
+    help="Nothing shows whether Kafka has the last batch of this outbox, and you have found that it does not. May be "
+    "repeated.",
+)
+@click.option(
     "--take-out",
     "taken",
     multiple=True,
@@ -137,6 +150,7 @@ def command(
     lock_timeout_ms: int,
     acknowledge_lost: tuple[str, ...],
     force_terminate: tuple[str, ...],
+    publish_again: tuple[str, ...],
     taken: list[tuple[str, int]],
     take_out_to: Path | None,
     once: bool,
@@ -155,7 +169,7 @@ def command(
     Exit code: 0 nothing is left; 1 something is left in doubt, lost, without a row, or failed (without --apply: or
     would be resolved); 2 wrong usage, or Kafka or the database cannot be reached.
     """
-    named = acknowledge_lost + force_terminate + tuple(name for name, _ in taken)
+    named = acknowledge_lost + force_terminate + publish_again + tuple(name for name, _ in taken)
     _check_usage(prefix, everything=everything, once=once, interval=interval, named=named)
     if not (prefix is not None or everything or transactional_ids or named):
         raise click.UsageError("which ids? give --prefix, --transactional-id, or --all")
@@ -173,6 +187,7 @@ def command(
             engine,
             prefix="" if everything else prefix,
             transactional_ids=(*transactional_ids, *(name for name, _ in stored)),
+            publish_again=publish_again,
             take_out_owed=[name for name, seq in taken if seq == OWED],
             keep=keeping_in(take_out_to),
             min_age_ms=int(min_age * 1000),
@@ -200,8 +215,8 @@ def _check_usage(
     check_rounds(once=once, interval=interval)
     if named and interval is not None:
         raise click.UsageError(
-            "--acknowledge-lost, --force-terminate and --take-out are for ids that you have examined: use them without "
-            "--interval"
+            "--acknowledge-lost, --force-terminate, --publish-again and --take-out are for ids that you have examined: "
+            "use them without --interval"
         )
 
 

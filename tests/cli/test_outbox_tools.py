@@ -129,3 +129,58 @@ def test_recover_takes_a_block_out(call: Call, scenario: Scenario) -> None:
     assert (done.code, taken["seq"], taken["changed"]) == (0, first, True)
     assert [record["value_text"] for record in taken["records"]] == ["1"]
     assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["2"]
+
+
+@pytest.fixture
+def not_proven(scenario: Scenario) -> Scenario:
+    """The first block was decided, and nothing shows any more how that has ended."""
+    of = f"WHERE transactional_id = '{outbox_of(scenario)}'"
+    execute(scenario, f"UPDATE kafka_transaction_state SET prepared_transaction_state = '5:0' {of}")
+    execute(
+        scenario,
+        "UPDATE kafka_transaction_redo SET prepared_transaction_state = '5:0', records ="
+        f" (SELECT records FROM {OUTBOX} ORDER BY seq LIMIT 1) {of}",
+    )
+    execute(scenario, f"DELETE FROM {OUTBOX} WHERE seq = (SELECT min(seq) FROM {OUTBOX})")
+    return scenario
+
+
+def published(scenario: Scenario) -> list[object]:
+    return [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
+
+
+def test_recover_reports_what_is_not_proven(call: Call, not_proven: Scenario) -> None:
+    for more in ((), ("--apply",)):
+        done = call(*options(not_proven, "--all", "--min-age", 0, *more))
+        assert (done.code, "not-proven" in done.out) == (1, True)
+        assert "--publish-again ID --apply" in " ".join(done.out.split())
+    assert published(not_proven) == []
+
+
+def test_recover_publishes_again_what_a_person_has_missed(call: Call, not_proven: Scenario) -> None:
+    named = ("--publish-again", outbox_of(not_proven), "--min-age", 0)
+    planned = call(*options(not_proven, *named, "--json"))
+    (found,) = planned.document["found"]
+    assert (planned.code, found["action"], found["changed"], published(not_proven)) == (1, "publish-again", False, [])
+    done = call(*options(not_proven, *named, "--apply", "--json"))
+    (found,) = done.document["found"]
+    assert (done.code, found["action"], found["changed"]) == (0, "publish-again", True)
+    assert published(not_proven) == ["1", "2"]
+    again = call(*options(not_proven, *named, "--apply"))
+    assert (again.code, "nothing was published again" in " ".join(again.out.split())) == (1, True)
+    assert published(not_proven) == ["1", "2"]
+
+
+def test_recover_takes_out_what_is_not_proven(call: Call, not_proven: Scenario) -> None:
+    named = ("--take-out", f"{outbox_of(not_proven)}:0", "--min-age", 0, "--json")
+    assert call(*options(not_proven, *named)).document["taken_out"][0]["changed"] is False
+    done = call(*options(not_proven, *named, "--apply"))
+    (taken,) = done.document["taken_out"]
+    assert (taken["changed"], [record["value_text"] for record in taken["records"]]) == (True, ["1"])
+    call(*options(not_proven, "--all", "--min-age", 0, "--apply"))
+    assert published(not_proven) == ["2"]
+
+
+def test_publish_again_is_for_what_was_examined(call: Call, scenario: Scenario) -> None:
+    done = call(*options(scenario, "--publish-again", outbox_of(scenario), "--interval", 1))
+    assert (done.code, "use them without --interval" in " ".join(done.err.split())) == (2, True)

@@ -56,6 +56,7 @@ def main(options: list[str]) -> None:
         parser.add_argument(name, required=True)
     parser.add_argument("--publisher", action="store_true", help="kill it where the publisher is at the point")
     parser.add_argument("--later", action="store_true", help="not before something was published")
+    parser.add_argument("--first", type=int, default=1, help="the number of the first block")
     arguments = parser.parse_args(options)
     kill = AtPointOf(
         PausePoint(arguments.point),
@@ -78,7 +79,7 @@ def main(options: list[str]) -> None:
             recover = getattr(style, "run", lambda found: found)
             recover(style.pool.recover())
             kill.is_armed = True
-        for number in range(1, BLOCKS + 1):
+        for number in range(arguments.first, arguments.first + BLOCKS):
             style.write(number)
         time.sleep(_PATIENCE_S)  # the publisher is on its way
     raise SystemExit(f"still alive after {arguments.point}")

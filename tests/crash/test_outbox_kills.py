@@ -9,12 +9,13 @@ import pytest
 
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import PreparedTransactionLost
+from dualwrite.errors import NotProvenError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.recovery.plan import Action
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash import outbox_worker
 from tests.crash.killed import run_until_killed
@@ -34,6 +35,7 @@ from tests.recipes.outboxes import (
 )
 from tests.recipes.pools import write
 from tests.recipes.repairs import delete_records
+from tests.recovery.world import service
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies
 
@@ -158,9 +160,11 @@ def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
         is_decided = point is PausePoint.AFTER_DATABASE_COMMIT
         with outbox_pool(scenario) as successor:
             if is_decided and not has_log and tier is Tier.BOUNDED_V1:  # where no coordinator proves an abort
-                with pytest.raises(PreparedTransactionLost):
+                with pytest.raises(NotProvenError):
                     recover(scenario, successor)
-                return
+                with service(scenario, publish_again=[scenario.transactional_id]) as recovery:
+                    assert [found.action for found in recovery.recover().found] == [Action.PUBLISH_AGAIN]
+                is_decided = False
             found = recover(scenario, successor)
             if is_decided:
                 assert [resolution.outcome for resolution in found] == [Outcome.REPAIRED]

@@ -238,8 +238,8 @@ class OutboxRules(Rules):
     def _wrong_of_stop(self, world: World, missing: Collection[bytes]) -> str | None:
         """Return what is wrong with an outbox that publishes nothing more, because an end is not proven.
 
-        The log has nothing to tell, and on tier 3 somebody else has made the coordinator forget. The database still has
-        everything that is not visible.
+        The log has nothing to tell, and on tier 3 another program or an expiry has made the coordinator forget. The
+        database still has everything that is not visible.
         """
         spent = {name for name, left in world.budget._asdict().items() if left < getattr(self._budget, name)}
         if self._is_readable and not world.log_starts:

@@ -10,6 +10,7 @@ from dualwrite.client.log.transaction_end import PartitionEnd, TransactionEnd
 from dualwrite.client.transactions.manifest import PartitionManifest
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, Relation, find, relation_of
 from dualwrite.prepared_state import MAX_PRODUCER_EPOCH, PreparedTxnState
+from dualwrite.recipes.core.proof import Verdict
 from dualwrite.recipes.recovery.plan import ACTIONS, CHANGES, Action, Age, Facts, Row, age_ms_of, decide
 
 MIN_AGE_MS = 1_000
@@ -21,11 +22,16 @@ PAIRS = [
 STORED_STATES = [PreparedTxnState(), STORED, PreparedTxnState(f"7:{MAX_PRODUCER_EPOCH - 1}")]
 AGES_MS = [None, 0, MIN_AGE_MS - 1, MIN_AGE_MS, 10**9]
 BESIDE_THE_ROW = [
-    (False, None, False),
-    (True, None, False),
-    *((False, age_ms, has_publisher) for age_ms in (MIN_AGE_MS - 1, MIN_AGE_MS) for has_publisher in (False, True)),
+    (False, None, None, False),
+    *((True, verdict, None, False) for verdict in (None, *Verdict)),
+    *(
+        (False, None, age_ms, has_publisher)
+        for age_ms in (MIN_AGE_MS - 1, MIN_AGE_MS)
+        for has_publisher in (False, True)
+    ),
 ]
-"""Whether there is a copy of the records, the age of the oldest stored block, and whether a process publishes it."""
+"""Whether there is a copy of the records, how the row notes that they ended, the age of the oldest stored block, and
+whether a process publishes it."""
 VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
 ENDS = [None, (), *itertools.combinations_with_replacement(PartitionEnd, 2)]
 """By the log: not read; of a transaction without records; of one in two partitions."""
@@ -40,7 +46,7 @@ def end_of(ends: tuple[PartitionEnd, ...] | None) -> TransactionEnd | None:
 EVERYTHING = [
     Facts(
         *(row, stored, Described(state, pair, -1), age_ms, version, end_of(ends), is_repairable),
-        *(has_copy, stored_age_ms),
+        *(has_copy, verdict, stored_age_ms),
         has_publisher=has_publisher,
     )
     for row, stored, state, pair, age_ms, version, ends, is_repairable, beside in itertools.product(
@@ -48,7 +54,8 @@ EVERYTHING = [
     )
     if (row in (Row.FREE, Row.HELD) or stored.is_empty) and (ends is not None or is_repairable)
     if ends is None or not (stored.is_empty or state is DescribedState.ONGOING)
-    for has_copy, stored_age_ms, has_publisher in [beside]
+    for has_copy, verdict, stored_age_ms, has_publisher in [beside]
+    if verdict is None or state is not DescribedState.ONGOING
     if beside == BESIDE_THE_ROW[0]
     or (version == 2 and (row in (Row.FREE, Row.HELD) or stored_age_ms is not None))
     or (version == 1 and has_copy and row is Row.FREE)
@@ -66,6 +73,8 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
             finding = Finding.ABORTED
         elif PartitionEnd.COMMITTED in ends:
             finding = Finding.COMMITTED
+        elif facts.verdict is not None and finding is not Finding.COMMITTED:
+            finding = Finding.COMMITTED if facts.verdict is Verdict.COMMITTED else Finding.ABORTED
     if facts.row in (Row.MISSING, Row.VOUCHED):
         if is_open:
             if not is_old:
@@ -83,12 +92,21 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
             return Action.ACKNOWLEDGE
         is_whole = PartitionEnd.ABORTED in ends and PartitionEnd.GONE not in ends
         is_proven = facts.transaction_version == 2 or PartitionEnd.ABORTED in ends
-        is_copied = facts.has_copy and is_proven and PartitionEnd.COMMITTED not in ends
-        return Action.REPAIR if (is_whole or is_copied) and facts.is_repairable else Action.LOST
+        is_proven |= facts.verdict is Verdict.ABORTED
+        is_copied = facts.has_copy and is_proven
+        if PartitionEnd.COMMITTED in ends and facts.verdict is not Verdict.ABORTED:
+            is_copied = False
+        if (is_whole or is_copied) and facts.is_repairable:
+            return Action.REPAIR
+        is_question = facts.has_copy and facts.verdict is not Verdict.ABORTED and not commits_more(facts)
+        return Action.NOT_PROVEN if is_question else Action.LOST
     elif is_open:
         if not is_old:
             return Action.YOUNG
         return Action.COMMIT if facts.stored and facts.described.pair == facts.stored else Action.ABORT
+    is_question = facts.row is Row.FREE and facts.has_copy and facts.verdict is None and not facts.stored.is_empty
+    if is_question and finding is Finding.NO_TRACE and not commits_more(facts):
+        return Action.NOT_PROVEN
     if facts.described.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT):
         return Action.ENDING
     if facts.stored_age_ms is None:
@@ -98,6 +116,12 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
     if facts.stored_age_ms < MIN_AGE_MS:
         return Action.NOTHING if facts.has_publisher else Action.YOUNG
     return Action.OVERDUE if facts.has_publisher else Action.PUBLISH
+
+
+def is_hidden_question(facts: Facts) -> bool:
+    """Whether an open transaction, or a loss at the coordinator, hides how the last batch of an outbox has ended."""
+    finding = find(facts.stored, facts.described, facts.transaction_version)
+    return facts.has_copy and finding in (Finding.OTHER_OPEN, Finding.VANISHED)
 
 
 def commits_more(facts: Facts) -> bool:
@@ -116,8 +140,17 @@ def test_every_combination_of_facts() -> None:
         action = decide(facts, min_age_ms=MIN_AGE_MS, lost_is_acknowledged=acknowledged)
         assert action is expected(facts, acknowledged), facts
         taken = decide(facts, min_age_ms=MIN_AGE_MS, lost_is_acknowledged=acknowledged, owed_is_taken_out=True)
-        assert taken is (Action.TAKE_OUT if action is Action.REPAIR else action)
-        seen |= {action, taken}
+        is_open_question = action is Action.NOT_PROVEN
+        if action in (Action.REPAIR, Action.NOT_PROVEN):
+            assert taken is Action.TAKE_OUT
+        elif not is_hidden_question(facts):
+            assert taken is action
+        again = decide(facts, min_age_ms=MIN_AGE_MS, lost_is_acknowledged=acknowledged, is_published_again=True)
+        if is_open_question:
+            assert again is Action.PUBLISH_AGAIN
+        elif not is_hidden_question(facts):
+            assert again is action
+        seen |= {action, taken, again}
     assert seen == set(Action) - {Action.FAILED, Action.REFUSED}
 
 

@@ -18,6 +18,7 @@ from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.proof import Verdict
 
 
 class Row(Enum):
@@ -49,8 +50,10 @@ class Action(StrEnum):
     """The database committed and Kafka has aborted: the records, which are still in the log, are published again."""
     PUBLISH = "publish"
     """The database stores blocks of the id that wait for Kafka, or an outbox does: they are published."""
+    PUBLISH_AGAIN = "publish-again"
+    """Like NOT_PROVEN, but the caller says that Kafka does not have the last batch of the outbox: it is published."""
     TAKE_OUT = "take-out"
-    """Like REPAIR, but the caller takes the records out: they are handed over, and not published."""
+    """Like REPAIR or NOT_PROVEN, but the caller takes the records out: they are handed over, and not published."""
     ACKNOWLEDGE = "acknowledge-lost"
     """The caller acknowledged the loss: the id may be used again."""
     NOTHING = "nothing"
@@ -65,6 +68,8 @@ class Action(StrEnum):
     """Open, and this database has no row that could decide it."""
     LOST = "lost"
     """The database committed, Kafka has aborted, and the records cannot be published again: the two disagree."""
+    NOT_PROVEN = "not-proven"
+    """Nothing shows whether Kafka has committed the last batch of an outbox: it publishes nothing more."""
     REFUSED = "refused"
     """Kafka refuses a record of a stored block, or of what is owed, for good: nothing behind it is published."""
     OVERDUE = "overdue"
@@ -82,6 +87,7 @@ CHANGES: Final = frozenset(
         Action.TERMINATE,
         Action.REPAIR,
         Action.PUBLISH,
+        Action.PUBLISH_AGAIN,
         Action.TAKE_OUT,
         Action.ACKNOWLEDGE,
     }
@@ -89,7 +95,15 @@ CHANGES: Final = frozenset(
 """The actions that change something."""
 
 NEEDS_OPERATOR: Final = frozenset(
-    {Action.NO_ROW, Action.LOST, Action.REFUSED, Action.OVERDUE, Action.FORGOTTEN, Action.FAILED}
+    {
+        Action.NO_ROW,
+        Action.LOST,
+        Action.NOT_PROVEN,
+        Action.REFUSED,
+        Action.OVERDUE,
+        Action.FORGOTTEN,
+        Action.FAILED,
+    }
 )
 """The actions that report something an operator has to look into."""
 
@@ -134,6 +148,8 @@ class Facts:
     is_repairable: bool = True
     has_copy: bool = False
     """Whether the database has a copy of the records of the stored transaction."""
+    verdict: Verdict | None = None
+    """How the stored transaction has ended, as the row notes it."""
     stored_age_ms: int | None = None
     """For how long the database has stored blocks of the id that wait for Kafka; None if it stores none."""
     has_publisher: bool = False
@@ -152,30 +168,64 @@ What is open is committed first, which is when the log is read.
 def finding_of(facts: Facts) -> Finding:
     """Return what is known about the stored transaction: by the log if it was read, else by the coordinator."""
     finding = find(facts.stored, facts.described, facts.transaction_version)
-    if finding in PROVEN_BY_LOG and facts.is_settled:
-        return Finding.COMMITTED
-    if facts.end is None or finding not in PROVEN_BY_LOG:
+    if finding not in PROVEN_BY_LOG:
         return finding
-    if facts.end.aborted:
+    if facts.is_settled:
+        return Finding.COMMITTED
+    if facts.end is not None and facts.end.aborted:
         return Finding.ABORTED
-    return Finding.COMMITTED if facts.end.committed else finding
+    if facts.end is not None and facts.end.committed:
+        return Finding.COMMITTED
+    if facts.verdict is None or finding is Finding.COMMITTED:
+        return finding
+    return Finding.COMMITTED if facts.verdict is Verdict.COMMITTED else Finding.ABORTED
 
 
 def decide(
-    facts: Facts, *, min_age_ms: int, lost_is_acknowledged: bool = False, owed_is_taken_out: bool = False
+    facts: Facts,
+    *,
+    min_age_ms: int,
+    lost_is_acknowledged: bool = False,
+    owed_is_taken_out: bool = False,
+    is_published_again: bool = False,
 ) -> Action:
-    """Return what recovery does about an id with these facts."""
+    """Return what recovery does about an id with these facts; the others are what its caller says of the id."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
     action = ACTIONS[facts.row, age, finding_of(facts)]
     if lost_is_acknowledged and (action is Action.LOST or _is_behind(facts)):
         return Action.ACKNOWLEDGE
     if action is Action.LOST and facts.is_repairable and _can_be_repaired(facts):
         return Action.TAKE_OUT if owed_is_taken_out else Action.REPAIR
+    if _is_not_proven(facts, action, is_decided=owed_is_taken_out or is_published_again):
+        if owed_is_taken_out:
+            return Action.TAKE_OUT
+        return Action.PUBLISH_AGAIN if is_published_again else Action.NOT_PROVEN
     if action is Action.NOTHING and facts.described.state in _BEING_ENDED:
         return Action.ENDING
     if action is Action.NOTHING and facts.stored_age_ms is not None:
         return _about_stored(facts, is_old=facts.stored_age_ms >= min_age_ms)
     return action
+
+
+def _is_not_proven(facts: Facts, action: Action, *, is_decided: bool) -> bool:
+    """Return whether nothing shows how the last batch of an outbox has ended, as `last_batch.py` says.
+
+    `is_decided`: the caller has looked; then another transaction that is open, or a coordinator that has lost the
+    batch, need not be looked into first.
+    """
+    is_kept = facts.has_copy and not facts.is_settled and not facts.stored.is_empty
+    if facts.row is not Row.FREE or not is_kept or facts.verdict is Verdict.ABORTED:
+        return False
+    if commits_later(facts.stored, facts.described) or (facts.end is not None and facts.end.committed):
+        return False
+    if facts.verdict is Verdict.COMMITTED:
+        return action is Action.LOST  # an operator has aborted it in a partition
+    finding = finding_of(facts)
+    if finding is Finding.OTHER_OPEN and facts.end is not None and facts.end.aborted and not facts.end.gone:
+        return False  # that is known
+    if is_decided and finding in (Finding.OTHER_OPEN, Finding.VANISHED):
+        return True
+    return action is Action.LOST or (action is Action.NOTHING and finding is Finding.NO_TRACE)
 
 
 def _about_stored(facts: Facts, *, is_old: bool) -> Action:
@@ -198,13 +248,14 @@ def _is_behind(facts: Facts) -> bool:
 def _can_be_repaired(facts: Facts) -> bool:
     """Return whether all that was aborted may still be in the log, or the database has a copy of it.
 
-    Before transaction.version 2 only the log proves that it was aborted (`repair.py`).
+    Before transaction.version 2 only the log proves that it was aborted, or the row notes it (`last_batch.py`).
     """
-    end, is_v2 = facts.end, facts.transaction_version >= 2
+    end, is_noted = facts.end, facts.verdict is Verdict.ABORTED
+    is_final = facts.transaction_version >= 2 or is_noted
     if end is None:
-        return facts.has_copy and is_v2
-    is_copied = facts.has_copy and (is_v2 or bool(end.aborted))
-    return (bool(end.aborted) and not end.gone) or (is_copied and not end.is_visible)
+        return facts.has_copy and is_final
+    is_copied = facts.has_copy and (is_final or bool(end.aborted))
+    return (bool(end.aborted) and not end.gone) or (is_copied and (is_noted or not end.is_visible))
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:

@@ -32,6 +32,7 @@ from dualwrite.errors import (
     DualWriteError,
     IncompleteAnswerError,
     NoMarkerError,
+    NotProvenError,
     OutcomeUnknown,
     PreparedTransactionLost,
     RecordsRefusedError,
@@ -49,9 +50,10 @@ from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.leases import is_outbox
+from dualwrite.recipes.core.proof import Verdict, manifest_of, noted_text
 from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.refused import OWED
-from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, manifest_of, to_send
+from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, to_send
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.core.settings import STORES_NOTHING, KafkaSettings
 from dualwrite.recipes.core.store import Database, DatabaseTransaction
@@ -110,6 +112,10 @@ class _LeftAlone(Exception):  # noqa: N818 - it ends an examination, and is no e
         self.found = found
 
 
+class _PublishAgain(Exception):  # noqa: N818 - it ends an examination, and is no error
+    """Ends the examination of an outbox whose last batch is to be published again, as its caller says."""
+
+
 class RecoveryService:
     """Finds open transactions that do not match their state rows, and completes each by its row, under its lock.
 
@@ -118,7 +124,8 @@ class RecoveryService:
     use. `acknowledge_lost` names ids whose loss an operator has dealt with: they can be used again. `force_terminate`
     names ids without a row whose open transaction is to be aborted without a decision of any database. `take_out_owed`
     names ids whose owed records are not to be published: they are in `RecoveryReport.taken_out`, and `keep` gets them
-    before anything is changed; if it raises, nothing is. Ids may be given with or without the suffix that Kafka sees.
+    before anything is changed; if it raises, nothing is. `publish_again` names outboxes whose last batch is not proven,
+    and is not in Kafka, as an operator has found. Ids may be given with or without the suffix that Kafka sees.
     `schema` is the schema of the state table; by default the unqualified
     name is looked up. `timeout_ms` limits each request to Kafka. The other settings are those of the connections to
     Kafka.
@@ -138,6 +145,7 @@ class RecoveryService:
         acknowledge_lost: Iterable[str] = (),
         force_terminate: Iterable[str] = (),
         take_out_owed: Iterable[str] = (),
+        publish_again: Iterable[str] = (),
         keep: Callable[[TakenOut], object] | None = None,
         schema: str | None = None,
         timeout_ms: int = 60_000,
@@ -148,7 +156,10 @@ class RecoveryService:
         self._lost_as_given = frozenset(_several("acknowledge_lost", acknowledge_lost))
         self._vouched_as_given = frozenset(_several("force_terminate", force_terminate))
         self._taken_as_given = frozenset(_several("take_out_owed", take_out_owed))
-        self._ids_as_given = frozenset(_several("transactional_ids", transactional_ids)) | self._taken_as_given
+        self._again_as_given = frozenset(_several("publish_again", publish_again))
+        self._ids_as_given = (
+            frozenset(_several("transactional_ids", transactional_ids)) | self._taken_as_given | self._again_as_given
+        )
         self._keep = keep
         self._taken_out: list[TakenOut] = []
         if prefix is None and not (self._ids_as_given | self._lost_as_given | self._vouched_as_given):
@@ -233,6 +244,7 @@ class RecoveryService:
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
         self._to_take = database.names(self._taken_as_given)
+        self._to_publish_again = database.names(self._again_as_given)
         self._taken_out.clear()
         self._pinned = database.pinned
         vouched_names = database.names(self._vouched_as_given)
@@ -285,6 +297,8 @@ class RecoveryService:
             action = self._decide(seen, Row.MISSING if seen.text is None else Row.FREE)
             if action is Action.NOTHING and seen.transactional_id in self._to_take:
                 return self._found(seen, Action.FAILED, error=_NOTHING_OWED)
+            if action is Action.NOTHING and seen.transactional_id in self._to_publish_again:
+                return self._found(seen, Action.FAILED, error=_NOTHING_IN_QUESTION)
             if action is Action.NOTHING and not (apply and (seen.end is not None or seen.is_to_settle)):
                 return None
             if action is Action.OVERDUE:
@@ -296,6 +310,8 @@ class RecoveryService:
             return self._found(seen, self._decide(seen, Row.HELD))
         except PreparedTransactionLost as lost:
             return self._found(seen, Action.LOST, error=first_line(lost))
+        except NotProvenError as error:
+            return self._found(seen, Action.NOT_PROVEN, error=first_line(error))
         except RecordsRefusedError as refused:
             return self._found(seen, Action.REFUSED, error=first_line(refused))
         except (DualWriteError, SQLAlchemyError, ValueError) as error:
@@ -323,14 +339,24 @@ class RecoveryService:
                 raise
             return replace(seen, is_given_up=True)
 
-    @staticmethod
-    def _manifest_to_read(seen: Seen) -> Manifest | None:
+    def _manifest_to_read(self, seen: Seen) -> Manifest | None:
         """Return the manifest if the log is to be read; the markers of what is being committed are awaited first."""
-        if seen.finding not in PROVEN_BY_LOG or (seen.is_committed and seen.described.is_ending):
+        if seen.finding not in PROVEN_BY_LOG and not self._is_decided(seen):
+            return None
+        if seen.is_committed and seen.described.is_ending:
             return None
         manifest = manifest_of(seen.stored, seen.manifest)
         proves_nothing = manifest is not None and not manifest.partitions
         return None if seen.is_committed and proves_nothing else manifest
+
+    def _was_read(self, seen: Seen, now: Seen) -> bool:
+        """Return whether it was tried to read from the log how the transaction ended that is in the row now."""
+        return now.stored == seen.stored and (seen.finding in PROVEN_BY_LOG or self._is_decided(seen))
+
+    def _is_decided(self, seen: Seen) -> bool:
+        """Return whether the caller has decided about a batch, whose end another open transaction hides."""
+        is_named = seen.transactional_id in self._to_publish_again | self._to_take
+        return is_named and seen.finding is Finding.OTHER_OPEN
 
     def _without_marker(self, seen: Seen, error: NoMarkerError) -> Seen:
         """Return the facts about a transaction without a marker. Raises TransactionHangsError if none is to come.
@@ -376,11 +402,15 @@ class RecoveryService:
             action = self._decide(now, unnamed if row.is_empty else Row.FREE)
             if action in (Action.LOST, Action.ACKNOWLEDGE) and _is_newly_aborted(seen, now):
                 raise _not_read_yet(now)
+            if action in _NEEDS_READING and not self._was_read(seen, now):
+                raise _not_read_yet(now)
             is_proven = action is Action.NOTHING and now.end is not None
             if action is Action.TAKE_OUT:
                 self._take_out(now, apply=apply)
             if not apply or (action not in CHANGES and not is_proven):
                 raise _LeftAlone(self._found(now, action))
+            if action is Action.PUBLISH_AGAIN:
+                raise _PublishAgain
             if action in _WITHOUT_REPAIR:
                 self._acknowledge(now)
             elif is_proven and now.end is not None and not (now.end.committed or now.is_committed):
@@ -389,7 +419,11 @@ class RecoveryService:
 
         try:
             with writes.exclusively():
-                outcome = blocking.run(writes.recover(examine)).outcome
+                try:
+                    outcome = blocking.run(writes.recover(examine)).outcome
+                except _PublishAgain:
+                    blocking.run(self._note_aborted(now))
+                    outcome = blocking.run(writes.recover()).outcome
         finally:
             blocking.run(writes.close())
         if action in _WITHOUT_REPAIR:
@@ -398,7 +432,25 @@ class RecoveryService:
                 for each in self._taken_out
             ]
             return self._found(now, action, changed=True)
+        if action is Action.PUBLISH_AGAIN and outcome is Outcome.REPAIRED:
+            return self._found(now, action, changed=True)
         return self._found(now, _DONE[unnamed, outcome], changed=outcome is not Outcome.NOTHING)
+
+    async def _note_aborted(self, now: Seen) -> None:
+        """Let the row note that its transaction was aborted, as the caller says, unless it has changed meanwhile."""
+        database = await SqlAlchemyDatabase(
+            self._engine, create_table=False, schema=self._schema, only_recovers=True
+        ).begin()
+        try:
+            row = await database.lock(now.transactional_id, timeout_ms=self._lock_timeout_ms)
+            text = await database.read_manifest(now.transactional_id)
+            if (row, text) != (now.stored, now.manifest):
+                raise _not_read_yet(now)
+            noted = noted_text(row, Verdict.ABORTED, text)
+            await database.write(now.transactional_id, previous=row, new=row, manifest=noted)
+            await database.commit()
+        finally:
+            await end_of_database(database)
 
     def _take_out(self, now: Seen, *, apply: bool) -> None:
         """Read what is owed, and hand it over if it is to be taken out."""
@@ -475,6 +527,7 @@ class RecoveryService:
                 end=seen.end,
                 is_repairable=not seen.has_offsets,
                 has_copy=seen.text is not None and seen.waiting.copy_of == seen.text,
+                verdict=None if seen.text is None else seen.verdict,
                 is_settled=seen.text is not None and seen.is_settled,
                 stored_age_ms=self._stored_age_ms(seen),
                 has_publisher=seen.waiting.has_publisher,
@@ -482,6 +535,7 @@ class RecoveryService:
             min_age_ms=self._min_age_ms,
             lost_is_acknowledged=seen.transactional_id in self._lost,
             owed_is_taken_out=seen.transactional_id in self._to_take,
+            is_published_again=seen.transactional_id in self._to_publish_again,
         )
 
     def _stored_age_ms(self, seen: Seen) -> int | None:
@@ -527,9 +581,9 @@ def _is_newly_aborted(seen: Seen, now: Seen) -> bool:
 
 def _not_read_yet(now: Seen) -> RetriableError:
     return RetriableError(
-        f"Kafka has aborted {now.stored} of transactional id {now.transactional_id!r}, which the database has decided, "
-        "since recovery first looked at it; nothing was changed: the next round reads from the log whether it can be "
-        "published again"
+        f"what Kafka says of {now.stored} of transactional id {now.transactional_id!r}, which the database has "
+        "decided, has changed since recovery first looked at it; nothing was changed: the next round reads from the "
+        "log how it has ended, and whether it can be published again"
     )
 
 
@@ -557,9 +611,11 @@ class _WithoutSuffix:
         await self._database.make_durable(transactional_id, row, timeout_ms=timeout_ms)
 
 
+_NEEDS_READING: Final = (Action.NOT_PROVEN, Action.PUBLISH_AGAIN, Action.TAKE_OUT)
 _WITHOUT_REPAIR: Final = (Action.ACKNOWLEDGE, Action.TAKE_OUT)
 
 _NOTHING_OWED: Final = "nothing of this id is owed, so nothing was taken out"
+_NOTHING_IN_QUESTION: Final = "this id has no batch whose end is not proven, so nothing was published again"
 
 _DONE: Final = {
     (Row.FREE, Outcome.COMMITTED): Action.COMMIT,

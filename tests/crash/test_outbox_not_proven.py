@@ -1,0 +1,258 @@
+"""Publishers of an outbox are killed, and then nothing can be read from the log: what is not proven stops the outbox.
+
+Its records are in the database until they are known to be in Kafka, or a person has decided. What the coordinator knows
+is noted before it forgets, so that a second crash stops nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.broker_emulator import Acl, AclOperation, Emulator, ResourceType
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.delivery import Outbox
+from dualwrite.errors import NotProvenError
+from dualwrite.guarantee import Tier
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.producer import TopicPartition
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.core.proof import Verdict, settled_text, verdict_in
+from dualwrite.recipes.recovery.plan import Action, RecoveryReport
+from dualwrite.testing.postgres import PostgresServer
+from tests.crash.outbox_worker import is_publisher
+from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.crash.test_outbox_kills import recover, run_and_kill
+from tests.producer.test_tiers import BOUNDED, TIERS, World
+from tests.recipes.outboxes import assert_published, outbox_pool, scenario_of, waiting
+from tests.recipes.pools import QUIET_LEASE_MS, write
+from tests.recipes.repairs import delete_records
+from tests.recipes.test_repair_evidence import ALLOWED, DENIALS
+from tests.recovery.world import service
+from tests.support.conditions import until
+from tests.support.databases import PostgresDatabase, event_bodies, state_row
+
+bounded = pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
+
+
+class Site(World):
+    """A broker of one tier, an outbox, and publishers without READ on its topic."""
+
+    def __init__(self, emulator: Emulator, tier: Tier, scenario: PsycopgScenario) -> None:
+        super().__init__(emulator, tier)
+        self.scenario = scenario
+
+    def deny_reading(self) -> None:
+        self.emulator.add_acls(Acl.deny("User:ANONYMOUS", AclOperation.READ, ResourceType.TOPIC, self.scenario.topic))
+
+    def grant_reading(self) -> None:
+        self.emulator.remove_acls(DENIALS)
+
+    def published(self) -> list[str]:
+        return [str(record.value.decode()) for record in self.emulator.records(self.scenario.topic) if record.value]
+
+    def row(self) -> tuple[PreparedTxnState, str]:
+        """Return what the state row of the outbox has, and its manifest."""
+        query = sa.text("SELECT manifest FROM kafka_transaction_state WHERE transactional_id = :id")
+        with self.scenario.database.aside.connect() as connection:
+            text: str | None = connection.scalar(query, {"id": self.scenario.transactional_id})
+        return PreparedTxnState(state_row(self.scenario.database, self.scenario.transactional_id)), text or ""
+
+    def is_settled(self) -> bool:
+        row, text = self.row()
+        return text == settled_text(row)
+
+    def round(self, *, apply: bool = True, **settings: Any) -> RecoveryReport:
+        with service(self.scenario, **settings) as recovery:
+            return recovery.recover() if apply else recovery.plan()
+
+    def abort_decided(self) -> None:
+        """Let a publisher die when the database has decided a batch, which the broker aborts then."""
+        run_and_kill(self.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
+        self.abort_by_timeout()
+
+
+@contextmanager
+def site_on(tier: Tier, server: PostgresServer) -> Iterator[Site]:
+    database = PostgresDatabase(server)
+    with Emulator(config=TIERS[tier], clock=VirtualClock(), acls=ALLOWED) as emulator:
+        scenario = scenario_of(database, emulator)
+        emulator.set_config({"retention.ms": "-1"}, topic=scenario.topic)
+        yield Site(emulator, tier, scenario)
+    database.close()
+
+
+@pytest.fixture
+def stopped(postgres_server: PostgresServer) -> Iterator[Site]:
+    """The coordinator proves no abort, and the log may not be read."""
+    with site_on(Tier.BOUNDED_V1, postgres_server) as site:
+        site.abort_decided()
+        site.deny_reading()
+        yield site
+
+
+def test_what_is_not_proven_stops_the_outbox_until_the_log_can_be_read(
+    stopped: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    scenario = stopped.scenario
+    row = stopped.row()
+    with outbox_pool(scenario) as pool:
+        with pytest.raises(NotProvenError, match="its topic may not be read") as raised:
+            recover(scenario, pool)
+        assert (raised.value.transactional_id, raised.value.prepared_state) == (
+            scenario.transactional_id,
+            str(row[0]),
+        )
+        assert write(pool, scenario, 9).outcome is Outcome.STORED
+        assert waiting(scenario) > 0
+        assert stopped.published() == []
+        assert stopped.row() == row
+        assert "is not proven" in str(pool.status.last_background_error)
+        assert any(record.levelname == "ERROR" for record in caplog.records)
+        stopped.grant_reading()
+        recover(scenario, pool)
+        assert_published(scenario, *event_bodies(scenario.database))
+
+
+def found_in(report: RecoveryReport) -> list[tuple[Action, bool]]:
+    return [(found.action, found.changed) for found in report.found]
+
+
+def test_a_person_has_looked_and_it_is_not_there(stopped: Site) -> None:
+    scenario = stopped.scenario
+    named: Any = {"publish_again": [scenario.transactional_id]}
+    assert found_in(stopped.round()) == [(Action.NOT_PROVEN, False)]
+    assert found_in(stopped.round(**named, apply=False)) == [(Action.PUBLISH_AGAIN, False)]
+    assert stopped.published() == []
+    assert found_in(stopped.round(**named)) == [(Action.PUBLISH_AGAIN, True)]
+    assert stopped.published() == event_bodies(scenario.database)
+    (found,) = stopped.round(**named).found
+    assert (found.action, "nothing was published again" in str(found.error)) == (Action.FAILED, True)
+    stopped.grant_reading()
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 9)
+        assert_published(scenario, *event_bodies(scenario.database))
+
+
+def test_a_person_has_looked_and_takes_it_out(stopped: Site) -> None:
+    scenario = stopped.scenario
+    kept: list[object] = []
+    report = stopped.round(take_out_owed=[scenario.transactional_id], keep=kept.append)
+    assert found_in(report) == [(Action.TAKE_OUT, True)]
+    (taken,) = report.taken_out
+    assert len(kept) == 1
+    values = [record.value.decode() for record in taken.records if record.value]
+    assert values
+    assert stopped.is_settled()
+    stopped.grant_reading()
+    with outbox_pool(scenario) as pool:
+        write(pool, scenario, 9)
+        until(lambda: values + stopped.published() == event_bodies(scenario.database))
+        assert waiting(scenario) == 0
+
+
+def test_a_batch_that_is_torn_stops_the_outbox(postgres_server: PostgresServer) -> None:
+    """It is visible in one partition; in another it was aborted, and its records are gone."""
+    with site_on(Tier.BOUNDED, postgres_server) as site:
+        site.emulator.create_topic("torn", 3)
+        with outbox_pool(site.scenario, Outbox(publishes=False)) as pool, pool.transaction() as tx:
+            for partition in range(3):
+                tx.send("torn", str(partition), partition=partition)
+
+        def tear(point: PausePoint) -> None:
+            if point is PausePoint.AFTER_DATABASE_COMMIT and is_publisher():
+                abort_in(site, 1)
+            elif point is PausePoint.AFTER_KAFKA_COMMIT and is_publisher():
+                until(lambda: [record.value for record in site.emulator.records("torn")] == [b"0", b"2"])
+                delete_records(site.emulator.bootstrap_servers, "torn", 2)
+
+        with outbox_pool(site.scenario, pause=tear, lease_ms=QUIET_LEASE_MS) as pool:
+            for _ in range(2):
+                with pytest.raises(NotProvenError, match="not all of its records"):
+                    pool.recover()
+        assert found_in(site.round()) == [(Action.NOT_PROVEN, False)]
+        assert found_in(site.round(publish_again=[site.scenario.transactional_id])) == [(Action.PUBLISH_AGAIN, True)]
+        assert sorted(record.value or b"" for record in site.emulator.records("torn")) == [b"0", b"0", b"1", b"2"]
+
+
+def abort_in(site: Site, partition: int) -> None:
+    """Abort the open transaction in a partition, as an operator can."""
+    with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+        admin.abort_transaction(TopicPartition("torn", partition), start_offset=0)
+
+
+# ---- what is known is noted ---------------------------------------------------------------------------------------
+
+
+@bounded
+@pytest.mark.parametrize("point", [PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER])
+def test_a_commit_is_noted_before_the_coordinator_forgets_it(
+    postgres_server: PostgresServer, tier: Tier, point: PausePoint
+) -> None:
+    with site_on(tier, postgres_server) as site:
+        run_and_kill(site.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
+        site.deny_reading()
+        run_and_kill(site.scenario, point, "--publisher", "--first=11")  # has committed what it has found
+        run_and_kill(site.scenario, point, "--publisher", "--first=21")
+        row, text = site.row()
+        assert verdict_in(row, text) is Verdict.COMMITTED
+        with outbox_pool(site.scenario) as pool:
+            recover(site.scenario, pool)
+            site.grant_reading()
+            assert_published(site.scenario, *event_bodies(site.scenario.database))
+
+
+@pytest.mark.parametrize("point", [PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER])
+def test_an_abort_is_noted_before_the_coordinator_forgets_it(
+    postgres_server: PostgresServer, point: PausePoint
+) -> None:
+    with site_on(Tier.BOUNDED, postgres_server) as site:
+        site.abort_decided()
+        site.deny_reading()
+        run_and_kill(site.scenario, point, "--publisher", "--first=11")
+        row, text = site.row()
+        assert verdict_in(row, text) is Verdict.ABORTED
+        with outbox_pool(site.scenario) as pool:
+            recover(site.scenario, pool)
+            site.grant_reading()
+            assert_published(site.scenario, *event_bodies(site.scenario.database))
+
+
+@bounded
+@pytest.mark.parametrize("point", [PausePoint.AFTER_BEGIN, PausePoint.AFTER_SEND, PausePoint.AFTER_PREPARE])
+@pytest.mark.parametrize("why", ["unreadable", "compacted"])
+def test_a_batch_is_settled_before_the_next_one_hides_its_end(
+    postgres_server: PostgresServer, tier: Tier, point: PausePoint, why: str
+) -> None:
+    with site_on(tier, postgres_server) as site:
+        if why == "unreadable":
+            site.deny_reading()
+        else:
+            site.emulator.set_config({"cleanup.policy": "compact"}, topic=site.scenario.topic)
+        run_and_kill(site.scenario, point, "--publisher", "--later")
+        assert site.is_settled()
+        with outbox_pool(site.scenario) as pool:
+            recover(site.scenario, pool)
+            site.grant_reading()
+            assert_published(site.scenario, *event_bodies(site.scenario.database))
+
+
+@bounded
+@pytest.mark.parametrize("way", ["idle", "close"])
+def test_the_last_batch_is_settled_while_its_end_can_be_seen(
+    postgres_server: PostgresServer, tier: Tier, way: str
+) -> None:
+    with site_on(tier, postgres_server) as site:
+        with outbox_pool(site.scenario, Outbox(linger_ms=0)) as pool:
+            write(pool, site.scenario, 1)
+            until(lambda: site.published() == ["1"])
+            if way == "idle":
+                until(site.is_settled)
+        assert site.is_settled()
+        assert found_in(site.round()) == []
