@@ -2,7 +2,7 @@
 
 A comparison in a test of its own has its table beside that test, which fails when the difference is gone; the tables
 are put together here. docs/interop.md shows all of them. Differences between releases of Kafka are not here: the
-emulator has profiles for them (`BrokerConfig.profile`).
+emulator has profiles for them (`BrokerConfig.profile`). Settings with another default are in docs/emulator-admin.md.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dualwrite.broker_emulator.configs.differences import DIFFERENCES as OF_DEFAULTS
 from tests.emulator.security.login_answers import DIFFERENCES as OF_LOGINS
 
 from .raw_wire.config_cases import EMULATED_DIFFERENTLY as OF_CONFIGS
@@ -19,14 +18,14 @@ from .raw_wire.test_consumer_groups import DIFFERENCES as OF_CONSUMER_GROUPS
 from .raw_wire.test_share_groups import DIFFERENCES as OF_SHARE_GROUPS
 
 OF_THE_CLUSTER: Final[Mapping[str, str]] = {
-    "what is replicated": (
+    "replication": (
         "there is one log for each partition, which all of its copies share: followers do not fetch, and lag only "
         "where a test holds them back"
     ),
-    "partitions of internal topics, asked for by CreatePartitions": "42; Kafka adds them, and breaks",
-    "an internal topic, to be deleted": "42; Kafka deletes it, with all that its coordinators know",
+    "CreatePartitions of an internal topic": "42; Kafka adds them, and breaks",
+    "deleting an internal topic": "42; Kafka deletes it, with the state of its coordinators",
     "records for internal topics, produced as `__admin_client`": (
-        "87 for what a coordinator could not read; Kafka accepts it, and its next coordinator stumbles over it"
+        "87 for a record that a coordinator could not read; Kafka accepts it, and its next coordinator fails on it"
     ),
     "Produce with one partition twice": "both batches are appended; Kafka takes the last, and answers once",
     "AddPartitionsToTxn of a broker without transactions": "no results; Kafka does not answer",
@@ -42,8 +41,7 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     ),
     "lists of all topics": "internal topics exist from the start, so these have them",
     "fetch sessions (KIP-227)": "declined, as by a Kafka whose cache of sessions is full: every Fetch is a full one. "
-    "Clients go on without: that they send and get all partitions costs less in a test than a cache of what each of "
-    "them has",
+    "Clients go on without: sending all partitions costs less in a test than a cache for each client",
     "DescribeQuorum": "there is no quorum; its offset is the epoch of the features",
     "EndTxn": "its markers are written before it is answered where nothing is in their way; in Kafka, afterwards",
     "a group whose first commit has no valid offset": (
@@ -64,10 +62,6 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
 def _sections() -> dict[str, dict[str, str]]:
     return {
         "The cluster": dict(OF_THE_CLUSTER),
-        "Settings with another default, or other limits": {
-            f"`{name}`": difference.reason + ("" if difference.default is None else f" (here `{difference.default}`)")
-            for name, difference in OF_DEFAULTS.items()
-        },
         "Answers to changes of settings": {name: otherwise.reason for name, otherwise in OF_CONFIGS.items()},
         "Logins": {name: difference.reason for name, difference in OF_LOGINS.items()},
         "Access": {f"{request} with {rules}": reason for (request, rules), reason in OF_ACCESS.items()},
@@ -84,7 +78,7 @@ def as_tables() -> str:
     """The tables for the page: `python -m tests.interop.differences`."""
     lines: list[str] = []
     for title, rows in DIFFERENCES.items():
-        lines += [f"### {title}", "", "| what | the emulator, and why |", "|---|---|"]
+        lines += [f"### {title}", "", "| subject | the emulator, and why |", "|---|---|"]
         lines += [f"| {what} | {why} |" for what, why in rows.items()] + [""]
     return "\n".join(lines).rstrip()
 
