@@ -1,4 +1,4 @@
-"""Batches as brokers store them, for tests of what reads them."""
+"""Batches as brokers store them, for tests of their readers."""
 
 from __future__ import annotations
 

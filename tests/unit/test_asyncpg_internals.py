@@ -1,6 +1,6 @@
-"""What `dualwrite/recipes/asyncpg/driver.py` does to asyncpg's own objects still means there what it means here.
+"""The members of asyncpg that `dualwrite/recipes/asyncpg/driver.py` changes or reads still mean the same.
 
-A failure says that asyncpg has changed: read what replaced the member, and adapt `driver.py`.
+A failure says that asyncpg has changed: read the member's replacement, and adapt `driver.py`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SENDS = {"query", "prepare", "bind_execute", "bind_execute_many", "bind", "exec
 
 
 def test_all_that_is_sent_goes_through_the_protocol_of_the_connection() -> None:
-    """`WatchedProtocol` stands in front of it: what else sends SQL would pass the guard."""
+    """`WatchedProtocol` stands in front of it: SQL sent in any other way would pass the guard."""
     others = {"close_portal", "close_statement", "close", "abort"}  # without SQL
     coroutines = {name for name in dir(Protocol) if inspect.iscoroutinefunction(getattr(Protocol, name))}
     named = {name for name in dir(Protocol) if name in _SENDS}
@@ -56,7 +56,7 @@ def test_the_protocol_has_what_our_own_statements_call() -> None:
 
 
 def test_a_transaction_inside_another_is_a_savepoint() -> None:
-    """`open_block` lets `_top_xact` be one that was never started; its isolation level is read, and nothing else."""
+    """`open_block` lets `_top_xact` be one that was never started; only its isolation level is read."""
     starts = source(transaction.Transaction.start)
     assert "if con._top_xact is None:" in starts
     assert "con._top_xact._isolation" in starts
@@ -105,7 +105,7 @@ def test_terminate_sends_no_cancel_request() -> None:
 
 
 def test_a_pool_has_its_free_connections_in_a_queue() -> None:
-    """`is_exhausted` looks whether it is empty; what is open and what is not are both in there."""
+    """`is_exhausted` looks whether it is empty; it holds open and closed connections."""
     assert "ch = await self._queue.get()" in source(Pool._acquire)
     assert "_queue.put_nowait(" in source(PoolConnectionHolder._release)
 

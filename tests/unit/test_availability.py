@@ -1,4 +1,4 @@
-"""What the dual writes of a writer know about Kafka, with a watch that does nothing by itself."""
+"""A writer's knowledge about Kafka, with a watch that only counts its starts."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_task_belongs_to_its_loop() -> None:
 
 
 def test_nobody_waits_for_kafka_without_a_writer() -> None:
-    """A writer that was dropped while Kafka was away leaves nothing behind."""
+    """A writer that was dropped while Kafka was away leaves no watch behind."""
 
     async def run() -> None:
         availability: Availability | None = Availability(CLUSTER, TaskWatch())

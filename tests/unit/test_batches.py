@@ -294,7 +294,7 @@ def large(acc: Accumulator, count: int) -> Batch:
 
 
 def end_all(acc: Accumulator, most: int) -> list[int]:
-    """Send what waits to a broker that stores batches of up to `most` records; return how many each of them had."""
+    """Send the pending batches to a broker that stores batches of up to `most` records; return the records of each."""
     stored: list[int] = []
     while acc.incomplete:
         for batch in drain(acc, 1000):
@@ -363,7 +363,7 @@ def test_parts_go_before_later_batches_and_those_of_a_refused_size_are_not_sent(
 @pytest.mark.parametrize("may_be_stored", [True, False])
 @pytest.mark.parametrize("stored_first", [True, False])
 def test_parts_of_what_may_be_stored_fail_together(may_be_stored: bool, stored_first: bool) -> None:
-    """Else the rest would be sent under a new epoch, and be stored twice."""
+    """Otherwise the rest would be sent under a new epoch, and be stored twice."""
     acc = accumulator(batch_size=1000)
     whole = large(acc, 8)
     drain(acc)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.clients` sends no more than the emulator has memory for, whatever the rate."""
+"""`python -m benchmarks.clients` sends no more than the emulator has memory for, at any rate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.producer` refuses what it cannot measure, and shows its progress without a terminal."""
+"""`python -m benchmarks.producer` refuses impossible measurements, and shows its progress without a terminal."""
 
 from __future__ import annotations
 

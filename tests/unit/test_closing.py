@@ -76,7 +76,7 @@ def test_records_without_an_answer() -> None:
     [(Call.INIT_TRANSACTIONS, logging.INFO), (Call.ABORT_TRANSACTION, logging.WARNING)],
 )
 def test_what_failed_while_closing(call: Call, level: int) -> None:
-    """An initialisation that fails has begun nothing: a writer without Kafka would warn of it at each attempt."""
+    """A failed initialisation has begun no transaction: otherwise a writer without Kafka would warn at each attempt."""
     operation = Operation(call.value)
     assert failed_on_close(operation) is None
     operation.end(RetriableError("no broker"))

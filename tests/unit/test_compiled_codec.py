@@ -1,4 +1,4 @@
-"""The functions that kafka-python compiles give what its own `encode` and `decode` give."""
+"""kafka-python's compiled functions and its own `encode` and `decode` give the same results."""
 
 from __future__ import annotations
 

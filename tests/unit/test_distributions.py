@@ -1,4 +1,4 @@
-"""What `make dist` makes distributions of: each module is in one, and a production install carries no test tools."""
+"""The distributions of `make dist`: each module is in one, and a production install carries no test tools."""
 
 from __future__ import annotations
 

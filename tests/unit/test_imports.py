@@ -1,4 +1,4 @@
-"""What an import loads: as little as it can, and nothing that only Unix has."""
+"""The modules that an import loads: as few as it can, and none that only Unix has."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ print("all")
 
 
 def python(code: str, *, given: str = "") -> str:
-    """Run code in a process of its own and return what it prints."""
+    """Run code in a process of its own and return its output."""
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, input=given, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

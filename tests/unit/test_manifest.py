@@ -1,4 +1,4 @@
-"""The manifest of a prepared transaction: its text, and what the open transaction collects for it."""
+"""The manifest of a prepared transaction: its text, and the records that the open transaction notes for it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_the_format_of_a_later_version_is_refused_as_such() -> None:
         Manifest.parse('{"format":3,"more":[]}')
 
 
-# ---- what the open transaction collects ---------------------------------------------------------------------------
+# ---- the open transaction ---------------------------------------------------------------------------------------
 
 
 def prepared() -> OpenTransaction:

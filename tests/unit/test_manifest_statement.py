@@ -1,4 +1,4 @@
-"""The statements in the message of COMMIT: texts without parameters, whatever is in them."""
+"""The statements in the message of COMMIT: texts without parameters, for any values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `is_provided` reads of OpenTelemetry's API, in a process of its own: a provider can be set only once."""
+"""`is_provided` reads OpenTelemetry's API, in a process of its own: a provider can be set only once."""
 
 from __future__ import annotations
 

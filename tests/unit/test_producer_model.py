@@ -253,7 +253,7 @@ class Flight:
 
 @dataclass
 class Transaction:
-    """What the application knows of a transaction."""
+    """The application's knowledge of a transaction."""
 
     values: list[tuple[int, int]] = field(default_factory=list)
     asked_to_commit: bool = False
@@ -618,7 +618,7 @@ class ProducerModel(RuleBasedStateMachine):
         if 0 <= refuse < len(codes):
             flight.answer = refusal(flight.request, codes[refuse])
             if codes[refuse] in (7, 15, 16, 20) and isinstance(flight.request, m.EndTxn | list):
-                self.broker.apply(flight.node, flight.request)  # which such an answer does not exclude
+                self.broker.apply(flight.node, flight.request)  # such a response does not exclude that
         else:
             flight.answer = self.broker.apply(flight.node, flight.request)
 

@@ -1,6 +1,6 @@
-"""What `dualwrite/recipes/psycopg/driver.py` does to psycopg's own objects still means there what it means here.
+"""The members of psycopg that `dualwrite/recipes/psycopg/driver.py` changes or reads still mean the same.
 
-A failure says that psycopg has changed: read what replaced the member, and adapt `driver.py`.
+A failure says that psycopg has changed: read the member's replacement, and adapt `driver.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_the_generators_and_waits_that_are_driven_here() -> None:
 
 
 def test_statements_are_prepared_by_the_manager_of_the_connection() -> None:
-    """`executed` asks it what a cursor asks, in the same order, and tells it what a cursor tells."""
+    """`executed` calls it as a cursor does, in the same order and with the same arguments."""
     cursor_base: Any = psycopg.Cursor.__mro__[1]
     steps = source(cursor_base._maybe_prepare_gen) + source(cursor_base._get_prepared)
     steps += source(cursor_base._execute_gen)

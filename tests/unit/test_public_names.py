@@ -1,4 +1,4 @@
-"""The names that `import dualwrite` provides, and what the import loads."""
+"""The names that `import dualwrite` provides, and the modules that the import loads."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_wheel_needs_nothing_of_the_checkout() -> None:
 
 
 def test_the_oldest_sqlalchemy_is_the_one_that_is_tested() -> None:
-    """`make test-sqlalchemy-floor` runs with what pyproject.toml allows, and the extras allow the same."""
+    """`make test-sqlalchemy-floor` runs with the oldest release in pyproject.toml, and the extras allow the same."""
     (oldest,) = re.findall(r"^OLDEST_SQLALCHEMY := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = [package for packages in extras.values() for package in packages if package.startswith("sqlalchemy")]

@@ -1,4 +1,4 @@
-"""Two recoverers, a live owner and the broker's timeout, in random orders: what each of them may report.
+"""Two recoverers, a live owner and the broker's timeout, in random orders: the outcomes that each may report.
 
 The database holds the stored producer id and epoch, so every process that reads it wants to commit. Then only the
 broker's timeout may abort the transaction, no process may report it as committed while it is not, and none may report

@@ -1,4 +1,4 @@
-"""Invalid records are refused with an error that says what is wrong."""
+"""Invalid records are refused with an error that names the mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a description proves about a stored pair: the table, checked against all histories of a transactional id."""
+"""A description's proof about a stored pair: the table, checked against all histories of a transactional id."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ def lose_the_answer(driver: Driver) -> None:
 @pytest.mark.parametrize("failed", [lose_the_answer, lambda driver: driver.add(P0, code=29)])
 @pytest.mark.parametrize("code", [0, 48])
 def test_an_abort_of_what_may_not_have_been_added(failed: Callable[[Driver], None], code: int) -> None:
-    """Without a partition the broker has nothing to abort and says 48."""
+    """Without a partition the broker has no transaction to abort and returns 48."""
     driver = Driver()
     failed(driver)
     operation = driver.manager.abort_transaction()
@@ -245,7 +245,7 @@ def test_offsets_are_announced_to_the_coordinator_once() -> None:
 
 @pytest.mark.parametrize("during", [False, True])
 def test_an_upgrade_is_followed_between_transactions_with_one_bump(during: bool) -> None:
-    """KAFKA-18227. A look at the features is taken in passing, when the last one is old."""
+    """KAFKA-18227. The features are read again in passing, when they are old."""
     driver = Driver()
     for round_trip in range(2):
         driver.add(P0)
@@ -293,7 +293,7 @@ def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> N
 
 
 def test_offsets_are_sent_again_before_the_end_once_an_earlier_request_may_come_late() -> None:
-    """Kafka 3.9's group coordinator refuses the late one, and forgets what is pending (docs/late-requests.md)."""
+    """Kafka 3.9's group coordinator refuses the late one, and forgets the pending offsets (docs/late-requests.md)."""
     driver = Driver()
     requests: list[m.Request] = []
 

@@ -126,7 +126,7 @@ def test_a_broker_that_does_not_know_the_password_is_not_trusted() -> None:
 
 @pytest.mark.parametrize("iterations", [1, 4095])
 def test_a_broker_that_asks_for_few_iterations_gets_no_proof(iterations: int) -> None:
-    """Whoever poses as a broker could find out the password from a proof that costs little to try."""
+    """A false broker could find out the password from a proof that costs little to try."""
     broker = Broker(ScramServer(b"pencil", iterations=iterations), ("SCRAM-SHA-256",))
     with pytest.raises(AuthenticationError, match=f"asks for {iterations} iterations, at least 4096 are needed"):
         log_in(broker, by_password("SCRAM-SHA-256"))

@@ -1,4 +1,4 @@
-"""The simulations of `benchmarks.scale` and `benchmarks.spark_scale` count what they are told to."""
+"""The simulations of `benchmarks.scale` and `benchmarks.spark_scale` count as they are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings as types are those that are checked at run time, and what a type admits is accepted there."""
+"""The typed settings are those that are checked at run time, and every value of a type is accepted there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from dualwrite.settings import (
 )
 
 OF_THE_WRITER: Final = {"transactional_id", "transaction_two_phase_commit_enable", "accept_bounded_guarantee"}
-"""What a writer sets itself."""
+"""Settings that the writer itself decides."""
 
 
 def names(of: type) -> set[str]:

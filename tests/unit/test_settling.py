@@ -1,4 +1,4 @@
-"""What follows from a description between two transactions: the table, cell by cell."""
+"""Conclusions from a description between two transactions: the table, cell by cell."""
 
 from __future__ import annotations
 

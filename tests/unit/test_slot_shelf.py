@@ -87,7 +87,7 @@ def test_who_waits_no_more_leaves_its_place_to_the_next() -> None:
 
 
 class LockAfter:
-    """A lock before which, once, another thread does something."""
+    """A lock before which, once, another thread gets its turn."""
 
     def __init__(self, meanwhile: Callable[[], object]) -> None:
         self._genuine = threading.Lock()

@@ -1,4 +1,4 @@
-"""SQL text is split into the same statements as in the database, whatever strings, names and comments contain."""
+"""SQL text is split into the same statements as in the database, with any strings, names and comments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is done to the objects of SQLAlchemy and of drivers past their public interface still means there what it means
-here: `dualwrite/recipes/sqlalchemy/drivers.py` and `session_commit_hook.py`.
+"""The non-public members of SQLAlchemy and of drivers that `dualwrite/recipes/sqlalchemy` uses still mean the same.
 
-A failure says that a library has changed: read what replaced the member, and adapt that file.
+A failure says that a library has changed: read the member's replacement, and adapt `drivers.py` or
+`session_commit_hook.py`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def test_a_followed_commit_is_of_the_connection_that_the_dialect_is_given() -> N
 
 
 def test_the_connection_that_the_dialect_is_given_can_have_an_attribute() -> None:
-    """By which `notify_of_ends` finds the dual write; that of the driver may have none."""
+    """By which `notify_of_ends` finds the dual write; the driver's own connection may have none."""
     engine = sa.create_engine("sqlite://")
     with engine.connect() as connection:
         assert not hasattr(connection.connection, ON_CONNECTION)
@@ -99,7 +99,7 @@ def test_every_statement_passes_a_listener_of_the_dialect(send: Callable[[sa.Con
         after_statement(context, lambda: heard.append("succeeded"))
 
     event.listen(engine, name, on_statement)
-    assert not engine._has_events  # which would make SQLAlchemy look for listeners of all events
+    assert not engine._has_events  # events would make SQLAlchemy look for listeners of all events
     with engine.execution_options().connect() as connection:
         send(connection)
         assert heard == [connection, "succeeded"]

@@ -102,7 +102,7 @@ def test_every_state_and_call(state: S, call: str, expected: S | type[Exception]
         assert "'t'" in str(raised.value), "which transactional id"
 
 
-# What each further call means while a call's outcome is unknown to its caller. JOIN: the same operation.
+# The meaning of each further call while a call's outcome is unknown to its caller. JOIN: the same operation.
 PENDING = ["init", "send_offsets", "prepare", "commit", "abort", "complete_same", "complete_other"]
 JOIN, TAKES_OVER = "join", "takes over"
 WHILE_PENDING: dict[str, dict[str, str]] = {

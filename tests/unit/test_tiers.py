@@ -1,4 +1,4 @@
-"""The tier of a broker: every combination of what it supports, what is configured and what is accepted."""
+"""The tier of a broker: every combination of its features, the settings and the accepted guarantee."""
 
 from __future__ import annotations
 

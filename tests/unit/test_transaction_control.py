@@ -1,4 +1,4 @@
-"""What SQL text does to the transaction around it, by dialect."""
+"""The effect of SQL text on the transaction around it, by dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log of a partition proves about a prepared transaction: fetch by fetch, without a broker."""
+"""A partition log's proof about a prepared transaction: fetch by fetch, without a broker."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_the_first_record_has_an_end_of_its_own() -> None:
 def test_what_an_abort_ended_before_the_last_record() -> None:
     found = HeadSearch(WHOLE, STATE).take(fetched(FIRST, AN_ABORT, OTHERS, REST))
     assert found == {
-        PartitionManifest("orders", 0, 10, 11, 3): ABORTED,  # of which the log has two records: they are not complete
+        PartitionManifest("orders", 0, 10, 11, 3): ABORTED,  # the log has two of its records: they are not complete
         PartitionManifest("orders", 0, 16, 17, 2): COMMITTED,
     }
 

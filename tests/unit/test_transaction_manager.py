@@ -105,7 +105,7 @@ def error_of(operation: Operation) -> DualWriteError:
 @pytest.mark.parametrize(
     ("two_phase_commit", "keep", "expected"),
     [
-        # the answer to KeepPreparedTxn tells the tier, so it is tried in any case
+        # the response to KeepPreparedTxn tells the tier, so it is tried in any case
         (True, True, m.InitProducerId("t", NO_TIMEOUT, True, True)),
         (True, False, m.InitProducerId("t", NO_TIMEOUT, True, True)),
         (False, True, m.InitProducerId("t", 60_000, False, True)),
@@ -303,7 +303,7 @@ def test_no_record_while_a_prepare_is_pending() -> None:
 
 
 def test_no_pair_is_given_out_for_nothing() -> None:
-    """A database that stored it would commit the next transaction, or miss an abort of one that never was."""
+    """A database that stored it would commit the next transaction, or miss the abort of one that never was."""
     driver = Driver().initialised()
     manager = driver.manager
     manager.begin_transaction()
@@ -336,7 +336,7 @@ def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
 
 
 def test_an_abort_is_compared_before_anything_is_kept() -> None:
-    """KeepPreparedTxn would leave Empty, and nothing to compare."""
+    """KeepPreparedTxn would leave Empty, and no pair to compare."""
     driver = Driver()
     manager = driver.manager
     found = manager.init_transactions(True)

@@ -27,7 +27,7 @@ def read(data: BuiltBatch) -> Any:
 
 
 def comparable(data: BuiltBatch) -> bytes:
-    """Return a batch without what the broker writes (the leader epoch), and without the checksum, which is tested."""
+    """Return a batch without the leader epoch, which the broker writes, and without the checksum, which is tested."""
     read(data)
     copied = bytearray(data)
     struct.pack_into(">iBI", copied, 12, -1, 2, 0)
