@@ -1,4 +1,4 @@
-"""Brokers by what they can do (the tiers of `dualwrite.guarantee`), and the settings of a producer that uses them."""
+"""Brokers by tier (`dualwrite.guarantee`), and the settings of a producer that uses them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cluster:
         return settings | ({"accept_bounded_guarantee": True} if self.is_bounded else {}) | more
 
     def describe(self, transactional_id: str) -> Described:
-        """What the coordinator says of the transactional id, over a codec that is not ours."""
+        """Describe the transactional id over a codec that is not ours."""
         for address in self.bootstrap_servers.split(","):
             with Wire(address) as wire:
                 described = wire.describe(transactional_id)
@@ -56,24 +56,24 @@ class Cluster:
         return described
 
     def wait_until_settled(self, transactional_id: str) -> Described:
-        """Nothing is open. Who completes what a process left behind takes the id over then, which leaves Empty."""
+        """Wait until no transaction is open. Completing a leftover takes the id over then, which leaves Empty."""
         settled = ("CompleteCommit", "CompleteAbort", "Empty")
         return wait_for(lambda: self.describe(transactional_id), lambda described: described.state in settled)
 
     def wait_for_state(self, transactional_id: str, state: str) -> Described:
-        """Markers are written a moment after the decision."""
+        """Wait for a state: markers are written a moment after the decision."""
         return wait_for(lambda: self.describe(transactional_id), lambda described: described.state == state)
 
 
 def killed_after_prepare(face: str, settings: dict[str, Any], topic: str, value: bytes) -> PreparedTxnState:
-    """What a process prepared that is gone."""
+    """Return the prepared state of a process that is gone."""
     told = killed(worker.prepare, face, settings, topic, value)
     assert told is not None
     return PreparedTxnState(told)
 
 
 def killed(work: Callable[..., None], *arguments: Any) -> str | None:
-    """Have a process do `work` until it kills itself; what it told."""
+    """Have a process do `work` until it kills itself; return its message."""
     context = processes()
     listen, tell = context.Pipe(duplex=False)
     process = context.Process(target=work, args=(tell, *arguments), daemon=True)

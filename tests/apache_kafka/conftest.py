@@ -36,7 +36,7 @@ def running(kafka: ApacheKafka) -> Iterator[ApacheKafka]:
 
 @pytest.fixture
 def new_name() -> NewName:
-    """Names that nobody used before."""
+    """A new name."""
     return next_name
 
 
@@ -57,7 +57,7 @@ def make_producer() -> Iterator[MakeProducer]:
 
 @pytest.fixture(params=KINDS, ids=lambda tier: f"tier {tier}")
 def cluster(request: pytest.FixtureRequest) -> Cluster:
-    """Each tier of real brokers in turn; who kills one starts it again."""
+    """Each tier of real brokers in turn; a test that kills one starts it again."""
     tier: Tier = request.param
     try:
         return Cluster(shared_kafka(KINDS[tier]), tier)

@@ -111,7 +111,7 @@ class Face:
 
     @property
     def shown(self) -> str:
-        """What a log would show of it."""
+        """The producer as a log shows it."""
         return repr(self._producer)
 
     def close(self, timeout_s: float | None = 0) -> None:

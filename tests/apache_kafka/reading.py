@@ -1,4 +1,4 @@
-"""What a foreign client sees: confluent-kafka's consumer, reading committed records only."""
+"""The view of a foreign client: confluent-kafka's consumer, reading committed records only."""
 
 from __future__ import annotations
 

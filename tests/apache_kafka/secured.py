@@ -24,7 +24,7 @@ SESSION_MS = 1_300
 """How long a login is good for at the listener BRIEF; Kafka takes a new one once a second at most."""
 
 WORKER, LIMITED = "worker", "limited"
-"""Who may do everything, and who only what a test allows."""
+"""A super user, and a user with only a test's rights."""
 ODDLY_NAMED = "a,b=c"
 """A user, added by a test, whose name SCRAM has to escape."""
 PASSWORDS = {WORKER: "password-of-the-worker", LIMITED: "password-of-the-limited"}
@@ -78,7 +78,7 @@ def _sasl(listener: str, mechanisms: list[str]) -> dict[str, str]:
 
 
 def unsecured_token(subject: str, lifetime_s: float = 300) -> str:
-    """A token that is signed by nobody, as Kafka takes it where nothing else is configured."""
+    """An unsigned token, as Kafka takes it where nothing else is configured."""
 
     def part(value: dict[str, Any]) -> str:
         return base64.urlsafe_b64encode(json.dumps(value).encode()).rstrip(b"=").decode()

@@ -1,7 +1,7 @@
-"""Topics of real brokers change their rules under decided writes: nothing that the database decided is lost or silent.
+"""Topics of real brokers change their rules under decided writes: none is lost without an error.
 
-Processes die between the two commits, and the broker aborts what they left. By the time it is published again the topic
-refuses old timestamps, or large records, or records without keys, or the right to write is gone.
+Processes die between the two commits, and the broker aborts their transactions. By the time these are published again
+the topic refuses old timestamps, or large records, or records without keys, or the right to write is gone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SETTINGS: Final = {
     "keyed": {"cleanup.policy": "compact"},
     "forbidden": {},
 }
-"""The topics, and how each is set to refuse what it took before; WRITE is revoked of the last one."""
+"""The topics, each with the setting that refuses its records; WRITE is revoked for the last one."""
 
 REMEDIES: Final = {
     "small": "raise max.message.bytes of the topic",
@@ -83,7 +83,7 @@ class Rules:
         self._acl(self.topics["forbidden"], kafka.AclOperation.ALL, kafka.AclPermissionType.ALLOW, is_set=True)
 
     def set(self, name: str, *, refuses: bool) -> None:
-        """Let a topic refuse what it took, or take it again; return when the broker does so."""
+        """Let a topic refuse its records, or take them again; return when the broker does so."""
         if name == "forbidden":
             self._acl(self.topics[name], kafka.AclOperation.WRITE, kafka.AclPermissionType.DENY, is_set=refuses)
             return
@@ -122,7 +122,7 @@ class Application:
         self._lock = threading.Lock()
         self.errors: Counter[str] = Counter()
         self.bare: list[BaseException] = []
-        """What is no error of this package."""
+        """Errors that are not of this package's types."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class Application:
             tx.send(self.rules.topics[topic], f"{number}{VALUE}", partition=0)
 
     def leave_owed(self, name: str, topic: str) -> None:
-        """Decide a write of a process that is gone, and which the broker aborts."""
+        """Decide a write of a process that is gone, and let the broker abort it."""
         writer = self.writer(name, dies=True)
         with pytest.raises(Died):
             self.write(writer, topic)
@@ -192,7 +192,7 @@ class Application:
 
 @pytest.fixture(scope="module", params=[Tier.BOUNDED, Tier.BOUNDED_V1], ids=["tier 3", "tier 4"])
 def controlled(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A cluster on which everybody may do everything, unless an ACL says otherwise."""
+    """A cluster on which every user may do everything, unless an ACL says otherwise."""
     properties = {
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "allow.everyone.if.no.acl.found": "true",
@@ -210,7 +210,7 @@ def application(controlled: Cluster, postgres_server: PostgresServer) -> Iterato
 
 
 def assert_agreed(application: Application, names: list[str]) -> None:
-    """Once the topics take everything again, all that was decided is published, once."""
+    """Once the topics take everything again, all decided records are published, once."""
     for name in SETTINGS:
         application.rules.set(name, refuses=False)
     for name in names:

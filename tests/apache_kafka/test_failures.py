@@ -46,7 +46,7 @@ class InDoubt:
         return producer
 
     def resolve(self) -> list[bytes]:
-        """Commit the first and the last, abort the other; what is committed then, after one record more of each."""
+        """Commit the first and the last, abort the other; return all committed records, after one more of each."""
         self.threaded.complete_transaction(self._states[0])
         self.awaited.complete_transaction(NOTHING)
         successor = self._make_face("async", self._cluster.settings(self._names[2]))
@@ -106,7 +106,7 @@ def test_the_coordinator_moves(two_nodes: Cluster, make_face: MakeFace, new_name
     partitions = [Partition("__transaction_state", number) for number in range(5)]
 
     def moved_back() -> bool:
-        """Once node 2 has caught up it can be elected, as it is the preferred leader of what it led before."""
+        """Once node 2 has caught up it can be elected, as the preferred leader of its former partitions."""
         admin.elect_leaders(ElectionType.PREFERRED, partitions).result(DEADLINE_S)
         return coordinates(cluster, 2, names[0])
 

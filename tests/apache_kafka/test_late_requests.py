@@ -1,4 +1,4 @@
-"""Requests that arrive late on real brokers: nothing happens that is not told, as on the emulator's profiles."""
+"""Requests that arrive late on real brokers: every effect is reported, as on the emulator's profiles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .clusters import KINDS
 
 MATRICES = {Tier.BOUNDED_V1: V1, Tier.BOUNDED: V2, Tier.STORED_PAIR: STORED_PAIR}
 ARRIVES_LATE = (How.LATE, How.BETWEEN)
-"""The others take longer than they tell here; `python -m tests.interop.late_requests` runs all."""
+"""The other ways take long and show little here; `python -m tests.interop.late_requests` runs all."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What the log of real brokers says of a prepared transaction, and its records as they are stored."""
+"""Real brokers' proof about a prepared transaction, and its records as they are stored."""
 
 from __future__ import annotations
 

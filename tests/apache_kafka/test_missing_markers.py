@@ -1,4 +1,4 @@
-"""Transactions that a broker completes without their markers (KAFKA-20734), which is not ours to mend: what to expect.
+"""Transactions that a broker completes without their markers (KAFKA-20734): the effects of a bug of Kafka's.
 
 When Apache Kafka 4.4.0 comes back, a partition has no leader for a moment. A coordinator that has markers to write just
 then takes the topic for deleted and completes the transaction. Its records stay open in the partition.
@@ -22,7 +22,7 @@ MOST_RESTARTS = 6
 
 
 def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
-    """The hanging transactions after a restart, and what a later transaction of the same id makes readable."""
+    """The hanging transactions after a restart, and the records that later transactions of the id make readable."""
     transactional_id, topic = next_name("txn"), next_name("topic")
     for kafka in running(real_kafka(kind)):
         address = kafka.bootstrap_servers

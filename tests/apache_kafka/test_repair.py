@@ -1,4 +1,4 @@
-"""What real brokers abort although the database has decided it is published again, once; what they committed, never.
+"""A decided transaction that real brokers abort is published again, once; a committed one never is.
 
 A process dies between its database's commit and Kafka's. Its transaction is aborted by the broker's timeout, where
 prepared transactions have one, or by hand, with or without a trace at the coordinator.
@@ -84,7 +84,7 @@ class World:
         killed(worker.dual_write, point, self.url, self.settings, self.topic, backend)
 
     def published(self) -> list[str]:
-        """What a consumer with read_committed gets, in order, without what other programs wrote."""
+        """The values that a consumer with read_committed gets, in order, without those of other programs."""
         values = read_committed({"bootstrap.servers": self.cluster.bootstrap_servers}, self.topic)
         return [text for value in values if (text := value.decode()) != FOREIGN]
 
@@ -154,7 +154,7 @@ ABORTS: Final[Mapping[str, Callable[[World], None]]] = {
     "initialised": by_initialising,
 }
 
-# ---- who publishes again -------------------------------------------------------------------------------------
+# ---- publishing again ----------------------------------------------------------------------------------------
 
 
 def by_next_use(world: World, backend: str) -> None:
@@ -248,7 +248,7 @@ SECOND_WRITE: Final[Mapping[str, type[FencedError] | None]] = {
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("abort", ABORTS)
 def test_its_own_process_finds_out_and_repairs(abort: str, backend: str, world: World) -> None:
-    """It was stopped after its decision, and its caller hears of nothing."""
+    """It was stopped after its decision; its caller sees no error."""
     if abort == "timeout" and not world.cluster.is_bounded:
         pytest.skip("a prepared transaction has no timeout here")
     if abort == "timeout":
@@ -328,7 +328,7 @@ def torn(world: World, new_name: NewName) -> TornWorld:
 
 
 class TornWorld:
-    """What readers see of it, and what an operator does in its second partition."""
+    """A torn dual write as readers see it, and an operator's actions in its second partition."""
 
     def __init__(self, world: World, topic: str) -> None:
         self.world = world
@@ -376,7 +376,7 @@ def test_aborted_in_one_partition(is_open: bool, torn: TornWorld) -> None:
 
 
 def test_committed_by_hand_in_one_partition(torn: TornWorld) -> None:
-    """As an operator does who is told that it hangs there; its coordinator's own marker changes nothing after that."""
+    """As an operator does where a transaction hangs; its coordinator's own marker changes nothing after that."""
     torn.commit_there()
     assert torn.seen() == [[], [b"1"]]
     with torn.world.writer() as writer:
@@ -435,7 +435,7 @@ FOREIGN_USES: Final[Mapping[str, Callable[[World], None]]] = {
 
 @pytest.mark.parametrize("foreign_use", FOREIGN_USES)
 def test_what_was_committed_is_never_published_again(foreign_use: str, world: World) -> None:
-    """Whatever became of the id since, and whatever its coordinator says, which is an abort in some cases."""
+    """For any later use of the id, and any response of its coordinator, which is an abort in some cases."""
     world.decide_and_die(point=PausePoint.AFTER_KAFKA_COMMIT)
     world.assert_equal(1)
     FOREIGN_USES[foreign_use](world)
@@ -463,7 +463,7 @@ def test_what_was_aborted_is_published_again(foreign_use: str, world: World) -> 
 
 
 def test_a_foreign_commit_is_taken_for_a_database_that_went_back(world: World) -> None:
-    """Nobody can tell the two apart, so a person has to. Nothing is published again either way.
+    """The two look alike, so a person has to decide. Nothing is published again either way.
 
     On tier 4 the pair of a plain producer is the next one, at which an upgraded cluster would have committed the row's
     own transaction. Writers of this library raise the epoch twice there.

@@ -1,4 +1,4 @@
-"""TLS, SASL and rights on a real Apache Kafka: every way in carries a transaction, every wrong way is told why."""
+"""TLS, SASL and rights on a real Apache Kafka: every way in carries a transaction, every wrong way gets its reason."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_names_that_scram_escapes(admin: AdminClient, connect: Connect, topic: s
 
 
 def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
-    """Listener, settings (with CA and STRANGER for files), and what the error says."""
+    """Listener, settings (with CA and STRANGER for files), and the error's text."""
     tls = {"ssl.ca.location": "CA"}
     token = {"sasl.mechanism": "OAUTHBEARER"}
 
@@ -198,7 +198,7 @@ def _refusals() -> dict[str, tuple[str, dict[str, Any], str]]:
     }
 
 
-@pytest.mark.parametrize("face", FACES)  # the loops of the two differ, and word what goes wrong with TLS differently
+@pytest.mark.parametrize("face", FACES)  # the loops of the two differ, and so do their messages about TLS
 @pytest.mark.parametrize("name", _refusals())
 def test_what_is_wrong_is_said_at_once(
     name: str,

@@ -1,4 +1,4 @@
-"""What real brokers abort of a decided Spark batch is published again, once; what they committed, never."""
+"""A decided Spark batch that real brokers abort is published again, once; a committed one never is."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class World(ApplicationWorld):
             self.cluster.wait_for_state(transactional_id, "CompleteAbort")
 
     def values(self) -> list[str]:
-        """Return what a consumer with read_committed gets, once nothing is completing."""
+        """Return the values that a consumer with read_committed gets, once no transaction is completing."""
         for transactional_id in self.ids:
             self.cluster.wait_until_settled(transactional_id)
         found = read_committed({"bootstrap.servers": self.bootstrap_servers}, self.topic)
@@ -152,7 +152,7 @@ def test_several_recoveries_repair_at_once(world: World) -> None:
 
 
 def test_a_task_that_was_given_up_takes_its_id_over_when_the_batch_is_decided(world: World) -> None:
-    """It was suspended after its last look, so its InitProducerId aborts whatever is open."""
+    """It was suspended after its last look, so its InitProducerId aborts any open transaction."""
     world.write(world.sink_id, 0, [["a"]], die_at=PausePoint.AFTER_SEND, **world.given)
     (given_up,) = world.ids
 

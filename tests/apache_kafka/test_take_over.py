@@ -114,7 +114,7 @@ def test_an_idle_owner_commits_what_its_successor_has_decided(site: Site) -> Non
 
 @only_by_exact_end
 def test_a_late_end_touches_nothing_of_a_successor(site: Site) -> None:
-    """What a taker sends that was frozen: EndTxn(abort) with the pair that it found, and with the one after it."""
+    """A frozen taker's late request: EndTxn(abort) with the pair that it found, and with the next one."""
     with site.writer() as writer:
         site.write(writer, "before")
     found = site.described().identity
@@ -148,7 +148,7 @@ def test_what_a_late_end_of_the_old_owner_aborts_is_published_again(site: Site) 
 
 @only_by_claim
 def test_what_a_late_claim_aborts_is_published_again(site: Site) -> None:
-    """InitProducerId aborts what is open, whichever pair it names."""
+    """InitProducerId aborts an open transaction, whichever pair it names."""
     with site.writer() as writer:
         site.write(writer, "before")
     found = site.described().identity

@@ -125,7 +125,7 @@ def topic_not_led_by_the_controller(three: ApacheKafka, new_name: NewName) -> st
 
 
 def test_a_leader_that_is_killed_again_and_again(three: ApacheKafka, new_name: NewName) -> None:
-    """Whatever a process was told stands, and nothing is leased or decided twice."""
+    """Acknowledged calls stand, and no id or batch is leased or decided twice."""
     servers, topic = three.bootstrap_servers, topic_not_led_by_the_controller(three, new_name)
     leased: Counter[str] = Counter()
     decided: list[int] = []
@@ -171,7 +171,7 @@ def test_a_leader_that_is_killed_again_and_again(three: ApacheKafka, new_name: N
 
 
 def test_a_leader_that_froze_and_does_not_know_that_it_is_none(three: ApacheKafka, new_name: NewName) -> None:
-    """A process that is still connected to it reads what others have done meanwhile, and decides nothing without it."""
+    """A process that is still connected to it reads the others' records, and decides nothing without them."""
     servers, topic = three.bootstrap_servers, topic_not_led_by_the_controller(three, new_name)
     old = store(servers, topic)
     generation = old.plan("s", query_id=QUERY, on_new_checkpoint=FAIL).generation

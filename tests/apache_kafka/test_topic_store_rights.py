@@ -44,7 +44,7 @@ def kafka(certificates: Certificates) -> Iterator[ApacheKafka]:
 
 @pytest.fixture
 def topic(kafka: ApacheKafka, new_name: NewName) -> str:
-    """Return a topic with a store in it, which somebody else has created."""
+    """Return a topic with a store in it, created by another client."""
     name = new_name("commits")
     TopicStore(kafka_log(kafka.bootstrap_servers, name)).create()
     return name
@@ -59,7 +59,7 @@ def give(kafka: ApacheKafka, topic: str, *operations: AclOperation) -> None:
 
 
 def limited(kafka: ApacheKafka, certificates: Certificates, topic: str) -> TopicStore:
-    """Return the store of a client that may only do what was given."""
+    """Return the store of a client with only the granted rights."""
     settings: dict[str, Any] = {
         "bootstrap.servers": kafka.address("SASL_TLS"),
         "security.protocol": LISTENERS["SASL_TLS"],

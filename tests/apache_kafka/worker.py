@@ -1,4 +1,4 @@
-"""What processes do that are killed with SIGKILL in the middle; each tells what it must, and dies."""
+"""Work of processes that are killed with SIGKILL in the middle; each reports, and dies."""
 
 from __future__ import annotations
 
