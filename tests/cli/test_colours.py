@@ -1,4 +1,4 @@
-"""Colours say what words mean, and only to a reader who wants them."""
+"""Colours repeat the meaning of words, and only for a reader who wants them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _wants_colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(stream: io.StringIO, *, error: bool = False) -> str:
-    """Return what a table, or an error, writes to a stream."""
+    """Return the output of a table, or an error, on a stream."""
     with redirect_stdout(stream), redirect_stderr(stream):
         if not error:
             print_table(HEADERS, [("fail", "orders-1", "x"), ("ok", "-", "x")])

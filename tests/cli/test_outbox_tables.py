@@ -32,7 +32,7 @@ def url_of(database: Database) -> str:
 
 
 def described(engine: sa.Engine) -> tuple[dict[str, tuple[Any, ...]], list[str]]:
-    """Return what the database says of the table."""
+    """Return the database's description of the table."""
     inspector = sa.inspect(engine)
     found = {
         column["name"]: (repr(column["type"]), column["nullable"], column["default"], column.get("identity"))

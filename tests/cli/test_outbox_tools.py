@@ -1,4 +1,4 @@
-"""What `dualwrite doctor`, `top` and `recover` say of an outbox and do about it."""
+"""The outbox in `dualwrite doctor`, `top` and `recover`."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def keys(document: object) -> set[str]:
 
 
 def keys_of_described(path: str) -> set[str]:
-    """`found` of force-terminate is what describe shows."""
+    """Return the keys of describe, which are also those of `found` in force-terminate."""
     if path != "dualwrite transactions force-terminate":
         return set()
     return set(re.findall(r"`(\w+)`", section("dualwrite transactions describe")))

@@ -1,4 +1,4 @@
-"""`dualwrite spark ...`: shows and ends what applications left open, with stable keys and exit codes."""
+"""`dualwrite spark ...`: shows and ends leftovers of applications, with stable keys and exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dualwrite spark ...` and tables of files: what is owed is shown, published, acknowledged; dead files are deleted."""
+"""`dualwrite spark ...` and tables of files: owed files are shown, published, acknowledged; dead files are deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`dualwrite spark phases` draws what the sink logs about its batches, as bars and as a picture."""
+"""`dualwrite spark phases` draws the sink's log of its batches, as bars and as a picture."""
 
 from __future__ import annotations
 

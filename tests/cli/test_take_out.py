@@ -1,4 +1,4 @@
-"""`dualwrite recover --take-out`: what an operator does with a stored block that Kafka refuses."""
+"""`dualwrite recover --take-out`: an operator takes out a stored block that Kafka refuses."""
 
 from __future__ import annotations
 

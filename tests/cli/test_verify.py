@@ -1,4 +1,4 @@
-"""`dualwrite verify`: it finds what is wrong, nothing else, and leaves nothing behind."""
+"""`dualwrite verify`: it finds exactly the anomalies, and leaves no trace."""
 
 from __future__ import annotations
 
