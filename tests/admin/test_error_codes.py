@@ -122,7 +122,7 @@ def test_for_longer_than_the_call_may_take(emulator: Emulator, admin: Transactio
 
 
 def test_an_answer_is_told_although_the_last_request_had_none(emulator: Emulator, admin: TransactionAdmin) -> None:
-    """The last request times out; the error still contains what the broker responded before."""
+    """The last request times out; the error still contains the broker's earlier response."""
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=1, action=Error(51)))
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=None, action=CloseBefore()))
     with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was answered with CONCURRENT_TRANSACTIONS \(51\)"):

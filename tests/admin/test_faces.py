@@ -177,7 +177,7 @@ def test_forgotten_ones_of_coroutines_are_told_of(kip_939: Site) -> None:
 def test_closing_does_not_wait_for_ever(
     kip_939: Site, admin: TransactionAdmin, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A machine that stood still for longer: what was called before has ended well, and so does this."""
+    """The I/O thread stood still for longer: earlier calls have succeeded, and so does closing."""
     monkeypatch.setattr("dualwrite.admin._CLOSE_TIMEOUT_S", 0.01)
     go_on = threading.Event()
     admin.describe_cluster()

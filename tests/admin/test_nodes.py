@@ -1,4 +1,4 @@
-"""Several brokers: coordinators are spread, move, load and go away; a result is complete, or says what it lacks."""
+"""Several brokers: coordinators are spread, move, load and go away; a result is complete, or says where it is not."""
 
 from __future__ import annotations
 

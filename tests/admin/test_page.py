@@ -1,4 +1,4 @@
-"""The examples of docs/admin.md do what the page says."""
+"""The examples of docs/admin.md do as the page says."""
 
 from __future__ import annotations
 
