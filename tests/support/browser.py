@@ -1,4 +1,4 @@
-"""A real browser that nobody sees."""
+"""A real browser without a window."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Browser:
         self.driver.quit()
 
     def show(self, *, width: int = 1280, height: int = 900, scheme: str = "light") -> None:
-        """As on a screen of this size, of somebody who prefers light or dark."""
+        """Emulate a screen of this size, with a preference for light or dark."""
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
         screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
@@ -49,7 +49,7 @@ class Browser:
         assert self.driver.save_screenshot(str(path))
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script returns."""
+        """Return a script's result."""
         return self.driver.execute_script(script, *arguments)
 
     def find(self, selector: str) -> WebElement:
@@ -57,7 +57,7 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def texts(self, selector: str) -> list[str]:
-        """What all elements of a CSS selector show."""
+        """The texts of all elements of a CSS selector."""
         found: list[str] = self.run(
             "return [...document.querySelectorAll(arguments[0])].filter((each) => each.checkVisibility())"
             ".map((each) => each.innerText)",
@@ -71,7 +71,7 @@ class Browser:
 
     @property
     def focused(self) -> str:
-        """What the focused element is called."""
+        """The name of the focused element."""
         name: str = self.run(
             "const it = document.activeElement; return it.getAttribute('aria-label') || it.id || it.innerText"
         )
@@ -79,5 +79,5 @@ class Browser:
 
     @property
     def complaints(self) -> list[str]:
-        """What the browser's console has said since the last time."""
+        """The messages in the browser's console since the last call."""
         return [str(entry["message"]) for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Calls:
-    """Counts the calls of a method of one object, which does what it did."""
+    """Counts the calls of a method of one object, without changing it."""
 
     def __init__(self, of: Any, name: str) -> None:
         self._genuine = getattr(of, name)

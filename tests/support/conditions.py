@@ -1,4 +1,4 @@
-"""Waiting for something to become true, with a deadline."""
+"""Waiting for a condition, with a deadline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     """Return as soon as `condition()` holds; fail the test if it does not within `timeout_s`.
 
-    It is looked at more rarely the longer it takes: what is waited for shares the CPU with who waits.
+    It is checked more rarely the longer it takes: the awaited work shares the CPU with this loop.
     """
     started_s = time.monotonic()
     while not condition():

@@ -1,4 +1,4 @@
-"""What an emulator's coordinator remembers of a transactional id, where the way there takes thousands of requests."""
+"""An emulator's memory of a transactional id, to change where the way there takes thousands of requests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dualwrite.broker_emulator import Emulator
 
 
 def change_transaction(emulator: Emulator, transactional_id: str, **changes: Any) -> None:
-    """Change what the coordinator remembers of the id, by the names of TransactionMetadata."""
+    """Change the coordinator's memory of the id, by the names of TransactionMetadata."""
 
     def apply() -> None:
         for node in emulator.cluster.nodes.values():

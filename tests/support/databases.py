@@ -27,9 +27,9 @@ events = sa.Table(
 
 
 class Database(Protocol):
-    """One empty database. `engine` is what the product uses; `url` and `aside` are ways to it that no fault touches.
+    """One empty database. `engine` is for the product; `url` and `aside` are ways to it that no fault touches.
 
-    `aside` keeps its connection for the next question: a new one takes longer than most of what is asked.
+    `aside` keeps its connection for the next query: a new one takes longer than most queries.
     """
 
     engine: sa.Engine
@@ -129,7 +129,7 @@ def _engine_of(url: sa.URL) -> sa.Engine:
 class PostgresDatabase(_BehindProxy):
     """A schema of its own on a real Postgres, for a role of its own, which sees no other one.
 
-    Two state tables that one role sees are refused where nobody says which is meant.
+    A role that sees two state tables is refused unless the schema is given.
     """
 
     def __init__(self, server: PostgresServer) -> None:

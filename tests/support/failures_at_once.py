@@ -1,6 +1,6 @@
 """Show each failure when it happens: a plugin for pytest.
 
-pytest shows what failed when all is over, so that a run that is ended before says nothing of it.
+pytest shows failures when all tests are over, so a run that is ended before shows none.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import pytest
 
 
 class FailuresAtOnce:
-    """Print the name of what failed and how, between the dots."""
+    """Print the name and the error of a failed test, between the dots."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config

@@ -14,7 +14,7 @@ from tests.support.forked_processes import processes
 
 
 def start_broker(arguments: list[str], log: Path) -> tuple[ForkServerProcess, str]:
-    """Its process, and the first address that it told; what it logs is appended to `log`."""
+    """Return its process and its first address; append its log to `log`."""
     context = processes()
     listen, tell = context.Pipe(duplex=False)
     process = context.Process(target=_serve, args=(tell, arguments, log), daemon=True)
@@ -27,7 +27,7 @@ def start_broker(arguments: list[str], log: Path) -> tuple[ForkServerProcess, st
 
 
 def end_broker(process: ForkServerProcess, number: signal.Signals) -> int:
-    """Send a signal and wait for the end: its exit status, below zero where the signal was its end."""
+    """Send a signal and wait for the end: return the exit status, below zero if the signal was the end."""
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join(30)

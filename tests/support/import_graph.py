@@ -50,7 +50,7 @@ def _imported(module: str, path: Path, files: Collection[str]) -> Iterator[str]:
 
 
 def _import_statements(module: str, path: Path) -> Iterator[tuple[str, str]]:
-    """Yield what each import names: a module, and the name that is taken from it ("" for a plain `import`)."""
+    """Yield the targets of each import: a module, and the name that is taken from it ("" for a plain `import`)."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
         if isinstance(node, ast.Import):
             yield from ((alias.name, "") for alias in node.names)

@@ -1,4 +1,4 @@
-"""What Kafka sees of transactional ids: with the suffix of the database."""
+"""Transactional ids as Kafka sees them: with the suffix of the database."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, creat
 
 
 def kafka_id_of(engine: sa.Engine, transactional_id: str) -> str:
-    """What Kafka sees of an id of this database, whose tables are created where they are missing."""
+    """Return an id as Kafka sees it, creating the tables of its database where they are missing."""
     create_state_table(engine)
     return SqlAlchemyStateStore(engine).identity().kafka_id(transactional_id)

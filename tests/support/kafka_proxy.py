@@ -19,7 +19,7 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class Fate(Enum):
-    """What becomes of a request that is caught. Its client's connection is cut before an answer comes."""
+    """The fate of a caught request. Its client's connection is cut before a response comes."""
 
     LOST = "the broker never sees it"
     UNHEARD = "the broker carries it out, and then the connection is cut"
@@ -46,7 +46,7 @@ class Caught:
         assert self._seen.wait(WAIT_S), "no such request came"
 
     def deliver(self) -> None:
-        """Let the broker have a request that is held, and wait until it has answered, which nobody hears."""
+        """Let the broker have a held request, and wait for its response, which the client never gets."""
         self.wait()
         assert self.fate is Fate.HELD
         assert self._link is not None
@@ -59,7 +59,7 @@ class Caught:
         self._seen.set()
 
     def is_answered_by(self, frame: bytes) -> bool:
-        """To be called by the relay, with each answer on the connection of what is caught."""
+        """To be called by the relay, with each response on the connection of the caught request."""
         if frame[:4] != self._frame[4:8]:  # the correlation id
             return False
         self._answered.set()
@@ -98,7 +98,7 @@ class KafkaProxy:
         return self._trap
 
     def take(self, frame: bytes) -> Caught | None:
-        """To be called by links: the trap, if this frame is the one that it waits for."""
+        """To be called by links: return the trap, if it waits for this frame."""
         with self._lock:
             trap = self._trap
             if trap is None or not trap.accepts(frame):

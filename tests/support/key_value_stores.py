@@ -36,7 +36,7 @@ class KeyValueStore(Protocol):
     def state(self, transactional_id: str) -> str | None: ...
 
     def commit_as(self, transactional_id: str, state: str, events: dict[str, str]) -> None:
-        """What a dual write commits, without one."""
+        """Commit as a dual write does, without one."""
 
     def let_go(self) -> None:
         """For a worker process that will open it."""
@@ -150,7 +150,7 @@ class ZooKeeperStore:
         KazooRetry(max_tries=100, delay=0.02, max_delay=0.1)(self.client.exists, self.state_path)
 
     def let_go(self) -> None:
-        """Anybody may come at any time."""
+        """Any process may come at any time."""
 
     def take_back(self) -> None:
         """It was never away."""

@@ -1,9 +1,9 @@
-"""The matrix of late requests: which cells there are on which broker, and what is told in those that cost something.
+"""The matrix of late requests: the cells of each broker, and the errors of those that cost something.
 
-Nothing else is ever told, and no cell has an anomaly. An InitProducerId is the one request that Kafka cannot tell from
-a newer producer's, and on an open transaction it looks at nothing but the producer id. One that arrives late therefore
-fences its own producer, and aborts what is open, prepared or not. What then had been decided is lost where a prepared
-transaction cannot be kept (tiers 2 to 4), and that is told by every recovery.
+There are no other errors, and no cell has an anomaly. An InitProducerId is the one request that Kafka cannot tell from
+a newer producer's, and on an open transaction it looks at nothing but the producer id. A late one therefore fences its
+own producer, and aborts its open transaction, prepared or not. A decided transaction is then lost where a prepared one
+cannot be kept (tiers 2 to 4), and every recovery reports that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from tests.support.late_requests import TWO_PHASE, Cell, End, How, Request
 
 V1, V2, STORED_PAIR, KEEPS = "transaction.version 1", "transaction.version 2", "Enable2Pc alone", "KIP-939"
-"""What brokers differ in: an epoch for each transaction, and that an initialisation may keep what is prepared."""
+"""Differences between brokers: an epoch for each transaction, and an initialisation that keeps a prepared one."""
 
 _ONLY_V1: Final = (Request.ADD_PARTITIONS, Request.ADD_OFFSETS, Request.RAISE)
 
@@ -48,10 +48,10 @@ def cells(kind: str) -> Iterator[Cell]:
 
 
 def told(kind: str, cell: Cell) -> list[str]:
-    """What fails in the cell, and is told."""
+    """The errors that the cell reports."""
     two_phase = cell.end in TWO_PHASE
     if kind == STORED_PAIR and cell.request is Request.INIT:
-        return []  # the first one asks to keep what is prepared, which is refused and changes nothing
+        return []  # the first one asks to keep a prepared transaction, which is refused without effect
     match cell.request, cell.how:
         case Request.INIT, How.OVERTAKEN:
             return ["A: FencedError" if kind == V1 else "A: DeliveryError"]
@@ -66,19 +66,19 @@ def told(kind: str, cell: Cell) -> list[str]:
                 return ["C: PreparedTransactionLost"] * 2  # by complete_transaction() and by the recovery after it
             return ["C: FatalError" if kind == V2 else "C: FencedError"]
         case ((Request.INIT | Request.RAISE), How.LATE):
-            # from version 2 on, the abort that was asked for is what has happened
+            # from version 2 on, the requested abort has happened
             return ["C: FencedError"] if kind == V1 or (two_phase and kind == KEEPS) else []
         case _:
             return []
 
 
 def forgotten(kind: str, cell: Cell) -> list[str]:
-    """The anomaly of Kafka's group coordinator up to 3.9 that is left (docs/late-requests.md).
+    """Return the anomaly of Kafka's group coordinator up to 3.9 that is left (docs/late-requests.md).
 
-    It notes the positions of a TxnOffsetCommit before it appends them. When the append is refused, because the epoch
-    is an earlier one, it forgets what is pending for that producer id, which is by now the next transaction's. After
+    It notes the positions of a TxnOffsetCommit before it appends them. When the append is refused, because the epoch is
+    an earlier one, it forgets the pending positions of that producer id, which by now are the next transaction's. After
     its commit the group stands where it stood before, until the coordinator reads its log again. A producer that missed
-    an answer sends its positions again right before EndTxn, unless the transaction is prepared: nothing may fail then.
+    a response sends its positions again right before EndTxn, unless the transaction is prepared: nothing may fail then.
     """
     forgets = kind == V1 and cell.request is Request.TXN_OFFSET_COMMIT and cell.how is How.LATE
     if not forgets or cell.next_end is not End.COMMIT or cell.end not in TWO_PHASE:

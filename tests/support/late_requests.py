@@ -1,7 +1,7 @@
-"""What becomes of transactions when one of their requests is late, lost, carried out twice or overtaken.
+"""Transactions with one request that is late, lost, carried out twice or overtaken.
 
-Four transactions of one transactional id, A to D. In B one request is caught by a relay; what was held arrives while C
-is open. Afterwards the log, the group's offsets and what the client was told are compared.
+Four transactions of one transactional id, A to D. In B one request is caught by a relay; a held request arrives while C
+is open. Afterwards the log, the group's offsets and the client's results are compared.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _API_KEYS: Final = {
 
 
 class How(Enum):
-    """What happens to it. Its connection is cut, so its client repeats it on another one."""
+    """The fate of the caught request. Its connection is cut, so its client repeats it on another one."""
 
     LATE = "late"
     """It arrives while the next transaction is open."""
@@ -82,7 +82,7 @@ TWO_PHASE: Final = (End.PREPARE, End.RECOVER)
 
 @runtime_checkable
 class Prepares(Protocol):
-    """What a producer with two-phase commit can do besides."""
+    """The further calls of a producer with two-phase commit."""
 
     def prepare(self) -> str: ...
     def complete(self, prepared: str) -> None: ...
@@ -110,12 +110,12 @@ class Cell:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a cell."""
+    """The result of a cell."""
 
     anomalies: list[str] = field(default_factory=list)
-    """Records or offsets that are not those of the transactions that were committed as far as the client knows."""
+    """Records or offsets that are not those of the transactions that the client reported as committed."""
     told: list[str] = field(default_factory=list)
-    """What failed, each as "C: FencedError"."""
+    """The errors, each as "C: FencedError"."""
     is_caught: bool = False
 
 
@@ -176,7 +176,7 @@ class Play:
         self._caught = self._proxy.catch(_API_KEYS[self._cell.request], self._id, _FATES[self._cell.how])
 
     def _deliver_if(self, how: How) -> None:
-        """Let what is held arrive, if it has been caught by now."""
+        """Let the held request arrive, if it has been caught by now."""
         caught = self._caught
         if caught is not None and self._cell.how is how and caught.is_caught and not self._delivered:
             self._delivered = True
@@ -203,7 +203,7 @@ class Play:
         self._compare(name)
 
     def _steps(self, name: str, offset: int, end: End) -> Iterator[str]:
-        """Send and end; pauses with the prepared state where something may arrive."""
+        """Send and end; pauses with the prepared state where a held request may arrive."""
         self._producer.begin()
         self._producer.send(self._topic, name.encode())
         self._producer.flush()
@@ -257,7 +257,7 @@ class Play:
         self._producer = self._opened()
         self._producer.init()
 
-    # ---- what is true ---------------------------------------------------------------------------------------
+    # ---- observations ---------------------------------------------------------------------------------------
 
     def _compare(self, after: str) -> None:
         self._settle()
@@ -279,7 +279,7 @@ class Play:
         )
 
     def _visible(self) -> list[str]:
-        """What a read_committed reader sees of the log as it is: the markers decide."""
+        """A read_committed reader's view of the present log: the markers decide."""
         visible: list[str] = []
         open_batches: dict[int, list[str]] = {}
         for batch in self._wire.fetch(self._topic).batches:

@@ -8,5 +8,5 @@ _numbers = itertools.count(1)
 
 
 def next_name(prefix: str) -> str:
-    """A name that nobody used before."""
+    """Return a new name."""
     return f"{prefix}-{next(_numbers)}"

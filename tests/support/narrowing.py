@@ -1,7 +1,7 @@
 """Reads of a property that a later step changes.
 
-After `assert door.is_open` mypy takes `door.is_open` for true until `door` is assigned to, and what comes after
-`assert not door.is_open` for unreachable. `assert current(door.is_open)` says nothing about the next read.
+After `assert door.is_open` mypy takes `door.is_open` for true until `door` is assigned to, and the code after `assert
+not door.is_open` for unreachable. `assert current(door.is_open)` has no effect on the next read.
 """
 
 from __future__ import annotations

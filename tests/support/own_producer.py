@@ -21,7 +21,7 @@ class OwnProducer:
 
     @classmethod
     def with_two_phase_commit(cls, servers: str, transactional_id: str) -> OwnProducer:
-        """With whatever guarantee the broker has."""
+        """Under any guarantee of the broker."""
         return cls(servers, transactional_id, transaction_two_phase_commit_enable=True, accept_bounded_guarantee=True)
 
     def init(self) -> None:

@@ -1,7 +1,7 @@
 """How a run of all tests is shared out among the processes of `make test`: a plugin for pytest.
 
-Each of them collects everything and then works off file by file. The longest files come first, so that nobody is busy
-with one when the others have nothing left; those that share a JVM of Spark, or real Kafkas, go to one process.
+Each of them collects everything and then works off file by file. The longest files come first, so that no process is
+left with one at the end; those that share a JVM of Spark, or real Kafkas, go to one process.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ LONGEST: Final = (
     "tests/spark/test_protocol_stateful.py",
     "tests/examples/test_demo.py",
 )
-"""What takes half a minute or more; one after another."""
+"""Files that take half a minute or more; one after another."""
 
 _ONE_JVM, _REAL_KAFKAS = "one JVM", "real Kafkas"
 
 
 class FilesAndServers(LoadFileScheduling):
-    """File by file; what shares a JVM of Spark or a real Kafka is one piece of work, and what shares nothing many."""
+    """File by file; files that share a JVM of Spark or a real Kafka are one piece of work, independent ones many."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
@@ -110,7 +110,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Schedulin
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """What is imported and collected stays until the end, so nobody need look for garbage among it, then or later."""
+    """Imported and collected objects stay until the end, so they are exempt from garbage collection, then and later."""
     gc.disable()
     if _is_worker(session.config) and session.config.args_source is pytest.Config.ArgsSource.TESTPATHS:
         _import_in_turns(session.config)
@@ -134,7 +134,7 @@ def _place(file: str) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Brokers that nobody asks any more are ended; one process alone does not know, and keeps them."""
+    """End brokers after their last test; a single process does not know which that is, and keeps them."""
     try:
         return (yield)
     finally:

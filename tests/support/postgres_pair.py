@@ -16,7 +16,7 @@ from dualwrite.testing.postgres import find_system_binaries, unprivileged_user
 from tests.support.conditions import until
 
 _STANDBY: Final = "standby"
-# What a killed server has written is the operating system's; a commit that did not wait for the log writer is nowhere.
+# Data written by a killed server is in the page cache; a commit that did not wait for the log writer is lost.
 _CONFIGURATION: Final = """
 listen_addresses = ''
 fsync = off
@@ -102,7 +102,7 @@ class PostgresNode:
         return True
 
     def crash(self) -> None:
-        """End it at once: what it has not written by now is gone."""
+        """End it at once: unwritten data is gone."""
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(60)
@@ -115,7 +115,7 @@ class PostgresNode:
         self.start()
 
     def restore(self) -> None:
-        """Go back to the files of the backup; what was committed since is gone."""
+        """Go back to the files of the backup; later commits are gone."""
         self.crash()
         shutil.rmtree(self.data)
         self._backup.rename(self.data)
@@ -129,7 +129,7 @@ class PostgresNode:
         return self.directory / "backup"
 
     def promote(self) -> None:
-        """Let a standby take its primary's place. It then waits for nobody."""
+        """Let a standby take its primary's place. It then waits for no standby."""
         self.ask("SELECT pg_promote()")
         until(lambda: not self.ask("SELECT pg_is_in_recovery()"))
 
@@ -182,7 +182,7 @@ class PostgresPair:
         until(lambda: self.primary.ask("SELECT sync_state FROM pg_stat_replication") == "sync")
 
     def fail_over(self) -> PostgresNode:
-        """Lose the primary for good; the standby, whose process may be away, is what is left."""
+        """Lose the primary for good; only the standby is left, whose process may be away."""
         self.primary.crash()
         self.standby.crash()
         self.standby.start()

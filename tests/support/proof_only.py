@@ -1,8 +1,8 @@
-"""What only `make proof` runs: tests that take long, or that say again, of another database, what others have said.
+"""Tests for `make proof` alone: those that take long, or repeat others on another database.
 
-Each of them has the marker `proof`, and `make test` runs what is left (`-m "not proof"`). Whole files are then not even
-collected. What `make test` keeps: every table of rules, one real SIGKILL per pause point, one session of Spark, one
-real Apache Kafka, and each database but MariaDB.
+Each of them has the marker `proof`, and `make test` runs the others (`-m "not proof"`). Whole files are then not even
+collected. `make test` keeps: every table of rules, one real SIGKILL per pause point, one session of Spark, one real
+Apache Kafka, and each database but MariaDB.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ PARAMETERS: Final = {
     "cause": {"missing"},
     "cluster": {"tier 3", "tier 4"},
 }
-"""Of fixtures: the ids of what only `make proof` tries."""
+"""Of fixtures: the ids that only `make proof` runs."""
 
 
 def is_proof_only(item: pytest.Item) -> bool:
@@ -219,7 +219,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` is applied
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what only `make proof` runs."""
+    """Mark the tests that only `make proof` runs."""
     for item in items:
         if is_proof_only(item):
             item.add_marker(pytest.mark.proof)

@@ -24,7 +24,7 @@ _PROPERTIES: Final = {
 
 
 class Kind(NamedTuple):
-    """What makes brokers different."""
+    """The differences between brokers."""
 
     version: str
     two_phase_commit: bool = False
@@ -44,7 +44,7 @@ def real_kafka(
     listeners: Mapping[str, str] = PLAIN_LISTENER,
     properties: Mapping[str, str] | None = None,
 ) -> ApacheKafka:
-    """One that nobody shares, not started yet."""
+    """A cluster of the caller's own, not started yet."""
     return ApacheKafka(
         version=kind.version,
         two_phase_commit=kind.two_phase_commit,
@@ -55,7 +55,7 @@ def real_kafka(
 
 
 def shared_kafka(kind: Kind) -> ApacheKafka:
-    """The one that all share, running; who kills it starts it again. Raises ServerUnavailableError."""
+    """The shared cluster, running; a test that kills it starts it again. Raises ServerUnavailableError."""
     if kind not in _running:
         _running[kind] = real_kafka(kind).start()
     return _running[kind]

@@ -32,7 +32,7 @@ ORDER: Final = {"id": 7, "item": "lamp"}
 
 
 def _order_file() -> descriptor_pb2.FileDescriptorProto:
-    """Describe what a protoc would have made of messages with an import, a nested message and an enum."""
+    """Return the descriptor that protoc would make of messages with an import, a nested message and an enum."""
     field = descriptor_pb2.FieldDescriptorProto
     item = descriptor_pb2.FileDescriptorProto(name="shop/item.proto", package="shop", syntax="proto3")
     message = item.message_type.add(name="Item")
@@ -63,7 +63,7 @@ Item: Any = message_factory.GetMessageClass(descriptor_pool.Default().FindMessag
 
 
 def an_order() -> Any:
-    """Return the message that says what ORDER says."""
+    """Return the message with the values of ORDER."""
     return Order(id=7, item=Item(name="lamp"), at=timestamp_pb2.Timestamp(seconds=8))
 
 
@@ -89,5 +89,5 @@ def deserializer(kind: str, client: SchemaRegistryClient) -> Any:
 
 
 def value(kind: str) -> Any:
-    """Return what the serializer of a kind takes."""
+    """Return a value for the serializer of a kind."""
     return an_order() if kind == "protobuf" else dict(ORDER)

@@ -1,4 +1,4 @@
-"""How the JVMs of Spark's tests are started: without what takes long and pays off later.
+"""How the JVMs of Spark's tests are started: without costly optimisations that pay off later.
 
 Where `tests.support.spark_classes` has left its file, they find most classes in it ready to use.
 """
@@ -16,7 +16,7 @@ from tests.support.servers.cache import cache_directory
 
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 QUIET: Final = "-Xlog:disable"
-"""Else a JVM that cannot use the file says so on standard output."""
+"""Otherwise a JVM that cannot use the file says so on standard output."""
 
 CLASSES_FILE: Final = "classes.jsa"
 
@@ -28,7 +28,7 @@ def driver_options() -> str:
 
 
 def classes_name() -> str:
-    """Of the directory in the cache, by what the file depends on: a JVM compares its own build and its jars' paths."""
+    """Return the name of the directory in the cache, by the file's inputs: the JVM's build and its jars' paths."""
     java = find_java(os.environ).home.resolve()
     release = java / "release"
     spark = find_spec("pyspark")

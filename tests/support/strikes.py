@@ -20,7 +20,7 @@ _NO_CALLER: Final = ("__del__", "<genexpr>")
 
 
 class StruckError(Exception):
-    """What the handler of a signal raises, such as the soft time limit of a task."""
+    """The exception of a signal's handler, such as the soft time limit of a task."""
 
 
 class Strike:
@@ -60,7 +60,7 @@ class Strike:
 
 
 def _is_swallowed(frame: FrameType | None) -> bool:
-    """Return whether SQLAlchemy gives a connection back here: it logs what is raised, and drops the connection."""
+    """Return whether SQLAlchemy gives a connection back here: it logs an exception, and drops the connection."""
     while frame is not None:
         if frame.f_code.co_name == "_finalize_fairy":
             return True

@@ -1,4 +1,4 @@
-"""What a consumer of another library sees in a topic."""
+"""A topic as a consumer of another library sees it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cache for what tests fetch or build once: jars, servers and programs, each in its own directory."""
+"""A cache for the jars, servers and programs that tests fetch or build once, each in its own directory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _TIMEOUT_S: Final = 600
 
 
 def install_packages(packages: Sequence[str], missing: str) -> None:
-    """Install `packages`; the message of an error begins with `missing`, which says what is not there.
+    """Install `packages`; the message of an error begins with `missing`, which names the missing program.
 
     Raises ServerUnavailableError if the installation fails, ProgramMissingError if this process may not install.
     """

@@ -43,7 +43,7 @@ class MariaDbServer:
     def start(cls, *options: str) -> Self:
         """Start the first server that works. Raises ServerUnavailableError with every reason if none does.
 
-        With `options`, for what cannot be changed later, one that is running already is not used.
+        With `options`, which cannot be changed later, a running server is not used.
         """
         reasons = []
         for name, starter in _STARTERS.items():
