@@ -1,4 +1,4 @@
-"""Dual writes between which a broker aborts and a database fails: what happens to each, step by step, and the verdict.
+"""Dual writes between which a broker aborts and a database fails: the steps of each case, and the verdict.
 
 Many of them share one server, whose failure strikes them all at once: each has a transactional id, a topic and a broker
 of its own.
@@ -33,7 +33,7 @@ TABLE: Final = "CREATE TABLE bodies (body text PRIMARY KEY)"
 
 
 class Broker(StrEnum):
-    """What the broker does to the decided dual write P, and who repairs it by Q, before the database fails."""
+    """The broker's treatment of the decided dual write P, and its repair by Q, before the database fails."""
 
     TIMEOUT = "P is aborted by its timeout"
     OPERATOR = "P is aborted by an operator"
@@ -43,9 +43,9 @@ class Broker(StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What must be found after the event: what recovery says, and the values, the same on both sides.
+    """The required result after the event: recovery's outcome, and the values, the same on both sides.
 
-    Or, if `outcome` is None, that each use is refused before anything is written, and what is in Kafka then.
+    Or, if `outcome` is None, that each use is refused before anything is written, and the records in Kafka then.
     """
 
     outcome: Outcome | None
@@ -186,7 +186,7 @@ class Site:
             self.decide_and_die("next")
 
     def abort(self) -> None:
-        """Abort what is open, as an operator does."""
+        """Abort the open transaction, as an operator does."""
         with TransactionAdmin(bootstrap_servers=self.world.emulator.bootstrap_servers) as admin:
             try:
                 admin.force_terminate_transaction(self.kafka_id)
@@ -197,7 +197,7 @@ class Site:
     # ---- the verdict -----------------------------------------------------------------------------------------
 
     def judge(self, verdict: Verdict) -> None:
-        """Compare both sides, after the event, with what they must have."""
+        """Compare both sides, after the event, with the required values."""
         if self.case.broker is Broker.AFTERWARDS:
             self.abort()
         if verdict.outcome is None:

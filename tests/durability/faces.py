@@ -1,5 +1,4 @@
-"""The same dual write by each of the ways to a Postgres, under blocking names, in a thread that the test does not wait
-for."""
+"""The same dual write by each of the ways to a Postgres, under blocking names, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -218,7 +217,7 @@ class Writing(threading.Thread):
             self.error = error
 
     def ended(self) -> BaseException | None:
-        """What it raised, once it has ended."""
+        """The error that it raised, once it has ended."""
         self.join(30)
         assert not self.is_alive()
         return self.error

@@ -1,7 +1,7 @@
 """Databases that fail, with the broker's aborts in between: both sides agree, or all is refused before it is written.
 
-Which of the two it is stands in the tables of `broker_aborts.py`: one answer for each case. Each server is started
-once, and its failure strikes all cases of an event at once.
+The tables of `broker_aborts.py` say which: one answer for each case. Each server is started once, and its failure
+strikes all cases of an event at once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def new_database(node: PostgresNode) -> sa.URL:
 
 
 class Staging:
-    """The steps of all cases of an event, and what lives as long as they do."""
+    """The steps of all cases of an event, and the servers that live as long."""
 
     def __init__(self, lives: ExitStack, cases: Sequence[Case]) -> None:
         self._lives = lives
@@ -162,7 +162,7 @@ def restore_between(empty: PostgresNode, cases: Sequence[Case], request: pytest.
 
 @contextmanager
 def two_databases(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """With the same ids, on one broker: what is aborted in one is not touched by the other."""
+    """With the same ids, on one broker: an abort in one does not touch the other."""
     with one_server(empty, cases) as (node, staging):
         staging.settle(new_database(node), new_database(node))
         staging.steps()
@@ -219,7 +219,7 @@ EVENTS: Final[dict[str, Event]] = {
 }
 
 ONE: Final = Case(Tier.BOUNDED, Broker.REPAIRED, "psycopg")
-"""What `make test` tries of each event but the pooler's."""
+"""The case that `make test` runs of each event but the pooler's."""
 
 
 @pytest.fixture(scope="module")
@@ -247,7 +247,7 @@ def test_what_the_broker_aborts_before_or_after_the_event(stage: Stage, case: Ca
 
 @pytest.fixture(scope="module", params=["lost", "kept"])
 def waited(request: pytest.FixtureRequest, empty_node: PostgresNode) -> Iterator[Stage]:
-    """The broker aborts what waits for a standby that is away; then the standby takes over, or comes back."""
+    """The broker aborts a dual write that waits for an absent standby; then the standby takes over, or comes back."""
     cases = [case for case in CASES if case.broker is Broker.OPERATOR]
     with ExitStack() as lives:
         pair = lives.enter_context(PostgresPair()).start(empty_node)
@@ -262,7 +262,7 @@ def waited(request: pytest.FixtureRequest, empty_node: PostgresNode) -> Iterator
             site.abort()
             cancel_waits(pair)
             assert isinstance(writing.ended(), OutcomeUnknown)
-            until(lambda: cancel_waits(pair) == 0)  # what it tried, to make its row durable, may wait still
+            until(lambda: cancel_waits(pair) == 0)  # its own attempt to make its row durable may wait still
         if request.param == "kept":
             pair.start_standby()
             yield staging.end(KEPT)
@@ -304,7 +304,7 @@ class Waiting(threading.Thread):
         self._goes_on.set()
 
     def ended(self) -> BaseException | None:
-        """What it raised, once it has ended."""
+        """The error that it raised, once it has ended."""
         self.join(_DEADLINE_S)
         assert not self.is_alive()
         return self._error

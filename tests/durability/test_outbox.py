@@ -159,7 +159,7 @@ def test_another_transaction_with_the_same_numbers_tells_nothing(
     def crashes_at_commit(request: bytes) -> bool:
         if request[5:].rstrip(b"\0") != b"COMMIT":
             return False
-        proxy.refuse()  # nobody asks before the numbers are given again
+        proxy.refuse()  # no connection before the numbers are given again
         seqs.append(newest(node))
         node.crash()
         node.start()

@@ -1,4 +1,4 @@
-"""What a database, as it is set up, cannot promise: judged from its answers, and refused before anything is written."""
+"""Promises that a database cannot make: judged from its responses, refused before anything is written."""
 
 from __future__ import annotations
 

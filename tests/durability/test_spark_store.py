@@ -1,4 +1,4 @@
-"""The commit store of the Spark sink: what Kafka was told of is not lost with a crash or a failover of the database."""
+"""The commit store of the Spark sink: a decision that Kafka knows is not lost with a crash or a failover."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_kafka_is_not_told_of_a_replacement_that_only_shows(pair: PostgresPair) 
 
 
 def test_a_failover_that_loses_a_decision_is_refused_until_it_is_accepted(pair: PostgresPair) -> None:
-    """Kafka was told of a decision that the standby, which nobody waits for, does not have."""
+    """Kafka knows a decision that the asynchronous standby does not have."""
     with_tables(pair.primary.url)
     with store_on(pair.primary.url) as store:
         world = World(store)

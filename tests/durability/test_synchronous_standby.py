@@ -1,5 +1,8 @@
-"""COMMIT waits for a synchronous standby that is away: what shows on the primary is not told to Kafka before it is
-durable, whatever ends the wait, so that a failover leaves both sides as one."""
+"""COMMIT waits for a synchronous standby that is away.
+
+Kafka learns of a dual write only once it is durable, however the wait ends, so that a failover leaves both sides as
+one.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ def successor(kind: str, node_url: object, emulator: Emulator) -> Face:
 
 
 def assert_both_sides_agree(pair: PostgresPair, emulator: Emulator, expected: list[int], kind: str) -> None:
-    """After a failover, once somebody has recovered the id there."""
+    """After a failover, once the id has been recovered there."""
     after = successor(kind, pair.fail_over().url, emulator)
     try:
         after.resolve()
