@@ -29,7 +29,7 @@ QUIET_S = 1.5
 def test_statements_are_ones_own_and_both_sides_agree(
     pooler: PgBouncer, direct: sa.Engine, emulator: Emulator, kind: str
 ) -> None:
-    """Nothing strikes, so nothing may fail: a prepared statement would be somebody else's, or not be there."""
+    """Without faults no block may fail: a prepared statement would be another client's, or missing."""
     emulator.create_topic(TOPIC)
     load = Workload(pooler, direct, emulator, SEED)
     load.run(kind, QUIET_S, strike=False)
@@ -80,7 +80,7 @@ def test_doctor_sees_that_there_is_no_pooler(direct: sa.Engine) -> None:
 
 
 def test_what_is_prepared_is_another_clients_or_not_there(pooler: PgBouncer, direct: sa.Engine) -> None:
-    """Why nothing of ours is prepared: if this fails, the advice of the page is out of date."""
+    """The reason why we prepare no statement: if this fails, the advice of the page is out of date."""
     conninfo = pooler.url.set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(conninfo, prepare_threshold=0) as one, psycopg.connect(conninfo, prepare_threshold=0) as other:
         one.execute("SELECT 'mine', %s::int", (1,))

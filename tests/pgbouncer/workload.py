@@ -58,7 +58,7 @@ class _GivenUpError(Exception):
 
 @dataclass
 class Tally:
-    """What happened, for people."""
+    """Counts of events, for people."""
 
     told: Counter[str] = field(default_factory=Counter)
     strikes: Counter[str] = field(default_factory=Counter)
@@ -66,7 +66,7 @@ class Tally:
 
 
 class Workload:
-    """One kind of pool under load. `until_over` says when a thread or task begins no further dual write."""
+    """One kind of pool under load."""
 
     def __init__(self, pooler: PgBouncer, direct: sa.Engine, emulator: Emulator, seed: int) -> None:
         self._pooler = pooler
@@ -201,7 +201,7 @@ class Workload:
 
     @contextmanager
     def _heard(self, name: str) -> Iterator[_Heard]:
-        """What the dual write of that name tells its caller."""
+        """Notes the reported outcome of the dual write of that name."""
         heard = _Heard(name)
         outcome: Outcome | None = Outcome.ROLLED_BACK
         try:
