@@ -22,8 +22,8 @@ pytestmark = pytest.mark.timeout(240)  # a process that starts others, on a mach
 IN_PROCESS_ONLY = 18
 """The number of tests that SQLite skips: they need a socket to cut, row locks, or an isolation level."""
 
-# What a killed process leaves does not depend on the version; for versions between the oldest and the newest, only
-# locks and isolation levels are tested.
+# A killed process leaves the same with every version; between the oldest and the newest, only locks and isolation
+# levels are tested.
 OPTIONS_OF = {max(RELEASES): (), min(RELEASES): ("-k", "not killed_process")}
 _BETWEEN = ("-k", "test_row_lock or test_isolation")
 
