@@ -1,4 +1,4 @@
-"""The command: `python -m tests.fuzz --seconds 60 --seed 1`, or `--replay FILE` for what a run has found."""
+"""The command: `python -m tests.fuzz --seconds 60 --seed 1`, or `--replay FILE` for a failure of an earlier run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.fuzz.cases import read_cases
 
 
 def main() -> int:
-    """Run a campaign or replay a file; the exit status is 1 if something was wrong."""
+    """Run a campaign or replay a file; the exit status is 1 after a failure."""
     options = _parser().parse_args()
     limits = Limits(options.max_stall_ms / 1000, options.max_memory_mib, options.cases_per_round)
     campaign = Campaign(options.seed, limits, options.failures)

@@ -25,7 +25,7 @@ class NoEndError(Exception):
 def attack(broker: FuzzedBroker, case: Case) -> None:
     """Send the case and read until the broker closes the connection. Raises NoEndError, OSError if it is not there.
 
-    The sending half is shut down behind the last frame, so that nobody waits for an answer that never comes.
+    The sending half is shut down behind the last frame, so that no read waits for a response that never comes.
     """
     host, port = broker.address(case.entrance)
     with RawClient(f"{host}:{port}", "fuzz") as client:

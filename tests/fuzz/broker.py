@@ -93,7 +93,7 @@ class FuzzedBroker:
             self._process.stdout.close()
 
     def alarming_lines(self) -> str:
-        """Return what it has logged since the last call, from the first line of level ERROR on; nothing if none is."""
+        """Return its log since the last call, from the first line of level ERROR on; "" without one."""
         size = self._log.stat().st_size
         if size == self._read_up_to:
             return ""
@@ -105,7 +105,7 @@ class FuzzedBroker:
         return "" if found is None else written[found.start() :].decode(errors="replace")
 
     def last_stacks(self) -> str:
-        """Return what its threads did when the prober last wondered."""
+        """Return its threads' stacks from the last time that the prober asked."""
         written = self._log.read_text(errors="replace")
         position = written.rfind("stack:")
         return written[position:][:3_000] if position >= 0 else ""

@@ -1,4 +1,4 @@
-"""A campaign: rounds of cases against one broker each, and the smallest file that shows what went wrong."""
+"""A campaign: rounds of cases against one broker each, and the smallest file that shows a failure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.fuzz.cases import Case, make_case, write_cases
 from tests.fuzz.prober import Prober
 
 _LOOKED_AT_AGAIN: Final = 3
-"""How many of the last cases are suspected of what was noticed after one."""
+"""The number of last cases that are suspected after a failure."""
 _MEMORY_INTERVAL: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the broker must keep to while it is attacked."""
+    """The limits that the broker must keep under attack."""
 
     stall_s: float = 0.25
     memory_mib: float = 200.0
@@ -33,7 +33,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong, and where the cases are that showed it."""
+    """A failure, and the file with the cases that showed it."""
 
     what: str
     path: Path
@@ -56,7 +56,7 @@ class Result:
 
 
 class _Round:
-    """One broker, the client beside the attack, and what is watched."""
+    """One broker, the client beside the attack, and the observations."""
 
     def __init__(self, broker: FuzzedBroker, prober: Prober, limits: Limits, result: Result) -> None:
         self._broker = broker
@@ -66,7 +66,7 @@ class _Round:
         self._cases = 0
 
     def run(self, case: Case) -> str | None:
-        """Attack with one case; return what is wrong afterwards, or None."""
+        """Attack with one case; return the failure, or None."""
         self._cases += 1
         try:
             attack(self._broker, case)
@@ -113,7 +113,7 @@ class Campaign:
         return self.result
 
     def replay(self, cases: Sequence[Case]) -> str | None:
-        """Run cases against a new broker; return what is wrong, or None."""
+        """Run cases against a new broker; return the failure, or None."""
         broker = FuzzedBroker()
         with broker, Prober(broker, self._limits.stall_s * 0.8) as prober:
             one_round = _Round(broker, prober, self._limits, Result())
@@ -166,7 +166,7 @@ class Campaign:
 
 
 def _opened_again(broker: FuzzedBroker) -> str | None:
-    """Kill the broker and start it on the same directory; return what is wrong with that, or None."""
+    """Kill the broker and start it on the same directory; return the failure, or None."""
     broker.kill()
     try:
         broker.start()

@@ -1,4 +1,4 @@
-"""What clients sent to a broker, frame by frame, as `record.py` has kept it."""
+"""Frames of clients, as `record.py` has kept them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cases: what is sent over one connection, made from a seed and a number, or read from a file to be replayed."""
+"""Cases: the frames of one connection, made from a seed and a number, or read from a file to be replayed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Case:
 
 
 def write_cases(path: Path, what: str, cases: Sequence[Case]) -> None:
-    """Keep cases, with what they have shown."""
+    """Keep cases, with the failure that they have shown."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"what": what, "cases": [case.to_json() for case in cases]}, indent=1) + "\n")
 
@@ -71,7 +71,7 @@ def make_case(seed: int, number: int, captures: Sequence[Capture]) -> Case:
 
 
 def _of_a_client(random: Random, capture: Capture) -> list[bytes]:
-    """Return some of what a client sent, in its order or not."""
+    """Return some frames of a client, in its order or not."""
     start = random.randrange(len(capture.frames))
     chosen = list(capture.frames[start : start + random.randint(1, 8)])
     if random.random() < 0.3:

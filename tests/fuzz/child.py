@@ -59,7 +59,7 @@ class _ShiftedClock:
 
 
 def _show_stacks() -> None:
-    """Log what the other threads do: the prober wants to know what it is waiting for."""
+    """Log the stacks of the other threads: the prober waits for one of them."""
     own = threading.get_ident()
     for thread, frame in sys._current_frames().items():
         if thread != own:

@@ -1,4 +1,4 @@
-"""Messages of every API and version, made from a seed: valid in form, with contents that nobody sends."""
+"""Messages of every API and version, made from a seed: valid in form, with contents that no client sends."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def random_message(random: Random, kind: Any) -> Any:
 
 
 def _repeated(random: Random, message: Any) -> Any:
-    """Repeat what stands in one of the arrays, as often as a frame of a mebibyte allows."""
+    """Repeat an element of one of the arrays, as often as a frame of a mebibyte allows."""
     arrays = [member.name for member in fields(message) if isinstance(getattr(message, member.name), tuple)]
     filled = [name for name in arrays if getattr(message, name)]
     if not filled:
@@ -65,7 +65,7 @@ def _repeated(random: Random, message: Any) -> Any:
 
 @cache
 def _maker(kind: Any) -> Maker:
-    """Return what makes messages of one type."""
+    """Return the maker of messages of one type."""
     made = {member.name: _field_maker(member) for member in fields(kind)}
     return lambda random: kind(**{name: make(random) for name, make in made.items()})
 
@@ -126,7 +126,7 @@ def _primitive(kafka_type: str) -> Maker:
 
 
 def _integer(random: Random, bits: int) -> int:
-    """Return an edge mostly. What is between ten and ten thousand is left out: so many partitions are legal."""
+    """Return an edge mostly. Numbers between ten and ten thousand are left out: so many partitions are legal."""
     largest = 2 ** (bits - 1) - 1
     value: int
     if random.random() < 0.8:
@@ -137,7 +137,7 @@ def _integer(random: Random, bits: int) -> int:
 
 
 def _duration(random: Random, bits: int) -> timedelta:
-    """Return small ones too, or everything would wait for ever."""
+    """Return small ones too, or every request would wait for ever."""
     number = random.choice((0, 0, 1, 50, 6_000, _integer(random, bits)))
     return timedelta(milliseconds=max(min(number, 10**14), -(10**13)))
 

@@ -1,4 +1,4 @@
-"""Another client beside the attack, which measures how long it has to wait for its answers."""
+"""Another client beside the attack, which measures its response times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WONDERS_EVERY_S: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """One answer that was waited for."""
+    """One wait for a response."""
 
     waited_s: float
     busy_s: float
@@ -38,7 +38,7 @@ NO_STALL: Final = Stall(0.0, 0.0)
 
 
 class Prober:
-    """Asks for the API versions, again and again, in a thread; `worst` is what it had to wait for most."""
+    """Asks for the API versions, again and again, in a thread; `worst` is its longest wait."""
 
     def __init__(self, broker: FuzzedBroker, patience_s: float) -> None:
         self._wonders_after_s = patience_s
@@ -91,7 +91,7 @@ class Prober:
                 self._worst = max(self._worst, stall, key=lambda each: each.duration_s)
 
     def _wonder(self) -> None:
-        """Have the broker log what all of its threads do, once for each answer that takes too long."""
+        """Have the broker log the stacks of all its threads, once for each slow response."""
         asked_about: float | None = None
         while not self._stopped.wait(_WONDERS_EVERY_S):
             since_s = self._waits_since_s

@@ -1,6 +1,6 @@
-"""Record what clients send, for `captures.txt`: `python -m tests.fuzz.record`.
+"""Record clients' frames, for `captures.txt`: `python -m tests.fuzz.record`.
 
-Each works through a recording proxy on an emulator of its own. A client that cannot be had here keeps what it has.
+Each works through a recording proxy on an emulator of its own. A client that cannot run here keeps its old capture.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _works() -> Iterator[tuple[str, Callable[[str], None]]]:
 
 
 def main() -> None:
-    """Record every client that can be had here."""
+    """Record every client that can run here."""
     captured = {capture.client: list(capture.frames) for capture in kept_captures()} if KEPT.exists() else {}
     for client, work in _works():
         try:

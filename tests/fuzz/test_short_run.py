@@ -24,7 +24,7 @@ def test_nothing_goes_wrong(tmp_path: Path, cases: int) -> None:
 
 
 def test_a_failure_is_kept_and_can_be_replayed(tmp_path: Path) -> None:
-    """A limit that nothing keeps to is exceeded by the first case, which the file has as it was sent."""
+    """The first case exceeds an impossible limit, and the file has it as it was sent."""
     told: list[str] = []
     campaign = Campaign(SEED, Limits(stall_s=-1.0), tmp_path, told.append)
     (failure,) = campaign.run(60, 1).failures
