@@ -19,7 +19,7 @@ from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 PROFILES: Final = {"3.9": Profile.KAFKA_3_9, "4.3": Profile.KAFKA_4_3, "4.4": Profile.KAFKA_4_4}
 """The profile of the emulator that is compared with a release, by its first two numbers."""
 _NEVER_FULL: Final = 100 << 20
-"""Size of the segments of internal topics: what a sequence wrote is not compacted before it is read."""
+"""Size of the segments of internal topics: a sequence's records are not compacted before they are read."""
 _PROPERTIES: Final = {
     "group.consumer.assignment.interval.ms": "0",
     "log.segment.delete.delay.ms": "0",
@@ -32,7 +32,7 @@ _JVM_OPTIONS: Final = ("-Xms128m", "-Xmx1g", "-XX:+UseSerialGC")
 
 
 def main() -> int:
-    """Compare; the exit status is 1 if something differs, or could not be compared."""
+    """Compare; the exit status is 1 if the brokers differ, or could not be compared."""
     options = _parser().parse_args()
     config = BrokerConfig(
         profile=PROFILES[options.kafka.rpartition(".")[0]],
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _revived(kafka: ApacheKafka, guard: Guard) -> str | None:
-    """Start Apache Kafka again if it has ended; return what is to be said of it."""
+    """Start Apache Kafka again if it has ended; return the message about it."""
     if kafka.is_alive:
         return None
     kafka.start()
@@ -61,7 +61,7 @@ def _revived(kafka: ApacheKafka, guard: Guard) -> str | None:
 
 
 def play(options: argparse.Namespace, addresses: Addresses, revive: Callable[[], str | None]) -> int:
-    """Play the sequences, print what is found, and return the exit status."""
+    """Play the sequences, print the findings, and return the exit status."""
     report = Report(options.seed, options.sequences, options.shrink)
 
     def mend() -> None:

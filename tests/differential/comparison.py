@@ -1,4 +1,4 @@
-"""Plays sequences on both brokers in step, and shrinks what they disagree about."""
+"""Plays sequences on both brokers in step, and shrinks those with different results."""
 
 from __future__ import annotations
 
@@ -62,9 +62,11 @@ class Comparison:
         self._topics: list[tuple[str, list[Any]]] = []
         self._used: list[str] = []
         self.known: Counter[str] = Counter()
-        """What has been found already, and how often since: a sequence goes on behind it if it changes nothing."""
+        """Known differences, with their counts: a sequence goes on behind one that has no effect."""
         self.unsteady: Difference | None = None
-        """What the last sequence differed in only once: Kafka's answer depends on its other clients, or on time."""
+        """Differences of the last sequence that did not repeat: Kafka's responses depend on its other clients, or on
+        time.
+        """
         self.explained: Counter[str] = Counter()
         """The rows of the page of differences that were met."""
         ours, theirs = emulated.versions(), real.versions()
@@ -118,7 +120,7 @@ class Comparison:
             time.sleep(0.05)
 
     def shrink(self, difference: Difference) -> Difference:
-        """Leave out steps as long as the same differs."""
+        """Leave out steps as long as the difference stays the same."""
         attempts = 0
         deadline_s = time.monotonic() + _SHRINK_WITHIN_S
         size = max(len(difference.steps) // 2, 1)

@@ -1,4 +1,4 @@
-"""Answers as they are on the wire: kio's readers refuse moments of -1 and unknown error codes, which brokers send."""
+"""Responses as they are on the wire: kio's readers refuse moments of -1 and unknown error codes, which brokers send."""
 
 from __future__ import annotations
 

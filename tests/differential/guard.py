@@ -1,7 +1,7 @@
-"""Ends an Apache Kafka whose parent was killed: a process of its own, which hears when its parent is gone.
+"""Ends an Apache Kafka whose parent was killed: a process of its own, which notices its parent's end.
 
 `python -m tests.differential.guard` reads lines from its parent, `PID DIRECTORY` to guard a process with its files, and
-an empty one where there is nothing to guard any more. At the end of its input it kills what it guards.
+an empty one to guard none. At the end of its input it kills the guarded process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Guard:
         return self
 
     def watch(self, pid: int, directory: Path) -> None:
-        """Have this process killed with this one, and its directory removed; no longer the one before."""
+        """Have this process killed with this one, and its directory removed; it replaces the one before."""
         self._tell(f"{pid} {directory}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:

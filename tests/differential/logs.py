@@ -1,4 +1,4 @@
-"""What is in the logs after a sequence, as far as it is the sequence's, and comparable between brokers."""
+"""A sequence's records in the logs, in a form that can be compared between brokers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def ends_of(side: Side) -> Offsets:
 
 
 def logs_of(side: Side, starts: Offsets) -> dict[str, list[Any]]:
-    """Return everything that the sequence left: in its partitions, and in the internal topics since `starts`."""
+    """Return all records of the sequence: in its partitions, and in the internal topics since `starts`."""
     own = {(side.symbols.topic(letter), index): letter for letter, count in TOPICS.items() for index in range(count)}
     starts = {**starts, **_offsets_of(side, tuple(own), _EARLIEST)}
     ends = _offsets_of(side, tuple(starts), _LATEST)

@@ -1,4 +1,4 @@
-"""What a run says: differences as they are found, its progress, and a summary in the end."""
+"""The output of a run: differences as they are found, its progress, and a summary in the end."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class Report:
     _said_played: int = 0
 
     def order(self, seed: str) -> Order:
-        """Return what a process needs to know to play a sequence."""
+        """Return the parameters that a process needs to play a sequence."""
         return Order(seed, frozenset(self.kinds), shrinks=len(self.kinds) < self.most_shrunk)
 
     def add(self, result: Result) -> None:
-        """Add a result, and print what is new."""
+        """Add a result, and print it if it is new."""
         if result.failure is not None:
             self._add_failure(result, result.failure)
         else:
@@ -73,7 +73,7 @@ class Report:
             self.given_up.append(result.seed)
 
     def add_incident(self, what: str) -> None:
-        """Add something else that the reader of the summary must know."""
+        """Add an incident that the reader of the summary must know."""
         print(what, flush=True)
         self.incidents.append(what)
 
@@ -89,7 +89,7 @@ class Report:
         )
 
     def summary(self) -> str:
-        """Return what has come of it all."""
+        """Return the summary."""
         took_s = time.monotonic() - self._began_s
         of = f"{self.played} sequences" if self.played >= self.wanted else f"{self.played} of {self.wanted} sequences"
         lines = [f"seed {self.seed}: {of} in {took_s:.0f} s, {len(self.kinds)} kinds of difference"]

@@ -1,4 +1,4 @@
-"""Steps to requests: symbols are replaced by what one broker has chosen."""
+"""Steps to requests: symbols are replaced by one broker's choices."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ def _fetch(step: Step, symbols: Symbols) -> Fields:
 
 
 def _one_partition(topic_type: str, partition_type: str, **renamed: str) -> Callable[[Step, Symbols], Fields]:
-    """Return what makes a request about one partition, whose values keep their names or get others."""
+    """Return the maker of requests about one partition, whose values keep their names or get others."""
 
     def make(step: Step, symbols: Symbols) -> Fields:
         parts = request_parts(step.api, step.version)

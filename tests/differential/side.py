@@ -1,4 +1,4 @@
-"""One of the two brokers: plays steps on it and learns what later steps refer to."""
+"""One of the two brokers: plays steps on it and learns the ids that later steps refer to."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.emulator.api.raw_client import KEYS, TIMEOUT_S, RawClient, millisecon
 from tests.interop.wire import GROUP, Wire, wait_until
 
 Answer = Any
-"""A comparable answer, or a text that says why there is none."""
+"""A comparable response, or a text with the reason why there is none."""
 
 _PATIENCE_S: Final = 10.0
 _PATIENCE_WITH_GROUPS_S: Final = 0.7
-"""What other members keep from being answered is not waited for."""
+"""A response that depends on other members is not awaited for longer."""
 _BLOCKING: Final = frozenset({"join_group", "sync_group"})
 _ENDING: Final = frozenset({"init_producer_id", "end_txn"})
 _SETTLED_WITHIN_S: Final = 10.0
@@ -165,7 +165,7 @@ def is_retriable(answer: Answer) -> bool:
 
 
 def is_refusal(answer: Answer) -> bool:
-    """Return whether an answer has an error, or is none."""
+    """Return whether a response has an error, or is missing."""
     return isinstance(answer, str) or any(code != 0 for code in _codes(answer))
 
 

@@ -66,7 +66,7 @@ def _start(random: Random, versions: Versions) -> Step:
 
 
 def _version(random: Random, oldest: int, newest: int) -> int:
-    """Return the newest one mostly: what is old has been compared for longest."""
+    """Return the newest one mostly: old versions have been compared for longest."""
     return newest if random.random() < 0.5 else random.randint(oldest, newest)
 
 
@@ -121,7 +121,7 @@ def _group(random: Random) -> str:
 
 
 def _named_group(random: Random) -> str:
-    """Return a group of this sequence only: the one without a name is everybody's."""
+    """Return a group of this sequence only: all sequences share the group without a name."""
     return _group(random) or "g"
 
 
@@ -158,7 +158,7 @@ def _txn_offset_commit(random: Random) -> dict[str, Any]:
 
 
 def _claims(random: Random) -> dict[str, Any]:
-    """Return what a member says of itself."""
+    """Return a member's fields."""
     member = _of(random, ("", 12), ("own", 8), ("nobody", 1))
     generation = _of(random, (0, 10), (1, 1), (-1, 1)) if member else _of(random, ("none", 10), (0, 1))
     return {"member": member, "generation": generation, "instance": _of(random, (None, 14), ("i", 1))}
@@ -275,4 +275,4 @@ _KINDS: Final[Mapping[str, tuple[int, Callable[[Random], dict[str, Any]]]]] = {
         lambda random: {"partition": _partition(random), "leader_epoch": _of(random, (0, 4), (1, 1), (-1, 1))},
     ),
 }
-"""How often each API is called, and with what."""
+"""The weight of each API, and the maker of its calls."""

@@ -1,4 +1,4 @@
-"""What one broker has chosen in a sequence (ids of producers, members and topics), and answers without it."""
+"""One broker's choices in a sequence (ids of producers, members and topics), and responses without them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NOW: Final = re.compile(rb"\x00\x00\x01[\x80-\xbf]....", re.DOTALL)
 """Milliseconds since 1970 as they are in these decades, those of the requests included."""
 _MEMBER: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _SHORT_MEMBER: Final = re.compile(r"[\w-]{22}")
-"""What a coordinator calls a member of KIP-848's groups."""
+"""A coordinator's ids for members of KIP-848's groups."""
 _LEFT_OUT: Final = ("throttle_time", "message", "leader_id", "node_endpoints", "current_leader", "host")
 _MOMENTS: Final = frozenset(
     {"transaction_start_time", "transaction_start_time_ms", "log_append_time", "timestamp", "last_timestamp"}
@@ -95,7 +95,7 @@ class Symbols:
     # answers
 
     def comparable(self, value: Any, name: str = "") -> Any:
-        """Return an answer without what every broker chooses itself."""
+        """Return a response without the broker's own choices."""
         if isinstance(value, SimpleNamespace):
             return {key: self.comparable(each, key) for key, each in vars(value).items() if not key.endswith(_LEFT_OUT)}
         if isinstance(value, tuple):
@@ -116,7 +116,7 @@ class Symbols:
         return value
 
     def batch(self, header: BatchHeader, batch: bytes | memoryview) -> dict[str, Any]:
-        """Return a batch without what is the broker's own: of a marker, its time."""
+        """Return a batch without the broker's own fields: of a marker, its time."""
         return {
             "offset": header.base_offset,
             "producer": self.producer(header.producer_id),
@@ -157,7 +157,7 @@ class Symbols:
         return self._seen.setdefault(thing, f"{kind}-{len(self._seen)}")
 
     def learn_pair(self, letter: str | None, producer_id: int, epoch: int) -> None:
-        """Remember what InitProducerId or EndTxn has answered."""
+        """Remember the pair in a response of InitProducerId or EndTxn."""
         owner = letter if letter in IDS else "I" if letter is None else None
         if owner is not None and producer_id >= 0:
             self.pairs[owner] = Pair(producer_id, epoch)

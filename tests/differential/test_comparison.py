@@ -1,4 +1,4 @@
-"""The comparison itself, with two emulators: where they are alike nothing differs, and what differs is found."""
+"""The comparison itself, with two emulators: equal ones have no difference, and unequal ones have theirs found."""
 
 from __future__ import annotations
 

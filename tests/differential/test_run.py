@@ -1,4 +1,4 @@
-"""A long run: what happens if processes end, what it prints, and its exit status."""
+"""A long run: processes that end, its output, and its exit status."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a sequence."""
+    """The result of a sequence."""
 
     seed: str
     found: Difference | None = None
@@ -50,7 +50,7 @@ class Result:
     explained: Mapping[str, int] = field(default_factory=dict)
     """How often a row of the page of differences was met."""
     failure: str | None = None
-    """Why there is no result. A sequence is played again once if its process failed."""
+    """The reason for a missing result. A sequence is played again once if its process failed."""
     is_given_up: bool = False
 
 
@@ -90,7 +90,7 @@ class Player:
             return
 
     def result(self) -> Result:
-        """Return what came of its sequence; a failure if the process has ended, or fails to end it."""
+        """Return the result of its sequence; a failure if the process has ended, or fails to end it."""
         assert self.order is not None
         order, self.order = self.order, None
         try:
@@ -112,7 +112,7 @@ class Player:
 def played(
     addresses: Addresses, seeds: Iterable[str], workers: int, order_of: Callable[[str], Order], mend: Callable[[], None]
 ) -> Iterator[Result]:
-    """Yield what comes of each sequence, in no order.
+    """Yield the result of each sequence, in no order.
 
     A process that fails is replaced after a call of `mend`, and its sequence is played again once. Raises GivenUpError
     if all of them fail.
@@ -148,7 +148,7 @@ def played(
 
 
 def _done(players: list[Player]) -> list[int]:
-    """Wait a moment, and return which players have a result, or will not have one."""
+    """Wait a moment, and return the players that have a result, or will not have one."""
     busy = {player.connection: index for index, player in enumerate(players) if player.order is not None}
     ready: list[Any] = connection.wait(list(busy), _LOOK_EVERY_S)
     stuck = [index for index, player in enumerate(players) if player.is_stuck]
