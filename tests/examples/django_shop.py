@@ -105,7 +105,7 @@ class Server:
     killed: list[int] = field(default_factory=list)
 
     def workers(self) -> list[int]:
-        """The processes below the one that was started; itself, where it has none."""
+        """Create the tables and the topic, and stock the shop."""
         pid = self.process.pid
         try:
             below = Path(f"/proc/{pid}/task/{pid}/children").read_text()
@@ -172,7 +172,7 @@ def serving(shop: Shop, log: Path, *command: str) -> Iterator[Server]:
 def place_orders(
     server: Server, numbers: Sequence[int], path: str = "orders", *, after: Mapping[int, Callable[[], object]]
 ) -> None:
-    """Place orders from several threads, each until it is answered; after so many answers, do something."""
+    """Place orders from several threads, each until it has a response; call a function after so many responses."""
     counting, strikes = threading.Lock(), dict(after)
     answered = 0
 

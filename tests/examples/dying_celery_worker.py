@@ -10,7 +10,7 @@ from examples import celery_worker
 from tests.examples.service_lives import Death
 
 LEAST_POINTS = 12
-"""More than one dual write reaches, so that each process gets something done."""
+"""More points than one dual write reaches, so that each process makes progress."""
 
 
 def drawn_death() -> Death:

@@ -66,7 +66,7 @@ other things to do.
 
 @dataclass(frozen=True)
 class Ending:
-    """What became of a life: by what, at which pause point, and after how long."""
+    """The end of a life: the signal, the pause point, and its duration."""
 
     signal: signal.Signals
     was_frozen: bool
@@ -102,7 +102,7 @@ class Run:
 
 
 class Service(Protocol):
-    """A service that can be killed: how to start it, and what keeps it busy."""
+    """A service that can be killed: how to start it, and how to give it work."""
 
     orders: int
 
@@ -112,14 +112,14 @@ class Service(Protocol):
         """Give the process work until it is dead."""
 
     def finish(self, process: ForkServerProcess) -> None:
-        """Give the last process what is left to do."""
+        """Give the last process the remaining work."""
 
     def sides(self) -> list[Side]:
-        """Return what has to be on each side at the end."""
+        """Return the required entries of each side at the end."""
 
 
 class HttpService:
-    """The FastAPI or the Django example, whose clients repeat what got no response."""
+    """The FastAPI or the Django example, whose clients repeat requests without a response."""
 
     def __init__(self, site: Site, live: Callable[..., None], path: str, query: str) -> None:
         self._site = site
@@ -152,7 +152,7 @@ class HttpService:
         return httpx.Client(base_url=f"http://127.0.0.1:{self._ports[instance]}", timeout=60)
 
     def _next_batch(self) -> list[int]:
-        """Return what waits, and a few new orders if that is not much."""
+        """Return the waiting orders, and a few new ones if they are few."""
         batch = self._take_waiting()
         with self._taking:
             if len(batch) < 4:

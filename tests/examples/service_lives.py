@@ -66,7 +66,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the lives of a service share: the database and the broker, and where they write what they log."""
+    """The common surroundings of a service's lives: the database, the broker, and the directory of their logs."""
 
     url: str
     servers: str
@@ -76,13 +76,13 @@ class Surroundings:
         return self.logs / f"{life}.log"
 
     def end_of(self, life: str) -> str:
-        """Return what a life has logged last."""
+        """Return a life's last log lines."""
         path = self.log_of(life)
         lines = path.read_text().splitlines() if path.exists() else ["  (there is none)"]
         return "\n".join([f"the end of the log of life {life}:", *lines[-60:]])
 
     def log_to(self, life: str) -> None:
-        """Write what this process logs or prints to a file of its own."""
+        """Write this process's logs and output to a file of its own."""
         log = os.open(self.log_of(life), os.O_CREAT | os.O_WRONLY)
         os.dup2(log, sys.stdout.fileno())
         os.dup2(log, sys.stderr.fileno())

@@ -1,8 +1,8 @@
-"""What services that are killed leave in a database and a broker, and which side of it lags.
+"""A database and a broker after the kills of their services, and the side that lags.
 
-The test that they agree waits for a limit. If they do not, its error is evidence: what is missing and what is too much
-on each side, the transactions that are open or in doubt, what an open one hides from readers, how far the group has
-come, what the database waits for, and what the last life has logged.
+The test that they agree waits for a limit. If they do not, its error is evidence: missing and superfluous entries of
+each side, transactions that are open or in doubt, records that an open one hides from readers, the progress of the
+group, waits of the database, and the last log of the last life.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Site:
         return Side("rows", found, expected)
 
     def records(self, topic: str, expected: Entries) -> Side:
-        """Return the side of Kafka: key and value of what readers see of a topic."""
+        """Return the side of Kafka: key and value of the records that readers see in a topic."""
         return Side(f"records of {topic}", lambda: self._records(topic, "read_committed"), expected)
 
     def _records(self, topic: str, isolation_level: str) -> Entries:
@@ -97,7 +97,7 @@ class Site:
         return Counter((record.key, record.value) for record in log)
 
     def await_agreement(self, *sides: Side, limit_s: float) -> float:
-        """Wait until all sides have what is expected, and return for how many seconds. Fails with the evidence."""
+        """Wait until all sides have the expected entries, and return for how many seconds. Fails with the evidence."""
         started_s = time.monotonic()
         try:
             until(lambda: all(side.agrees for side in sides), limit_s)
@@ -108,7 +108,7 @@ class Site:
     # ---- evidence -------------------------------------------------------------------------------------------
 
     def evidence(self, *sides: Side) -> Iterator[str]:
-        """Say which side lags, and what it may wait for."""
+        """Describe the side that lags, and its possible reasons."""
         yield from (side.difference() for side in sides)
         yield from self._transactions()
         yield from self._hidden()

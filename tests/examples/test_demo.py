@@ -1,4 +1,4 @@
-"""The demo itself, small: what it prints, and its exit status."""
+"""The demo itself, small: its output, and its exit status."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_done_is_said_in_one_line_and_gives_exit_status_2(
     monkeypatch.setenv(URL_VARIABLE, postgres_server.url.render_as_string(hide_password=False))
     try:
         status = main(arguments)
-    except SystemExit as end:  # of what is wrong before anything is looked at
+    except SystemExit as end:  # of an error that is found at once
         status = int(str(end.code))
     complaint = capsys.readouterr().err
     assert status == 2

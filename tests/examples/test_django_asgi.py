@@ -37,7 +37,7 @@ def go_away(server: Server, path: str, number: int) -> None:
 
 @pytest.mark.parametrize("path", ["orders", "async-orders"])
 def test_workers_and_clients_come_and_go(shop: Shop, tmp_path: Path, path: str) -> None:
-    """An order is placed again after its client went away, whatever has become of it."""
+    """An order is placed again after its client went away, written or not."""
     with serving(shop, tmp_path / "log", *UVICORN) as server:
         given_up = itertools.count(0, 3)
         strikes = {

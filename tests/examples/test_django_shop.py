@@ -53,7 +53,7 @@ def order(server: Server, numbers: list[int], *, kill_after: int) -> list[int]:
 
 
 def test_killed_in_the_middle_and_asked_again(shop: Shop, tmp_path: Path) -> None:
-    """What was not answered is asked for again, whether or not it was written."""
+    """Orders without a response are placed again, written or not."""
     shop.open_for_business(STOCK)
     runserver = ("manage.py", "runserver", "--noreload", "127.0.0.1:{port}")
     waiting = list(range(40))

@@ -76,7 +76,7 @@ def test_an_order_is_in_the_table_and_in_the_topic_once(database_url: str, kafka
 
 
 def test_the_health_tells_what_is_in_doubt(database_url: str, kafka: Emulator) -> None:
-    """Kafka refuses to commit what the database has committed; the service goes on, and so does recovery."""
+    """Kafka refuses to commit a decided dual write; the service goes on, and so does recovery."""
 
     async def use(client: httpx.AsyncClient) -> None:
         assert (await client.get("/health")).json()["in_doubt"] == 0
@@ -164,7 +164,7 @@ async def order(process: subprocess.Popen[str], url: str, numbers: list[int], *,
 
 
 def test_killed_in_the_middle_and_asked_again(database_url: str, kafka: Emulator) -> None:
-    """What was not answered is asked for again, whether or not it was written."""
+    """Orders without a response are placed again, written or not."""
     waiting = list(range(80))
     for kill_after in (15, 25):
         with service(database_url, kafka) as (process, url):
@@ -180,7 +180,7 @@ def test_killed_in_the_middle_and_asked_again(database_url: str, kafka: Emulator
 
 @contextmanager
 def row_is_held(database_url: str) -> Iterator[Callable[[], bool]]:
-    """Hold the row of order 1, uncommitted, until the end; yield what tells that a request waits for it."""
+    """Hold the row of order 1, uncommitted, until the end; yield a check that a request waits for it."""
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 

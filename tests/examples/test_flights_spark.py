@@ -211,7 +211,7 @@ def test_an_application_is_killed_when_its_moment_has_come(engine: sa.Engine, in
     tally = run(engine, plan, tmp_path)
     assert (tally.lives, tally.tasks) == (2, [1, 2])
     assert tally.killed_in == {Moment.RUNNING: 1, Moment.DECIDED: 1}
-    assert (tally.rolled_forward, tally.rolled_back) == (1, 2)  # no life here undoes what the first one left
+    assert (tally.rolled_forward, tally.rolled_back) == (1, 2)  # no life here undoes the first one's transaction
 
 
 def test_a_life_that_has_written_everything_is_the_last(engine: sa.Engine, instead: Start, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ export async function suite(): Promise<string[]> {
   }
 }
 """
-"""A suite in TypeScript that uses everything that the package declares."""
+"""A suite in TypeScript that uses every declaration of the package."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The worker, the pipeline and the migration from an outbox run as they are, and do what they say."""
+"""The worker, the pipeline and the migration from an outbox run unchanged, and do as they say."""
 
 from __future__ import annotations
 
