@@ -32,7 +32,7 @@ PARTITIONS: Final = ("orders-0", "orders-1")
 
 @dataclass
 class _Stored:
-    """What stands at an offset; without a change, a marker."""
+    """The content of an offset; without a change, a marker."""
 
     dual_write: str
     change: Change | None
@@ -157,7 +157,7 @@ class GoodWorld:
             self.events.append(GroupOffset(at, since, reader, "group", partition, end))
 
     def come_to_rest(self) -> list[Event]:
-        """End everything, and note what is there."""
+        """End all processes, and note the state."""
         for process, running in self._processes.items():
             while running is not None and self._processes[process] is running:
                 _STAGES[running.stage](self, process, running)

@@ -1,4 +1,4 @@
-"""Ways to spoil a good history, one for each way in which dual writes fail. Each names what has to be found."""
+"""Ways to spoil a good history, one for each way in which dual writes fail. Each names the anomaly to be found."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def show_what_was_rolled_back(events: list[Event], chance: random.Random) -> lis
 
 
 def publish_again(events: list[Event], chance: random.Random) -> list[Event] | None:
-    """A repair of what was committed."""
+    """A repair of a committed dual write."""
     record = _pick(chance, _all(events, RecordAtRest))
     return None if record is None else [*events, replace(record, offset=record.offset + 10_000)]
 
@@ -160,7 +160,7 @@ def show_before_the_decision(events: list[Event], chance: random.Random) -> list
 
 
 def go_past_a_record(events: list[Event], chance: random.Random) -> list[Event] | None:
-    """Of a dual write with one record, as nothing else of it is seen then."""
+    """Of a dual write with one record, as no other record shows it then."""
     single = {invoke.records[0].value for invoke in _committed(events) if len(invoke.records) == 1}
     found = _seen_later(events, single)
     return _hidden(events, chance, found)
@@ -240,7 +240,7 @@ def swap_versions(events: list[Event], chance: random.Random) -> list[Event] | N
 
 
 def swap_records_of_a_key(events: list[Event], chance: random.Random) -> list[Event] | None:
-    """What was published again stands behind what was written later."""
+    """A republished record stands behind records that were written later."""
     owner = {change.value: invoke.dual_write for invoke in _all(events, Invoke) for change in invoke.records}
     found: list[tuple[RecordAtRest, RecordAtRest]] = []
     last: dict[str, RecordAtRest] = {}
@@ -263,7 +263,7 @@ def make_a_version_twice(events: list[Event], chance: random.Random) -> list[Eve
 
 
 def read_the_future(events: list[Event], chance: random.Random) -> list[Event] | None:
-    """A dual write reads what the next writer of its key has written."""
+    """A dual write reads the value that the next writer of its key has written."""
     pair = _pick(chance, _neighbours(events))
     if pair is None:
         return None

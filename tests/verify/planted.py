@@ -63,7 +63,7 @@ class Story:
         return self
 
     def decide(self, name: str, *reads: str, consumed: Sequence[str] = (), state: str | None = None) -> Story:
-        """What it reads is given as values, "name.k"."""
+        """Its reads are given as values, "name.k"."""
         at = self._next()
         self.events.append(Deciding(at, name, name, tuple(map(_read, reads)), state, tuple(map(_read, consumed))))
         return self
@@ -356,4 +356,4 @@ BESIDES: Final[dict[tuple[Anomaly, str], Anomaly]] = {
     (Anomaly.INFORMATION_CYCLE, "each read the other"): Anomaly.PRECOMMITTED_READ,
     (Anomaly.INFORMATION_CYCLE, "three"): Anomaly.PRECOMMITTED_READ,
 }
-"""What else is wrong in a planted history, because one thing follows from another."""
+"""Consequences: the further anomalies of a planted history."""

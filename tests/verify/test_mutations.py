@@ -1,4 +1,4 @@
-"""Nothing is found in a good history, and what was spoilt in one is."""
+"""A good history has no findings, and a spoilt one has its own."""
 
 from __future__ import annotations
 
