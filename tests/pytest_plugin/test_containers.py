@@ -1,7 +1,7 @@
 """The container of Testcontainers, with an engine of our own: no Docker is needed, and none is tried.
 
-The engine runs what the container would run, with the same arguments and files, as a process of this machine; what
-only a real engine does (images, networks, mapped ports, removal after a kill) is not tested here.
+The engine runs the container's command, with the same arguments and files, as a process of this machine; the tasks of a
+real engine (images, networks, mapped ports, removal after a kill) are not tested here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LocalContainer:
 
 
 class Engine:
-    """What testcontainers calls of Docker's client."""
+    """The calls of Docker's client that testcontainers needs."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -122,7 +122,7 @@ def test_a_container_serves_and_is_controlled(engine: Engine) -> None:
     with made.with_broker_config("num.partitions", "4") as broker:
         control = broker.control
         servers = broker.get_bootstrap_server()
-        assert control.request("GET", "/v1/health")["bootstrap_servers"] == servers  # what clients are told
+        assert control.request("GET", "/v1/health")["bootstrap_servers"] == servers  # the clients' address
         assert control.request("GET", "/v1/config")["settings"]["num.partitions"] == 4
         producer = Producer({"bootstrap.servers": servers})
         lost = control.add_fault({"api": "Produce", "action": {"type": "CloseBefore"}})

@@ -1,4 +1,4 @@
-"""One broker for a session of tests, and what a failed test shows."""
+"""One broker for a session of tests, and the report of a failed test."""
 
 from __future__ import annotations
 
