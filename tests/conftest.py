@@ -26,8 +26,9 @@ pytest_plugins = ["tests.support.failures_at_once", "tests.support.parallel_runs
 _MEMORY: Final = Path("/dev/shm")
 _ENOUGH_BYTES: Final = 4 << 30
 
-# Each commit in an SQLite file is several fsyncs, which take seconds each while something else writes to the same disk:
-# the temporary directories of tests are in memory where there is enough of it. What is killed loses nothing by that.
+# Each commit in an SQLite file is several fsyncs, which take seconds each while another process writes to the same
+# disk: the temporary directories of tests are in memory where there is enough of it. A killed process loses no data by
+# that.
 if os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ENOUGH_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
@@ -41,7 +42,7 @@ _FOREIGN_LOGGERS: Final = ("aiokafka", "kafka", "py4j")
 
 @pytest.fixture
 def caplog(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """Capture what this project logs. A foreign client that an earlier test left behind may log at any time."""
+    """Capture this project's logs. A foreign client that an earlier test left behind may log at any time."""
 
     def is_ours(record: logging.LogRecord) -> bool:
         return record.name.partition(".")[0] not in _FOREIGN_LOGGERS
@@ -132,11 +133,11 @@ _ON_POSTGRES_ALONE = (
     "recipes.test_outbox_telemetry",
     "recovery.test_outbox",
 )
-"""What other databases do not have."""
+"""Tests of features that other databases lack."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Where a test needs a database, it runs on each; on MariaDB where databases differ in what is tested."""
+    """Run a test that needs a database on each; on MariaDB only where databases differ in it."""
     if "database" in metafunc.fixturenames:
         module = metafunc.module.__name__.removeprefix("tests.")
         if module in _ON_POSTGRES_ALONE:

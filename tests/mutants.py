@@ -24,7 +24,7 @@ TIMEOUT_S: Final = 600
 
 
 class Mutant(NamedTuple):
-    """A line, what it is replaced by, and the tests that have to fail then."""
+    """A line, its replacement, and the tests that have to fail then."""
 
     file: str
     line: str
@@ -473,7 +473,7 @@ MUTANTS: Final = (
 
 
 def check(number: int, mutant: Mutant) -> tuple[int, str]:
-    """Return the number of a mutant and what became of it, in a copy of the checkout."""
+    """Return the number of a mutant and its fate, in a copy of the checkout."""
     with tempfile.TemporaryDirectory(prefix="dualwrite-mutant-") as directory:
         copy = Path(directory)
         for name in COPIED:

@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md against the code: its arrows are the imports, and what it points to exists."""
+"""ARCHITECTURE.md against the code: its arrows are the imports, and the files that it names exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARED = ("core", "sql")
 
 
 def arrows() -> dict[str, set[str]]:
-    """Return what each package may import, by the table of the map."""
+    """Return the permitted imports of each package, by the table of the map."""
     table = MAP.partition("| package | may import |")[2].partition("\n\n")[0]
     rows = [re.findall(r"`([\w.]+)`", line) for line in table.splitlines()[2:]]
     return {package: set(allowed) for package, *allowed in rows}

@@ -1,7 +1,7 @@
-"""Python samples of the README and the pages pass mypy and pyright in strict mode, as code of a user would.
+"""Python samples of the README and the pages pass mypy and pyright in strict mode, as a user's code would.
 
-A sample that goes on from another one is checked behind it, and one that leaves something out behind what it leaves out
-(`BEFORE`). What is a line or two without context is no sample (`FRAGMENTS`).
+A sample that goes on from another one is checked behind it, and an incomplete one behind its missing part (`BEFORE`).
+One or two lines without context are no sample (`FRAGMENTS`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ BEFORE: Final = {
     "from django.test import TestCase": PLACE_ORDER,
     "with Emulator(nodes=3": "from dualwrite.broker_emulator import Emulator\n",
 }
-"""What comes before a sample, by its beginning."""
+"""The code before a sample, by its beginning."""
 
 UNTYPED: Final = (
     "aiokafka",
@@ -81,7 +81,7 @@ UNTYPED: Final = (
     "pyiceberg",
 )
 UNTYPED_TOO: Final = ("aws_msk_iam_sasl_signer", "opentelemetry.exporter", "pyspark")
-"""Packages without types: what comes from them is unknown to checkers, whoever calls them."""
+"""Packages without types: their objects are unknown to checkers, in any code."""
 
 RELAXED: Final = (
     "# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, "
@@ -175,7 +175,7 @@ SAMPLES: Final = [*_samples(), Sample("sessions_of_a_user", SESSIONS)]
 ILL: Final = [Sample(f"typo_{name}", code) for name, code in TYPOS.items()]
 
 Complaints = dict[str, list[str]]
-"""What a checker has to say about each program."""
+"""A checker's errors about each program."""
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     texts = {page.name: page.read_text() for kind in ("*.html", "*.css", "*.svg") for page in site.rglob(kind)}
     assert {name for name, text in texts.items() if LOADED.search(text) or LINKED.search(text)} == set()
-    assert all('class="mermaid"' not in text for text in texts.values())  # the theme would fetch what draws it
+    assert all('class="mermaid"' not in text for text in texts.values())  # the theme would fetch its script
 
 
 def test_every_diagram_is_a_picture_on_its_page(site: Path) -> None:

@@ -1,6 +1,4 @@
-"""Access to an emulator's internals, for tests of state that clients cannot see. No other file knows these private
-members.
-"""
+"""Access to an emulator's internals, for tests of state that clients cannot see. Only this file knows them."""
 
 from __future__ import annotations
 

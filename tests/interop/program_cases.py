@@ -18,7 +18,7 @@ from tests.interop.wire import GROUP, NOBODY, Code, Wire
 from tests.support.unavailable import skip
 
 _FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, -144)
-"""Names of a fenced producer's error; the last is librdkafka's own."""
+"""Codes of a fenced producer's error; the last is librdkafka's own."""
 
 _OTHER_CODECS = [pytest.param(codec, marks=pytest.mark.matrix) for codec in CODECS if codec != "lz4"]
 

@@ -77,7 +77,7 @@ class Plan:
     patience_s: float = 20.0
     """The longest time between two faults, if there is no progress."""
     rows_of_life: tuple[int, int] = (40, 800)
-    """Progress of a driver before it is killed: a JVM takes long to start, and no fault is tested meanwhile."""
+    """The rows that a driver writes before it is killed: a JVM takes long to start, with no fault tested meanwhile."""
     longest_life_s: float = 90.0
     away_s: tuple[float, float] = (0.0, 1.5)
     """How long a server stays down."""

@@ -1,6 +1,4 @@
-"""Produce over the wire: which producers may append which batches (2.11). The tests of the log cover sequences and
-epochs.
-"""
+"""Produce over the wire: which producers may append which batches (2.11). The log's tests cover sequences and epochs."""
 
 from __future__ import annotations
 

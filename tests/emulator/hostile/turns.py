@@ -20,7 +20,7 @@ from tests.emulator.inside import run_in_loop
 SLICE: Final = 4_000
 """Steps of one slice: some milliseconds."""
 LONGEST: Final = 16 * SLICE
-"""The steps of one turn: several connections each have a slice in it, besides the code around each loop."""
+"""The most steps of one turn: several connections each have a slice in it, besides the code around each loop."""
 
 
 class Turns:

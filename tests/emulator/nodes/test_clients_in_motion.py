@@ -108,15 +108,13 @@ SLOW = {
     "end-txn-after",
     "before-marker",
 }
-"""Makes librdkafka look for a coordinator again without its usual delay."""
+"""The disturbances of librdkafka, which takes its time until it looks for a coordinator again."""
 COORDINATOR_LIVES = {
     f"{between.__name__}-at-{step}"
     for between in (move_every_leader, move_coordinator, crash_leader, stop_leader)
     for step in ("send", "flush")
 }
-"""The disturbances that kafka-python 3.0 survives: it never repeats an EndTxn whose coordinator is dead, and waits
-forever.
-"""
+"""The disturbances that kafka-python 3.0 survives: it never repeats an EndTxn to a dead coordinator."""
 SELECTED = {"librdkafka": SLOW, "kafka-python": COORDINATOR_LIVES}
 
 
