@@ -64,8 +64,7 @@ class Comparison:
         self.known: Counter[str] = Counter()
         """Known differences, with their counts: a sequence goes on behind one that has no effect."""
         self.unsteady: Difference | None = None
-        """Differences of the last sequence that did not repeat: Kafka's responses depend on its other clients, or on
-        time.
+        """The last sequence's differences that did not repeat: Kafka's responses depend on other clients, or on time.
         """
         self.explained: Counter[str] = Counter()
         """The rows of the page of differences that were met."""

@@ -275,4 +275,4 @@ _KINDS: Final[Mapping[str, tuple[int, Callable[[Random], dict[str, Any]]]]] = {
         lambda random: {"partition": _partition(random), "leader_epoch": _of(random, (0, 4), (1, 1), (-1, 1))},
     ),
 }
-"""The weight of each API, and the maker of its calls."""
+"""The weight of each API, and the maker of its fields."""

@@ -69,7 +69,7 @@ class Shop:
             return [tuple(map(str, row)) for row in answer] if answer.returns_rows else []
 
     def open_for_business(self, stock: int) -> None:
-        """Create the tables and the topic, and have something to sell."""
+        """Create the tables and the topic, and stock the shop."""
         self.kafka.create_topic(TOPIC)
         self.done("migrate")
         self.query(f"INSERT INTO orders_item VALUES ('lamp', {stock})")
@@ -105,7 +105,7 @@ class Server:
     killed: list[int] = field(default_factory=list)
 
     def workers(self) -> list[int]:
-        """Create the tables and the topic, and stock the shop."""
+        """The processes below the server's first one; that one itself if it has none."""
         pid = self.process.pid
         try:
             below = Path(f"/proc/{pid}/task/{pid}/children").read_text()

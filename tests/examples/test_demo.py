@@ -116,7 +116,7 @@ def test_what_cannot_be_done_is_said_in_one_line_and_gives_exit_status_2(
     monkeypatch.setenv(URL_VARIABLE, postgres_server.url.render_as_string(hide_password=False))
     try:
         status = main(arguments)
-    except SystemExit as end:  # of an error that is found at once
+    except SystemExit as end:  # of an error that is found before any comparison
         status = int(str(end.code))
     complaint = capsys.readouterr().err
     assert status == 2

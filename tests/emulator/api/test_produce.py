@@ -1,4 +1,4 @@
-"""Produce over the wire: which producers may append which batches (2.11). The log's tests cover sequences and epochs."""
+"""Produce over the wire: which producers may append which batches (2.11). Sequences and epochs: see the log's tests."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_refusals(world: World) -> None:
         assert world.update_features((FEATURE, 1, 0), version=version)[0] == INVALID_UPDATE_VERSION
         both = ((FEATURE, 1, SAFE_DOWNGRADE), ("nope", 1, UPGRADE))
         assert world.update_features(*both, version=version)[0] == INVALID_UPDATE_VERSION
-    # v0 can say that a downgrade is allowed, and Kafka's controller does not listen
+    # v0 has a flag for downgrades, which Kafka's controller ignores
     assert world.update_features((FEATURE, 1, SAFE_DOWNGRADE), version=0)[0] == INVALID_UPDATE_VERSION
     assert world.finalized() == before
 
@@ -95,7 +95,7 @@ def test_upgrade_during_a_transaction(world: World) -> None:
     assert world.wire.describe("x").identity == identity
     assert world.wire.fetch("t").batches[-1].identity == identity
     assert [(value.version, value.state) for value in log.values("x")] == [(0, 0), (0, 1), (1, 2), (1, 4)]
-    # v0 has a flag for downgrades, which Kafka's controller ignores
+    # the next one is of the new kind, and bumps
     assert world.write("x", identity, sequence=1).error == NONE
     assert world.wire.end_settled("x", identity, commit=COMMIT) == End(NONE, identity.bumped())
 
