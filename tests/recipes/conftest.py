@@ -47,7 +47,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> Heard:
 
 @pytest.fixture
 def nothing_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let blocks be decided that could not be repaired: as before a topic was compacted, or a right was taken away."""
+    """Let blocks be decided that could not be repaired: as before a topic was compacted, or a right was revoked."""
 
     async def check(*_: object) -> tuple[()]:
         return ()

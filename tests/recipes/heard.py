@@ -1,4 +1,4 @@
-"""What OpenTelemetry hears of dual writes, read from its in-memory exporters."""
+"""OpenTelemetry's view of dual writes, read from its in-memory exporters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dualwrite.recipes.core import telemetry
 
 
 class Heard:
-    """What an OpenTelemetry SDK was told."""
+    """The measurements of an OpenTelemetry SDK."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0

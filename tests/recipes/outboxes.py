@@ -1,4 +1,4 @@
-"""Pools with an outbox in the styles of each library, and what must be on both sides once all is published."""
+"""Pools with an outbox in the styles of each library, and the required result once all blocks are published."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def waiting(scenario: AnyScenario) -> int:
 
 
 def in_order(scenario: AnyScenario) -> list[str]:
-    """Return what a read_committed consumer sees."""
+    """Return the values that a read_committed consumer sees."""
     return [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
 
 
@@ -104,6 +104,6 @@ def is_all_published(scenario: AnyScenario) -> bool:
 
 
 def assert_published(scenario: AnyScenario, *expected: object) -> None:
-    """Wait until nothing is left to publish; then table and topic have what is expected, each once."""
+    """Wait until no block is left to publish; then table and topic have the expected values, each once."""
     until(lambda: is_all_published(scenario))
     assert written(scenario) == {str(each) for each in expected}

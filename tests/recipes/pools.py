@@ -26,14 +26,14 @@ QUIET_LEASE_MS = 600_000
 """So long that no heartbeat or expiry happens during a test that does not ask for it, and no sweep but the first.
 
 That one comes at some time after the first block has begun. Where a fault must strike a block and not the background,
-`recover()` comes before the first block: then the background has nothing to ask the database until its next heartbeat.
+`recover()` comes before the first block: then the background sends no query until its next heartbeat.
 """
 
 AnyPool = DualWriterPool | PsycopgDualWriterPool
 AnyWrite = DualTransaction | PsycopgDualTransaction
 
 Source = Any
-"""Where a pool's connections come from: an engine, or what psycopg's pools take."""
+"""The source of a pool's connections: an engine, or the parameter of psycopg's pools."""
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def put(tx: AnyWrite, scenario: AnyScenario, number: int) -> None:
 
 
 def read(tx: AnyWrite, query: str) -> None:
-    """Let the transaction see something."""
+    """Let the transaction read a row."""
     if isinstance(tx, PsycopgDualTransaction):
         tx.connection.execute(query)
     else:
@@ -151,7 +151,7 @@ def read(tx: AnyWrite, query: str) -> None:
 
 
 def written(scenario: AnyScenario) -> set[str]:
-    """Return what is in both table and topic. Fails if they differ, or if a record is there twice."""
+    """Return the events in both table and topic. Fails if they differ, or if a record is there twice."""
     engine = sa.create_engine(scenario.database.url, poolclass=sa.NullPool)
     with engine.connect() as connection:
         in_table = sorted(connection.scalars(sa.select(events.c.body)))

@@ -57,7 +57,7 @@ def site_of(
 
 
 def delete_records(bootstrap_servers: str, topic: str, partition: int = 0, before: int = -1) -> None:
-    """Delete what is below an offset (-1: below the high watermark), as retention does."""
+    """Delete the records below an offset (-1: below the high watermark), as retention does."""
     from kafka import TopicPartition
     from kafka.admin import KafkaAdminClient
 
@@ -69,7 +69,7 @@ def delete_records(bootstrap_servers: str, topic: str, partition: int = 0, befor
 
 
 def lose_decided(bootstrap_servers: str, topic: str) -> None:
-    """Abort what is prepared, as an operator does, and delete its records: it cannot be published again."""
+    """Abort a prepared transaction, as an operator does, and delete its records: it cannot be published again."""
     with TransactionAdmin(bootstrap_servers=bootstrap_servers) as admin:
         for each in admin.list_transactions(states=["Ongoing"]):
             admin.force_terminate_transaction(each.transactional_id)
@@ -159,7 +159,7 @@ class Site:
     # ---- the log ---------------------------------------------------------------------------------------------
 
     def delete_records(self, topic: str = "orders", partition: int = 0, *, before: int = -1) -> None:
-        """Delete what is below an offset (-1: below the high watermark), as retention does."""
+        """Delete the records below an offset (-1: below the high watermark), as retention does."""
         delete_records(self.emulator.bootstrap_servers, topic, partition, before)
 
     def recreate(self, topic: str = "orders") -> None:
@@ -208,7 +208,7 @@ class Sleeper:
         return any(each.transactional_id == self._site.kafka_id and each.state == "Ongoing" for each in found)
 
     def rouse(self) -> None:
-        """Let it go on where it was, beside whatever others do meanwhile."""
+        """Let it go on where it was, beside other processes."""
         self._woken.set()
 
     def wake(self) -> None:
@@ -222,7 +222,7 @@ class Sleeper:
 
 
 class Way(StrEnum):
-    """Who or what ends a transaction that a process has left, and how much of a trace that leaves."""
+    """A way in which a process's leftover transaction ends, and the trace that it leaves."""
 
     TIMEOUT = "the broker's timeout"
     OPERATOR = "an operator aborts it"
@@ -236,7 +236,7 @@ class Way(StrEnum):
 
 
 def ways_of(tier: Tier) -> list[Way]:
-    """Return what can happen on brokers of a tier; without a bound, time aborts nothing."""
+    """Return the possible ways on brokers of a tier; without a bound, time aborts no transaction."""
     return [way for way in Way if way is not Way.TIMEOUT or tier in BOUNDED]
 
 
@@ -246,7 +246,7 @@ def nodes_for(way: Way) -> int:
 
 
 def let_end(site: Site, way: Way) -> None:
-    """Let whatever is open under the id be aborted in that way."""
+    """Let the id's open transaction be aborted in that way."""
     _WAYS[way](site)
     site.world.settle()
 
@@ -323,7 +323,7 @@ _WAYS: Final[dict[Way, Callable[[Site], None]]] = {
 
 
 def acknowledge(store: Database, emulator: Emulator, transactional_id: str = "tid") -> None:
-    """Acknowledge that the row is older than what Kafka has, as an operator does who has repaired one side."""
+    """Acknowledge that the row is older than Kafka's state, as an operator does after repairing one side."""
     settings: dict[str, Any] = {"acknowledge_lost": [transactional_id], "min_age_ms": 0, "timeout_ms": 10_000}
     with RecoveryService(store.aside, bootstrap_servers=emulator.bootstrap_servers, **settings) as service:
         (found,) = service.recover().found

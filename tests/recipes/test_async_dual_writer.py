@@ -1,4 +1,4 @@
-"""`AsyncDualWriter` without crashes: what a block means, how it can be misused without harm, how it is cancelled."""
+"""`AsyncDualWriter` without crashes: the meaning of a block, harmless misuse, and cancellation."""
 
 from __future__ import annotations
 
@@ -253,7 +253,7 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(awaited: AwaitedScenario, 
 def test_a_hook_that_undoes_what_was_written_right_before_commit(
     awaited: AwaitedScenario, past_sqlalchemy: bool
 ) -> None:
-    """Records were sent and the state may be written by then, so a COMMIT of nothing would publish them."""
+    """Records were sent and the state may be written by then, so an empty COMMIT would publish them."""
 
     def undo(session: Session) -> None:
         if past_sqlalchemy:
@@ -503,7 +503,7 @@ def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(await
 
 
 def test_a_commit_without_records_that_a_hook_cancels_was_not_sent(awaited: AwaitedScenario) -> None:
-    """On PostgreSQL, what hooks have done is looked at first."""
+    """On PostgreSQL, the effect of hooks is checked first."""
     if awaited.driver == "aiosqlite":
         pytest.skip("nothing is looked at there, so that COMMIT is what is cancelled")
 
@@ -555,7 +555,7 @@ def test_a_begin_without_a_mark_is_marked_by_the_first_statement_of_the_block(aw
 
 
 def test_the_loop_ends_inside_a_block(emulator: Emulator, tmp_path: Path) -> None:
-    """asyncio.run() cancels what is still running, whatever it is; the next process finds nothing or completes it."""
+    """asyncio.run() cancels all tasks; the next process finds no transaction, or completes it."""
     database = SqliteDatabase(tmp_path)
 
     async def leave() -> None:

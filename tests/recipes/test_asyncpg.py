@@ -229,7 +229,7 @@ _SLOW_COMMIT = """
 
 
 def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: AsyncpgScenario) -> None:
-    """What the writer asks between blocks must not wait for the connection that the block holds."""
+    """The writer's queries between blocks must not wait for the connection that the block holds."""
 
     async def steps() -> None:
         async with (
@@ -421,7 +421,7 @@ def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_anot
 def test_a_kept_connection_on_which_begin_was_cancelled_is_not_used_again(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server cancels what comes after BEGIN, in a transaction that nobody here has heard of."""
+    """The server cancels the statement after BEGIN, in a transaction that this process does not know."""
     genuine = driver.execute
     begun = asyncio.Event()
 
@@ -553,7 +553,7 @@ def test_a_copy_and_a_cursor_inside_the_block(scenario: AsyncpgScenario, run: Ru
     scenario.assert_both_sides_agree()
 
 
-# ---- what would end the transaction ---------------------------------------------------------------------------------
+# ---- ends of the transaction ---------------------------------------------------------------------------------------
 
 
 async def by_execute(connection: Any, sql: str) -> None:
@@ -741,7 +741,7 @@ def _end_of_server_process(scenario: AsyncpgScenario, pid: int) -> None:
         connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 30000)")
 
 
-# ---- failures that are swallowed, and what is unfinished -------------------------------------------------------------
+# ---- swallowed failures, and unfinished work -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("with_records", [False, True])
@@ -806,7 +806,7 @@ def test_a_statement_that_a_failed_transaction_accepts_does_not_hide_the_failure
 
 
 def test_a_swallowed_limit_of_time_ends_in_an_exception(scenario: AsyncpgScenario, run: Run) -> None:
-    """asyncpg has asked the server to cancel; whether it did is known from its next response."""
+    """asyncpg has sent a cancel request; its next response shows whether that had an effect."""
 
     async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
         for with_records in (True, False):
@@ -870,7 +870,7 @@ async def with_a_failed_source_of_many(connection: Any) -> None:
 def test_a_swallowed_failure_in_the_middle_of_a_statement_ends_in_an_exception(
     scenario: AsyncpgScenario, run: Run, fail: Callable[[Any], Coroutine[Any, Any, None]]
 ) -> None:
-    """The server may have begun it, and says that the transaction has failed with the next statement only."""
+    """The server may have begun it, and reports the failed transaction with the next statement only."""
 
     async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
         with pytest.raises(TransactionDoomedError):
@@ -928,7 +928,7 @@ def test_what_is_unfinished_at_the_end(scenario: AsyncpgScenario, run: Run) -> N
 def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
     scenario: AsyncpgScenario, run: Run, sql: str
 ) -> None:
-    """Of a task that the block has left behind: its row would have no record, or what it undoes would have one."""
+    """Of a task that the block has left behind: its row would have no record, or an undone row would have one."""
 
     async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
         held = scenario.emulator.faults.add(Fault(api="Produce", topic=scenario.topic, action=Hold()))
@@ -1000,7 +1000,7 @@ def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(scenario: AsyncpgS
     scenario.assert_both_sides_agree()
 
 
-# ---- what is refused -------------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------------------------
 
 
 def test_connections_that_are_refused(scenario: AsyncpgScenario, run: Run) -> None:
@@ -1041,7 +1041,7 @@ def test_connections_that_are_refused(scenario: AsyncpgScenario, run: Run) -> No
 def test_a_connection_on_which_another_dual_write_begins_while_a_block_waits_for_its_id(
     scenario: AsyncpgScenario,
 ) -> None:
-    """Each would commit what the other has written, without its records."""
+    """Each would commit the other's rows, without their records."""
     snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ"  # in which a block of a pool gets its id before it begins
 
     async def steps() -> None:
@@ -1079,7 +1079,7 @@ def test_a_connection_on_which_another_dual_write_begins_while_a_block_waits_for
 
 
 def test_a_connection_to_another_database(scenario: AsyncpgScenario, postgres_server: PostgresServer) -> None:
-    """A lost commit would be looked up in the wrong one, and Kafka told to abort what is committed."""
+    """A lost commit would be looked up in the wrong one, and a committed transaction aborted in Kafka."""
     other = postgres_server.create_database(unique("other"))
 
     async def steps() -> None:

@@ -1,4 +1,4 @@
-"""What composes with which database: `@transactional` beyond SQLAlchemy, and the refusals, which quote the table."""
+"""Features by database: `@transactional` beyond SQLAlchemy, and the refusals, which quote the table."""
 
 from __future__ import annotations
 

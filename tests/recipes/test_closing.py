@@ -1,4 +1,4 @@
-"""A pool that is closed makes one more attempt at what is in doubt, for as long as its caller waits."""
+"""A pool that is closed makes one more attempt at transactions in doubt, for as long as its caller waits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.databases import PostgresDatabase
 
 TRANSACTION_ABORTABLE = 120
 HANGS_S = 1.0
-"""What a caller of `close` grants where Kafka does not answer."""
+"""The time that a caller of `close` grants where Kafka does not respond."""
 LONG_S = 20.0
 """Much less than `max_block_ms`, for which a call of Kafka waits, and more than a noisy machine needs."""
 
@@ -108,7 +108,7 @@ def pool_in_doubt(kind: type[Face], world: World) -> Face:
 
 
 def let_kafka_hang(world: World, *apis: str) -> None:
-    """Leave requests without an answer: those of which a take-over consists on any tier, if none are named."""
+    """Leave requests without a response: by default, those of a take-over on any tier."""
     for api in apis or ("InitProducerId", "EndTxn"):
         world.emulator.faults.add(Fault(api=api, action=DropRequest(), count=None))
 

@@ -1,7 +1,7 @@
 """Listeners of SQLAlchemy's event "commit" that undo a dual write past SQLAlchemy, right before COMMIT is sent.
 
-PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, which is no error, and most drivers do not say so. A
-listener may also be called after ours. Whatever it does: both sides are written, or neither is.
+PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, which is no error, and most drivers do not report it. A
+listener may also be called after ours. In any case, both sides are written, or neither is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ERRORS: Final = (TransactionDoomedError, TransactionEndedInsideError, sa.exc.DBA
 
 
 class Site:
-    """A database and a broker, and an engine of one driver whose listener sends something at COMMIT."""
+    """A database and a broker, and an engine of one driver whose listener sends a statement at COMMIT."""
 
     def __init__(self, driver: str, database: Any, emulator: Emulator, runner: asyncio.Runner) -> None:
         self.scenario = Scenario(database, emulator, transactional_id=f"{unique('commit')}-0")
@@ -118,7 +118,7 @@ class Site:
             tx.session.execute(insert)
 
     def write(self, writer: Any, number: int, sends: Fault = ()) -> Outcome | None:
-        """Write a block at whose COMMIT the listener sends something. Return its outcome."""
+        """Write a block at whose COMMIT the listener sends a statement. Return its outcome."""
         self.sends = sends
         with suppress(*ERRORS):
             with writer.transaction() as tx:
@@ -175,7 +175,7 @@ ORDER = pytest.mark.parametrize("is_first", [True, False], ids=["before ours", "
 SENDS = pytest.mark.parametrize("sends", UNDONE.values(), ids=UNDONE)
 
 
-# ---- what a listener undoes -----------------------------------------------------------------------------------------
+# ---- undone by a listener -------------------------------------------------------------------------------------------
 
 
 @ORDER
@@ -244,7 +244,7 @@ def test_a_block_of_a_pool(site: Site, sends: Fault, is_first: bool) -> None:
 @POSTGRES
 @ORDER
 def test_a_block_without_records(site: Site, is_first: bool) -> None:
-    """The caller must not be told that it is committed."""
+    """Its outcome must not be COMMITTED."""
     if is_first:
         site.listen()
     with site.writer() as writer:
@@ -259,13 +259,13 @@ def test_a_block_without_records(site: Site, is_first: bool) -> None:
     site.assert_written(1)
 
 
-# ---- what a listener leaves -----------------------------------------------------------------------------------------
+# ---- left by a listener ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("site", ["psycopg", "psycopg2", "pymysql", "sqlite"], indirect=True)
 @pytest.mark.parametrize("sends", [(), ("ROLLBACK", "BEGIN"), ("COMMIT",)], ids=["nothing", "rolls back", "commits"])
 def test_a_listener_refuses_the_commit_of_a_connection_that_goes_on(site: Site, sends: Fault) -> None:
-    """SQLAlchemy takes the transaction for ended; nothing of it is committed by what comes next on the connection."""
+    """SQLAlchemy takes the transaction for ended; later statements on the connection commit none of it."""
     refuses: list[bool] = []
 
     def refuse(connection: sa.Connection) -> None:

@@ -1,6 +1,6 @@
 """On psycopg, the message that SQLAlchemy sends as COMMIT also writes the state row, and proves the lock.
 
-Whatever a hook does before it, or the server finds in it: both sides are written, or neither is.
+With any hook before it, and any error of the server in it, both sides are written, or neither is.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def assert_has_neither(scenario: Scenario, writer: DualWriter) -> None:
     scenario.assert_both_sides_agree()
 
 
-# ---- what is in it --------------------------------------------------------------------------------------------------
+# ---- its statements -------------------------------------------------------------------------------------------------
 
 
 def test_the_state_and_commit_are_one_message(scenario: Scenario) -> None:
@@ -206,7 +206,7 @@ def test_a_commit_by_the_driver_in_a_hook_is_the_decision(scenario: Scenario, wr
     scenario.assert_both_sides_agree()
 
 
-# ---- what a hook does before it -------------------------------------------------------------------------------------
+# ---- hooks before it ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["ROLLBACK", "ROLLBACK; BEGIN", "ROLLBACK AND CHAIN"])
@@ -225,7 +225,7 @@ def test_a_transaction_that_a_hook_has_rolled_back(
 def test_what_a_hook_has_committed_is_not_taken_for_the_decision(
     scenario: Scenario, writer: DualWriter, write: Write, text: str
 ) -> None:
-    """What it made permanent stays, without records, and the error says so; the row does not name what Kafka aborts."""
+    """Its rows stay, without records, and the error says so; the state row names no transaction that Kafka aborts."""
     before = scenario.row()
     with pytest.raises(TransactionEndedInsideError, match="keeps only what a COMMIT made permanent"):
         write(lambda connection: raw(connection, text))
@@ -302,7 +302,7 @@ def test_who_replaces_commit_of_the_driver_is_told(scenario: Scenario, writer: D
     scenario.assert_nothing_open()
 
 
-# ---- what the server finds in it ------------------------------------------------------------------------------------
+# ---- errors of the server in it -------------------------------------------------------------------------------------
 
 
 def make_trigger(scenario: Scenario, table: str, when: str, body: str) -> None:
@@ -319,7 +319,7 @@ def drop_trigger(scenario: Scenario, table: str) -> None:
 
 
 def test_a_row_that_the_database_does_not_write(scenario: Scenario, writer: DualWriter, write: Write) -> None:
-    """Such as for a trigger, or a policy: COMMIT would decide what nothing names."""
+    """Such as for a trigger, or a policy: COMMIT would decide a transaction that no row names."""
     make_trigger(scenario, "kafka_transaction_state", "TRIGGER t BEFORE UPDATE", "RETURN NULL;")
     with pytest.raises(StateRowError):
         write(lambda connection: None)
@@ -349,7 +349,7 @@ def test_a_time_limit_that_ends_in_the_middle_of_it(scenario: Scenario, writer: 
 
 
 def test_a_conflict_that_is_found_in_commit(scenario: Scenario, writer: DualWriter) -> None:
-    """Write skew, which SERIALIZABLE refuses to whoever commits last."""
+    """Write skew: SERIALIZABLE refuses the last commit."""
     serializable = scenario.database.engine.execution_options(isolation_level="SERIALIZABLE")
     count = sa.select(sa.func.count()).select_from(events)
     aside = scenario.database.aside.execution_options(isolation_level="SERIALIZABLE")

@@ -213,7 +213,7 @@ def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> 
 
 
 class Interrupted:
-    """A writer before whose first block something happens, as while its process sleeps between reading and writing."""
+    """A writer with an action before its first block, as while its process sleeps between reading and writing."""
 
     def __init__(self, writer: DualWriter, meanwhile: Callable[[], object]) -> None:
         self._writer = writer

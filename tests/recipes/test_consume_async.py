@@ -175,7 +175,7 @@ def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> 
 
 
 class Interrupted:
-    """A writer before whose first block something happens, as while its task sleeps between reading and writing."""
+    """A writer with an action before its first block, as while its task sleeps between reading and writing."""
 
     def __init__(self, writer: AsyncDualWriter, meanwhile: Callable[[], Awaitable[None]]) -> None:
         self._writer = writer

@@ -211,7 +211,7 @@ def test_what_the_database_refuses_at_the_end_of_the_block_is_set_aside(site: Si
 
 
 def test_a_batch_that_makes_too_much_is_made_smaller(site: Site) -> None:
-    """What one record makes fits, what ten make does not; a record that makes too much by itself is poison."""
+    """The output of one record fits, that of ten does not; a record with too much output by itself is poison."""
     site.fill(*VALUES)
     writer = DualWriter(
         site.database.engine,
@@ -284,7 +284,7 @@ def test_who_is_to_blame(error: Exception, blamed: bool, passes: bool) -> None:
 
 
 def test_what_it_was_raised_from_counts() -> None:
-    """A handler may wrap what the database says, a serializer what its registry does."""
+    """A handler may wrap an error of the database, a serializer one of its registry."""
     mine = RuntimeError("could not write")
     mine.__cause__ = of_postgres("40P01")
     refused = InvalidRecordError("the serializer failed")

@@ -1,4 +1,4 @@
-"""`ExactlyOnce`, with a consumer that does what FastStream's may do: it goes on behind errors, and loses partitions."""
+"""`ExactlyOnce`, with a consumer that behaves as FastStream's may: it goes on behind errors, and loses partitions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class FakeConsumer:
 
 
 class Subscribed(ExactlyOnce):
-    """Is asked for both by FastStream: to parse what was delivered, and then to take it."""
+    """FastStream calls it twice: to parse a delivered message, and then to take it."""
 
     async def take(self, message: Any) -> None:
         await self.parser(message.raw_message, parsed)
@@ -65,7 +65,7 @@ class Subscribed(ExactlyOnce):
 
 
 async def parsed(raw: Any) -> Any:
-    """Return a message that nobody uses."""
+    """Return a message that is not used."""
     return SimpleNamespace()
 
 
@@ -128,7 +128,7 @@ def test_each_record_is_written_once_whoever_reads_it_again(site: Site, count: i
         async with site.member() as first:
             await drain(first, FakeConsumer([0, 1, 2, 3]), count)
         async with site.member() as second:  # the group has no offsets in Kafka: it starts at the beginning
-            consumer = FakeConsumer([0, 1, 2, 3, 4, 7, 8])  # a marker, and what was compacted
+            consumer = FakeConsumer([0, 1, 2, 3, 4, 7, 8])  # a marker, and compacted records
             await second.take(consumer.deliver())
             assert consumer.position == 4  # skipped to the row
             await drain(second, consumer, count)
@@ -139,7 +139,7 @@ def test_each_record_is_written_once_whoever_reads_it_again(site: Site, count: i
 
 @pytest.mark.parametrize("failing_seeks", [0, 1, 2])
 def test_nothing_behind_a_failed_record_is_written_first(site: Site, failing_seeks: int) -> None:
-    """Its partition may be gone when the consumer is to be put back; what comes next is compared with the row."""
+    """Its partition may be gone when the consumer is to be put back; the next record is compared with the row."""
 
     async def use() -> None:
         async with site.member() as member:
@@ -196,7 +196,7 @@ def test_a_new_generation_is_compared_with_the_rows(site: Site, generations: tup
 def test_a_message_that_did_not_reach_take_is_read_again(
     site: Site, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """FastStream has logged an error, and goes on. That the log has a gap behind the message is something else."""
+    """FastStream has logged an error, and goes on. A gap in the log behind the message is a different case."""
 
     async def use() -> None:
         async with site.member() as member:
@@ -284,7 +284,7 @@ def test_without_poison_those_before_the_record_at_fault_are_written(site: Site)
                 with pytest.raises(ValueError, match="1"):
                     await member.take(consumer.deliver(3))
                 site.assert_written(0)
-                assert consumer.position == 0  # put back; what is written is skipped
+                assert consumer.position == 0  # put back; written records are skipped
             site.fails.clear()
             await drain(member, consumer, 3)
 

@@ -1,4 +1,4 @@
-"""Records continue what was written: errors of the consumer, other logs under the same name, and gaps."""
+"""Each log continues at its row: errors of the consumer, other logs under the same name, and gaps."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_what_transactions_leave_out_is_no_gap(site: Site) -> None:
 
 @pytest.mark.parametrize("library_name", ["kafka-python", "confluent-kafka"])
 def test_offsets_in_the_database_need_no_reset(emulator: Emulator, sqlite: Database, library_name: str) -> None:
-    """`auto_offset_reset="none"` says that nothing is to be guessed, and nothing is where there are rows."""
+    """`auto_offset_reset="none"` forbids guessing, and rows need no guess."""
     first = Site(emulator, sqlite, confluent_kafka, "database")
     first.fill("a", "b", "c", "d")
     carry(first.pipeline(), 4)

@@ -1,4 +1,4 @@
-"""The private attributes of consumer libraries that the adapters rely on exist and mean what the adapters assume."""
+"""The private attributes of consumer libraries that the adapters use still exist and still mean the same."""
 
 from __future__ import annotations
 

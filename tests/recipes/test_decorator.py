@@ -191,7 +191,7 @@ def test_functions_of_a_pool(scenario: Scenario) -> None:
 
 
 class Conflict(sa.exc.OperationalError):
-    """What a database raises that refuses because of others."""
+    """A database's refusal because of other transactions."""
 
     def __init__(self) -> None:
         class DriverError(Exception):
@@ -295,7 +295,7 @@ def test_nothing_is_tried_again_after_the_decision(scenario: Scenario) -> None:
 
 
 def test_a_real_conflict(scenario: Scenario, writer: DualWriter) -> None:
-    """Two read the same and write what follows from it: Postgres lets one of them go on, SQLite the one that writes."""
+    """Two read the same rows and write conclusions from them: Postgres commits one, SQLite the one that writes."""
     with writer.transaction() as tx:
         put(tx, scenario, 1)
     engine = scenario.database.engine

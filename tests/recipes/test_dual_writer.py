@@ -1,4 +1,4 @@
-"""`DualWriter` without crashes: what a block means, and how it can be misused without harm."""
+"""`DualWriter` without crashes: the meaning of a block, and harmless misuse."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_the_session_did_before_the_block_belongs_to_it(scenario: Scenario,
 
 
 def test_nothing_of_a_block_is_left_to_the_garbage_collector(scenario: Scenario, writer: DualWriter) -> None:
-    """Which would run the more often, and give back the block's objects the later."""
+    """Otherwise the collector would run more often, and free the block's connection late."""
     gc.collect()
     gc.disable()
     try:

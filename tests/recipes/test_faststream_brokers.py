@@ -65,7 +65,7 @@ async def write_and_send(tx: AsyncDualTransaction, record: ConsumedRecord) -> No
 
 @dataclass(frozen=True)
 class Site:
-    """What the members of the group share."""
+    """The common resources of the group's members."""
 
     database: Database
     emulator: Emulator
@@ -73,7 +73,7 @@ class Site:
     topic: str = field(default_factory=lambda: unique("in"))
     batch: bool = True
     raised: list[Exception] = field(default_factory=list)
-    """What `take` has raised."""
+    """The errors that `take` has raised."""
 
     def __post_init__(self) -> None:
         self.emulator.create_topic(self.topic)

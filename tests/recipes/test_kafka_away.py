@@ -54,7 +54,7 @@ _POOL: dict[str, Any] = {"acquire_timeout_ms": LONG_MS, "lease_ms": QUIET_LEASE_
 
 
 class World:
-    """A database, a broker that can be gone, and what both hold."""
+    """A database, a broker that can be gone, and the contents of both."""
 
     def __init__(self, database: PostgresDatabase, emulator: Emulator) -> None:
         self.database = database
@@ -435,7 +435,7 @@ def test_after_the_decision_the_block_is_committed(world: World, kind: type[Face
 
 
 def test_a_pool_resolves_what_is_aside_by_itself(world: World) -> None:
-    """No block comes after the return: the background completes what was decided."""
+    """No block comes after the return: the background completes the decided transactions."""
     pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, world.lose_kafka)
     with face_of(SqlAlchemyPool, world, pause) as face:
         face.write(1)

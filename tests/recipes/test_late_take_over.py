@@ -180,7 +180,7 @@ def test_a_late_take_over_touches_nothing_of_its_successor(world: World, store: 
 def test_a_late_claim_that_aborts_a_decided_transaction_is_repaired_or_loud(
     world: World, store: Database, skip: int, has_manifest: bool
 ) -> None:
-    """Before transaction.version 2 InitProducerId aborts what is open, whichever pair it names."""
+    """Before transaction.version 2 InitProducerId aborts an open transaction, whichever pair it names."""
     with writer_of(world, store.aside) as writer:
         write(writer, "before")
     taker = Taker(world, store)

@@ -71,7 +71,7 @@ def with_psycopg(database: Database, *, create_table: bool) -> PsycopgDualWriter
 
 
 def ensure_row(writer: DualWriter | PsycopgDualWriter) -> None:
-    """Do what the first use of a writer does before anything else."""
+    """Take the first step of a writer's first use."""
     blocking.run(writer.backend.database.ensure_row("t"))
 
 
@@ -110,7 +110,7 @@ def test_a_writer_on_psycopg_that_creates_none_refuses_the_table(postgres: Postg
             ensure_row(writer)
         assert "manifest" not in columns(postgres)
         create_state_table(postgres.engine)
-        ensure_row(writer)  # what was missing is looked for again
+        ensure_row(writer)  # a missing column is looked for again
     assert_added(postgres)
 
 
@@ -174,7 +174,7 @@ def test_who_does_not_own_the_table_is_told_who_has_to_add_it(
 
 @contextmanager
 def as_a_user(postgres: PostgresDatabase, server: PostgresServer) -> Iterator[PostgresDatabase]:
-    """The same database for a role that may do what a writer does, and owns nothing."""
+    """The same database for a role that has a writer's rights, and owns no table."""
     schema = str(postgres.url.username)
     user = f"{schema}_user"
     administrator = sa.create_engine(server.url)
@@ -200,7 +200,7 @@ def as_a_user(postgres: PostgresDatabase, server: PostgresServer) -> Iterator[Po
 def test_a_table_that_stays_in_use_is_not_waited_for_without_end(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever waits for it makes all others wait, who could write."""
+    """A waiting ALTER would make all writers wait."""
     if database.engine.dialect.name == "sqlite":
         pytest.skip("waits as long as its connections are set to")
     monkeypatch.setattr(manifest_column, "ALTER_TIMEOUT_S", 1)

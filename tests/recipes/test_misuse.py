@@ -80,7 +80,7 @@ def roll_back_past_sqlalchemy(session: Session) -> None:
 def test_a_hook_that_undoes_what_was_written_right_before_commit(
     scenario: Scenario, writer: DualWriter, undo: Callable[[Session], object]
 ) -> None:
-    """Records were sent and the state was written by then, so a COMMIT of nothing would publish them."""
+    """Records were sent and the state was written by then, so an empty COMMIT would publish them."""
     with Session(scenario.database.engine) as session:
         event.listen(session, "before_commit", undo, once=True)
         with pytest.raises(RecipeError), writer.transaction(session) as tx:
@@ -106,7 +106,7 @@ def go_on_in_another_transaction(session: Session) -> None:
 def test_a_hook_that_undoes_what_was_written_is_found_on_psycopg2(
     postgres_server: PostgresServer, emulator: Emulator, undo: Callable[[Session], object]
 ) -> None:
-    """Its COMMIT does not carry the state, and psycopg2 sends no BEGIN for what comes after a ROLLBACK as text."""
+    """Its COMMIT does not carry the state, and psycopg2 sends no BEGIN after a ROLLBACK that was sent as text."""
     database = PostgresDatabase(postgres_server)
     scenario = Scenario(database, emulator)
     engine = sa.create_engine(database.url.set(drivername="postgresql+psycopg2"))
@@ -133,7 +133,7 @@ def commit_past_sqlalchemy(session: Session) -> None:
 
 
 def test_a_hook_that_commits_past_sqlalchemy_has_decided(scenario: Scenario, writer: DualWriter) -> None:
-    """The state was written by then, and so is permanent: the row says what is true, whatever is found wrong later."""
+    """The state was written by then, and so is permanent: the row is true, even if an error is found later."""
     if scenario.database.engine.dialect.name == "postgresql":
         pytest.skip("there the state travels with COMMIT, so what is committed before has no records")
     with Session(scenario.database.engine) as session:

@@ -1,4 +1,4 @@
-"""Rows that a block locks only inside its COMMIT, by a deferred constraint trigger: what docs/order.md says of them."""
+"""Rows that a block locks only inside its COMMIT, by a deferred constraint trigger, as docs/order.md describes them."""
 
 from __future__ import annotations
 

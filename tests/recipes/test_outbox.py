@@ -1,4 +1,4 @@
-"""Pools with an outbox, with each library, in threads and in tasks: what a block commits is published once."""
+"""Pools with an outbox, with each library, in threads and in tasks: a committed block is published once."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ def test_async_sessions_of_a_pool(scenario: PsycopgScenario, driver: str) -> Non
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("on_sqlalchemy", [False, True])
 def test_blocks_that_keep_a_snapshot(scenario: PsycopgScenario, level: str, on_sqlalchemy: bool) -> None:
-    """What others publish and delete meanwhile does not matter to them."""
+    """Blocks that others publish and delete meanwhile do not matter to them."""
     shown: AnyScenario = Scenario(scenario.database, scenario.emulator) if on_sqlalchemy else scenario
     source = isolated_source(shown, level)
     settings = settings_for(scenario)
@@ -403,7 +403,7 @@ def test_closing_hands_over_at_once(scenario: PsycopgScenario) -> None:
 
 
 def test_publishers_that_lose_their_lease_all_the_time(scenario: PsycopgScenario) -> None:
-    """Each believes that it is the one; row lock and fence keep both from publishing at once, or out of order."""
+    """Each believes that it is the publisher; row lock and fence keep both from publishing at once, or out of order."""
     leases = LeaseTable(scenario)
     disturb = itertools.cycle((leases.expire, leases.free, leases.empty))
     with outbox_pool(scenario) as first, outbox_pool(scenario) as second:

@@ -90,7 +90,7 @@ def test_a_process_dies_while_kafka_is_away(scenario: PsycopgScenario, emulator:
 def test_at_a_limit_blocks_are_refused(
     scenario: PsycopgScenario, emulator: Emulator, limit: dict[str, Any], says: str, publishes: bool
 ) -> None:
-    """Before they have begun: neither side has anything of them."""
+    """Before they have begun: neither side has any of their data."""
     expected = [0]
     with outbox_pool(scenario, Outbox(publishes=publishes, **limit)) as pool:
         write(pool, scenario, 0)
@@ -118,7 +118,7 @@ def test_at_a_limit_blocks_are_refused(
             assert_published(scenario, *expected, len(expected))
 
 
-# ---- what Kafka refuses for good ------------------------------------------------------------------------------------
+# ---- records that Kafka refuses for good ----------------------------------------------------------------------------
 
 
 TOO_LARGE = CAUSES["too large"]
@@ -176,14 +176,14 @@ def test_records_that_are_too_old_for_their_topic_get_a_new_timestamp(
 
 @pytest.fixture(params=[b"\x00", None], ids=["damaged", "gone"])
 def damage(request: pytest.FixtureRequest) -> bytes | None:
-    """What a block has in place of its records."""
+    """The bytes that replace a block's records."""
     found: bytes | None = request.param
     return found
 
 
 @pytest.fixture
 def unreadable(scenario: PsycopgScenario, damage: bytes | None) -> bytes:
-    """Block 2 of three that wait cannot be read. Return what it was."""
+    """Make block 2 of three waiting ones unreadable. Return its old bytes."""
     with outbox_pool(scenario, Outbox(publishes=False)) as pool:
         for number in (1, 2, 3):
             write(pool, scenario, number)

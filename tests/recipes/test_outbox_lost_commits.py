@@ -1,4 +1,4 @@
-"""Blocks of a pool with an outbox whose COMMIT gets no response: what they are told, and when."""
+"""Blocks of a pool with an outbox whose COMMIT gets no response: their outcome, and when it is known."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def outbox_writes(pool: Any) -> OutboxWrites:
 
 
 def before_first_question(pool: Any, act: Callable[[], Awaitable[None] | None]) -> None:
-    """Let something happen after a COMMIT has got no response, and before anything asks for its outcome."""
+    """Call a function after a COMMIT without a response, and before any query for its outcome."""
     database: Any = outbox_writes(pool).database
     ask = database.is_in_progress
     acts = [act]
@@ -223,7 +223,7 @@ def test_it_was_taken_out_meanwhile(scenario: PsycopgScenario) -> None:
 
 
 def test_a_standby_takes_over_without_it_after_it_was_found(scenario: PsycopgScenario) -> None:
-    """The state row is the same there, so that what is made durable says nothing of the block."""
+    """The state row is the same there, so making it durable proves nothing about the block."""
     with outbox_pool(scenario, QUIET) as pool:
         database: Any = outbox_writes(pool).database
         make_durable = database.make_durable
@@ -241,7 +241,7 @@ def test_a_standby_takes_over_without_it_after_it_was_found(scenario: PsycopgSce
     assert event_bodies(scenario.database) == []
 
 
-# ---- when notes of what was published are deleted -------------------------------------------------------------------
+# ---- when notes of published blocks are deleted ---------------------------------------------------------------------
 
 _NOTES: Final = "SELECT count(*) FROM kafka_transaction_outbox WHERE published IS NOT NULL"
 _LET_CLOCK_JUMP: Final = "UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - :jump_ms WHERE seq < 0"
@@ -256,7 +256,7 @@ def publish(scenario: PsycopgScenario, *numbers: int) -> None:
 
 
 def let_clock_jump(scenario: PsycopgScenario, jump_ms: int = 2 * PUBLISHED_KEPT_MS) -> None:
-    """Let what is noted be older by the server's clock than it is, or younger."""
+    """Let notes be older by the server's clock than they are, or younger."""
     execute(scenario, _LET_CLOCK_JUMP, jump_ms=jump_ms)
 
 
@@ -269,20 +269,20 @@ def forget(scenario: PsycopgScenario, *numbers: int) -> None:
 def assert_unknown_for_good(
     pool: PsycopgDualWriterPool, scenario: PsycopgScenario, *, applied: bool, before: Callable[[], None]
 ) -> None:
-    """Lose the COMMIT of block 2, let something happen `before` it is asked for, and assert that nothing can tell."""
+    """Lose the COMMIT of block 2, call `before` ahead of the query, and assert that the outcome stays unknown."""
     begun: list[PsycopgDualTransaction] = []
     before_first_question(pool, before)
     with pytest.raises(OutcomeUnknown, match="look for what the block wrote in the tables of the application"):
         lose_commit(pool, scenario, 2, applied=applied, begun=begun.append)
     assert begun[0].outcome is None
-    assert not outbox_writes(pool).has_unresolved  # nothing will ever tell
+    assert not outbox_writes(pool).has_unresolved  # no query can tell
 
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("jump_ms", [2 * PUBLISHED_KEPT_MS, -2 * PUBLISHED_KEPT_MS], ids=["ahead", "back"])
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_clock_jumps_for_a_while(scenario: PsycopgScenario, applied: bool, jump_ms: int) -> None:
-    """What was noted of the block is deleted then, although the block is young when the clock is right again."""
+    """The block's note is deleted then, although the block is young when the clock is right again."""
 
     def jump() -> None:
         publish(scenario, 3)
@@ -336,7 +336,7 @@ def test_what_was_deleted_was_noted_before_the_block(scenario: PsycopgScenario, 
 
 @pytest.mark.usefixtures("forgetful")
 def test_it_was_published_behind_a_later_block(scenario: PsycopgScenario) -> None:
-    """It is noted, although it is older than what was published and forgotten before it."""
+    """It is noted, although its number is lower than those of blocks published and forgotten before it."""
     with outbox_pool(scenario, QUIET) as pool:
         write(pool, scenario, 1)
         commit = SlowCommit(scenario)
@@ -391,7 +391,7 @@ def test_a_batch_at_times_forgets(scenario: PsycopgScenario) -> None:
         until(is_forgotten)
 
 
-# ---- what it waits for ----------------------------------------------------------------------------------------------
+# ---- its waits ------------------------------------------------------------------------------------------------------
 
 
 class SlowCommit:
@@ -612,7 +612,7 @@ def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) ->
 def listened_to(
     scenario: PsycopgScenario, *, sends: str, is_first: bool
 ) -> Iterator[tuple[DualWriterPool, threading.Event]]:
-    """Yield a pool on whose engine a listener sends something past SQLAlchemy at COMMIT, while the event is set."""
+    """Yield a pool on whose engine a listener sends a statement past SQLAlchemy at COMMIT, while the event is set."""
     engine = sa.create_engine(scenario.database.url)
     is_sending = threading.Event()
 
@@ -694,7 +694,7 @@ def test_a_listener_ends_it_past_sqlalchemy_and_fails(scenario: PsycopgScenario,
 
 @pytest.fixture
 def crashing(emulator: Emulator) -> Iterator[PsycopgScenario]:
-    """A scenario on a server of its own, whose crash concerns nobody else, and loses what was not committed."""
+    """A scenario on a server of its own, whose crash affects no other test, and loses uncommitted data."""
     with PostgresServer.start() as server:
         engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with engine.connect() as connection:

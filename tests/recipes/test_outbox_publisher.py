@@ -1,4 +1,4 @@
-"""The background that publishes an outbox: it goes on whatever fails, gives way, and asks for no more than it needs."""
+"""The background that publishes an outbox: it goes on after any failure, gives way, and sends few queries."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_errors_that_are_not_the_databases(scenario: PsycopgScenario) -> None:
         until(lambda: publisher_of(pool)._failures >= 2)  # the heartbeat does not count there
         assert isinstance(publisher_of(pool).last_error, TokenServiceError)
         is_away.clear()
-        write_elsewhere(scenario, 2)  # so that no block of this process starts anything
+        write_elsewhere(scenario, 2)  # so that no block of this process wakes the background
         assert_published(scenario, 1, 2)
         assert pool.status.publishes_outbox
     engine.dispose()
@@ -220,7 +220,7 @@ def test_recover_completes_what_kafka_has_not_confirmed(scenario: PsycopgScenari
         assert_published(scenario, 1, 2)
 
 
-# ---- what does not stop it ------------------------------------------------------------------------------------------
+# ---- failures that do not stop it -----------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def test_the_status_shows_its_error_although_the_pool_succeeds(scenario: Psycopg
         assert_published(scenario, 1, 2)
 
 
-# ---- who publishes --------------------------------------------------------------------------------------------------
+# ---- the publisher --------------------------------------------------------------------------------------------------
 
 
 def test_a_leader_that_cannot_reach_kafka_leaves_it_to_another(scenario: PsycopgScenario) -> None:
@@ -361,7 +361,7 @@ def most_in(seconds: float) -> int:
 
 @contextmanager
 def few_queries(pool: PsycopgDualWriterPool) -> Iterator[None]:
-    """Assert that the backlog, which is large, is queried about once a second, and nothing is tried to publish."""
+    """Assert that the large backlog is queried about once a second, with no attempt to publish."""
     queries = Calls(outbox_writes(pool).database, "backlog")
     attempts = Calls(publisher_of(pool), "_publish_by")
     began_s = time.monotonic()
@@ -517,7 +517,7 @@ def test_closing_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
 
 
 def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario) -> None:
-    """The process knows of a backlog from when another one published, and then has always something to publish."""
+    """The process knows of a backlog from when another one published, and then has a block to publish all the time."""
     seen: list[int] = []
     pools: list[PsycopgDualWriterPool] = []
 
@@ -536,7 +536,7 @@ def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario)
     assert seen[1:5] == [0, 0, 0, 0]
 
 
-# ---- what it waits for ----------------------------------------------------------------------------------------------
+# ---- its waits ------------------------------------------------------------------------------------------------------
 
 BATCH_SIZES: Final = sa.text(
     "SELECT cardinality(published) FROM kafka_transaction_outbox WHERE published IS NOT NULL ORDER BY seq DESC"

@@ -1,4 +1,4 @@
-"""What OpenTelemetry hears of an outbox: how many blocks it got, and for how long the oldest one has waited."""
+"""An outbox in OpenTelemetry: how many blocks it got, and for how long the oldest one has waited."""
 
 from __future__ import annotations
 

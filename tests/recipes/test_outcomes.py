@@ -1,4 +1,4 @@
-"""`error.outcome` and `outcome_of(error)`: the truth about the block that an error has left, whatever its class."""
+"""`error.outcome` and `outcome_of(error)`: the true outcome of the block that an error has left, for any class."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def every_error() -> list[type[DualWriteError]]:
 
 
 def made(kind: type[BaseException]) -> BaseException:
-    """Return an error of a class, with whatever its constructor wants."""
+    """Return an error of a class, with the arguments of its constructor."""
     values: dict[str, Any] = {"partial": None, "failures": {}, "partitions": ()}
     needed = [each for each in inspect.signature(kind.__init__).parameters.values() if each.default is each.empty]
     named = {each.name: values.get(each.name, "") for each in needed if each.kind is each.KEYWORD_ONLY}

@@ -1,4 +1,4 @@
-"""Statements of ours under SQLAlchemy use nothing of the adapters that the application has registered."""
+"""Our statements under SQLAlchemy use none of the adapters that the application has registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DualWriterPool`: concurrent dual writes, which blocks wait and how long, and what the background does by itself."""
+"""`DualWriterPool`: concurrent dual writes, which blocks wait and how long, and the work of the background."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_on_something_of_the_callers_own(scenario: Scenario, kind: int) -> None:
     assert written(scenario) == {"1"}
 
 
-# ---- what is left open ------------------------------------------------------------------------------------------
+# ---- leftovers ------------------------------------------------------------------------------------------------------
 
 
 def test_what_a_dead_process_left_is_recovered_in_the_background_and_used_again(
@@ -240,7 +240,7 @@ def test_what_a_dead_process_left_is_recovered_in_the_background_and_used_again(
 def test_a_slot_of_a_dead_process_is_recovered_rather_than_a_new_one_made(
     scenario: Scenario, leases: LeaseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else there were more and more of them while processes are killed faster than the background sweeps."""
+    """Otherwise their number would grow while processes are killed faster than the background sweeps."""
     scenario.leave_behind(Predecessor.COMMITTED)
     leases.add(0, "dead")
     monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
@@ -296,7 +296,7 @@ def test_a_dual_write_in_doubt_is_completed_in_the_background(scenario: Scenario
 
 
 def test_the_background_of_a_pool_that_has_recovered_does_not_sweep_at_once(scenario: Scenario) -> None:
-    """So who has called `recover()` first meets no COMMIT of the background until its next heartbeat."""
+    """So a caller of `recover()` meets no COMMIT of the background until its next heartbeat."""
     with make_pool(scenario) as pool:
         maintenance = pool.coordinator.maintenance
         looks, sweeps = Calls(maintenance, "resolve_once"), Calls(maintenance, "_sweep")
@@ -534,7 +534,7 @@ def test_a_table_that_nobody_made(scenario: Scenario) -> None:
 def test_the_background_waits_for_the_first_connection_of_the_blocks(
     scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch, use: Callable[[DualWriterPool], Any]
 ) -> None:
-    """With it the dialect, which the background's engine shares, finds out what the database can do."""
+    """With it the dialect, which the background's engine shares, detects the features of the database."""
     if isinstance(scenario, PsycopgScenario):
         pytest.skip("is of SQLAlchemy's dialects")
     engine = sa.create_engine(scenario.database.url)

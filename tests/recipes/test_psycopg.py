@@ -1,4 +1,4 @@
-"""`PsycopgDualWriter` without crashes: connections of every origin, what ends a block, and what is refused."""
+"""`PsycopgDualWriter` without crashes: connections of every origin, ends of a block, and refusals."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_so_are_those_of_a_pool(scenario: PsycopgScenario) -> None:
 
 
 def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: PsycopgScenario) -> None:
-    """What the writer asks between blocks must not wait for the connection that the block holds."""
+    """The writer's queries between blocks must not wait for the connection that the block holds."""
     with (
         ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=2) as pool,
         writer_on(pool, scenario) as writer,
@@ -318,7 +318,7 @@ def test_the_transaction_is_as_the_connection_says(
     scenario.assert_both_sides_agree()
 
 
-# -- what a block means --
+# -- the meaning of a block --
 
 
 def test_the_outcome_and_the_state_that_was_stored(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
@@ -481,7 +481,7 @@ def test_savepoints_inside_a_pipeline(scenario: PsycopgScenario, writer: Psycopg
     scenario.assert_both_sides_agree()
 
 
-# -- what would end the transaction --
+# -- ends of the transaction --
 
 
 @pytest.mark.parametrize("swallow", [True, False])
@@ -612,7 +612,7 @@ def test_the_error_of_a_block_whose_transaction_was_ended_past_the_connection(
 def test_a_transaction_that_was_ended_under_the_lock(
     scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint
 ) -> None:
-    """By a forked process, for instance: nothing is decided by what is read without the lock."""
+    """By a forked process, for instance: a read without the lock decides nothing."""
     scenario.leave_behind(Predecessor.COMMITTED)
     with scenario.writer(AtPoint(point, lambda: raw(connection, "ROLLBACK"))) as writer:
         with pytest.raises((TransactionEndedInsideError, StateRowError)), writer.transaction(connection) as tx:
@@ -689,7 +689,7 @@ def test_a_connection_that_was_closed_inside(scenario: PsycopgScenario, writer: 
 def test_a_connection_that_the_server_has_ended_gets_no_commit(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its reason comes before the end of the stream; what is known by then needs no look at the row."""
+    """Its reason comes before the end of the stream; with that, the row need not be read."""
     writer.recover()
     genuine = PsycopgTransaction.commit
     sent: list[bool] = []
@@ -796,7 +796,7 @@ def test_no_dual_write_inside_another(
 def test_a_connection_to_another_database(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, postgres_server: PostgresServer
 ) -> None:
-    """A lost commit would be looked up in the wrong one, and Kafka told to abort what is committed."""
+    """A lost commit would be looked up in the wrong one, and a committed transaction aborted in Kafka."""
     other = postgres_server.create_database(unique("other"))
     with psycopg.connect(conninfo_of(other)) as connection:
         with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
@@ -938,7 +938,7 @@ def test_it_needs_no_sqlalchemy() -> None:
 def test_a_forked_child_sends_nothing_through_its_parents_connection(
     scenario: PsycopgScenario, writer: PsycopgDualWriter
 ) -> None:
-    """Neither the connection of the block, nor the one that the writer keeps."""
+    """Neither the connection of the block, nor the writer's own."""
     backend = writer.backend
     assert isinstance(backend, PostgresBackend)
     parent = os.getpid()

@@ -1,4 +1,4 @@
-"""`AsyncPsycopgDualWriter` without crashes: what asyncio may change about `PsycopgDualWriter`."""
+"""`AsyncPsycopgDualWriter` without crashes: the possible effects of asyncio on `PsycopgDualWriter`."""
 
 from __future__ import annotations
 

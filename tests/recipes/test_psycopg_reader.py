@@ -127,7 +127,7 @@ def test_no_socket_is_left_of_what_was_closed_lost_or_dropped(conninfo: str, run
         await asyncio.sleep(0)
 
     with suppress(OSError):
-        run(use())  # whatever the loops themselves keep open is open from now on
+        run(use())  # descriptors of the loops themselves are open from now on
     before = open_files()
     run(use())
     assert open_files() == before
@@ -136,7 +136,7 @@ def test_no_socket_is_left_of_what_was_closed_lost_or_dropped(conninfo: str, run
 def test_a_reset_connection_stays_readable(run: Run) -> None:
     """A server that closes with a statement unread resets the connection (ECONNRESET).
 
-    uvloop calls the reader of such a socket once, and never again: what reads its last message waits for the end.
+    uvloop calls the reader of such a socket once, and never again: the read of its last message also waits for the end.
     """
 
     async def use() -> None:

@@ -1,4 +1,4 @@
-"""Stored blocks that Kafka refuses for good: they are named, hinder nobody else, and are ended by a person."""
+"""Stored blocks that Kafka refuses for good: they are named, hinder no other block, and are ended by a person."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ AnyFace = Any
 
 @dataclass(frozen=True)
 class Cause:
-    """Why Kafka refuses what is sent to the topic, how that is brought about, and how it is corrected."""
+    """A cause of Kafka's refusal of the topic's records, how it is brought about, and how it is corrected."""
 
     begin: Callable[[Emulator], object]
     end: Callable[[Emulator], object]
@@ -519,7 +519,7 @@ def test_on_other_tiers(tier: Tier, cause: str, tmp_path: Path) -> None:
     database.close()
 
 
-# ---- beside what is owed --------------------------------------------------------------------------------------------
+# ---- beside owed records --------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What Kafka aborted although the database had decided it is published again, once; what was committed never is."""
+"""A decided transaction that Kafka aborted is published again, once; a committed one never is."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_kafka_leaves_while_the_log_is_read(site: Site) -> None:
 @pytest.mark.parametrize("at", PausePoint)
 @every_tier
 def test_a_process_that_sleeps_at_any_point(store: Database, tier: Tier, at: PausePoint) -> None:
-    """Its transaction is aborted, another process repairs what was decided, and then it goes on."""
+    """Its transaction is aborted, another process repairs it, and then it goes on."""
     is_decided = at not in UNTIL_DECIDED
     is_prepared = at in list(PausePoint)[list(PausePoint).index(PausePoint.AFTER_PREPARE) :]
     with site_of(tier, store) as site:
@@ -199,7 +199,7 @@ def test_two_processes_that_repair_at_once(store: Database, tier: Tier, at: Paus
 
 @every_tier
 def test_a_chain_of_aborts(store: Database, tier: Tier) -> None:
-    """What was published again is aborted again, several times, in every way."""
+    """The repair is aborted again, several times, in every way."""
     with site_of(tier, store) as site:
         site.write("before")
         site.decided("1")
@@ -271,7 +271,7 @@ def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier)
                 with pytest.raises(RetriableError, match="they are owed now"):
                     writer.recover()
                 assert writer.state is SlotState.IN_DOUBT
-            write(writer, "later")  # whose own transaction is aborted, and the one that publishes it again
+            write(writer, "later")  # its own transaction is aborted, and then the one that publishes it again
             assert writer.state is SlotState.IN_DOUBT
         assert site.committed() == []
         assert site.recover() is Outcome.REPAIRED
@@ -281,7 +281,7 @@ def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier)
 @pytest.mark.parametrize("way", [Way.OPERATOR, Way.TIMEOUT])
 @every_tier
 def test_it_is_aborted_after_it_was_found_open(store: Database, tier: Tier, way: Way) -> None:
-    """Between the description of the id and the commit; nobody is told of a loss."""
+    """Between the description of the id and the commit; no caller gets a loss."""
     with site_of(tier, store) as site:
         site.write("before")
         site.decided()
@@ -315,7 +315,7 @@ COMMITTED_BY: Final = {
 @pytest.mark.parametrize("by", COMMITTED_BY)
 @every_way
 def test_what_was_committed_is_never_published_again(store: Database, tier: Tier, way: Way, by: str, via: str) -> None:
-    """Whoever committed it, and whatever became of the id since."""
+    """Committed in any way, and with any later use of the id."""
     with site_of(tier, store, nodes=nodes_for(way)) as site:
         site.write("before")
         at = COMMITTED_BY[by]
@@ -369,7 +369,7 @@ def test_between_aborted_transactions_of_the_same_producer(
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
 def test_another_producer_holds_the_last_stable_offset(store: Database, tier: Tier, is_aborted: bool) -> None:
-    """What is before its open transaction in the log is not decided for readers; the marker says it anyway."""
+    """Records before its open transaction in the log are not decided for readers; the marker shows the end anyway."""
     with site_of(tier, store) as site:
         site.write("before")
         holder = site.world.ready(transactional_id="holder", transaction_timeout_ms=900_000)

@@ -1,4 +1,4 @@
-"""What proves how a transaction ended, and holds its records: the log, the manifest in the row; and where they fail."""
+"""The evidence of a transaction's end, and of its records: the log, the manifest in the row; and where they fail."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def assert_lost(site: Site, *records: str, way: type[PreparedTransactionLost] = 
     assert site.committed() == [*records, "later"]
 
 
-# ---- what is in the log ---------------------------------------------------------------------------------------------
+# ---- evidence in the log --------------------------------------------------------------------------------------------
 
 
 Written = list[tuple[str, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]]
@@ -192,7 +192,7 @@ def test_records_of_which_one_partition_has_left_the_log_are_lost(site: Site) ->
 
 
 def test_retention_takes_them_in_the_middle_of_the_read(site: Site) -> None:
-    """The end was read, and then the records: their number differs, and nothing of them is published."""
+    """The end was read, and then the records: their number differs, and none of them is published."""
     site.write("before")
     site.decided()
     let_end(site, Way.INITIALISED)
@@ -236,7 +236,7 @@ def test_a_compacted_topic_keeps_what_was_aborted_until_it_is_cleaned(site: Site
 @pytest.mark.parametrize("is_used", [True, False])
 @pytest.mark.parametrize("is_aborted", [True, False])
 def test_a_topic_that_was_created_anew(site: Site, is_aborted: bool, is_used: bool) -> None:
-    """What another transaction has at the same offsets is not taken for evidence."""
+    """Another transaction's records at the same offsets are not taken for evidence."""
     if is_aborted:
         site.decided()
         let_end(site, Way.OPERATOR)
@@ -266,7 +266,7 @@ def test_a_topic_that_was_deleted(site: Site) -> None:
 
 @pytest.mark.parametrize("acknowledged", [(), ("tid",)], ids=["", "acknowledged"])
 def test_an_abort_after_the_first_look_is_no_loss(site: Site, acknowledged: tuple[str, ...]) -> None:
-    """The service reads the log before it locks the row. What is aborted in between was not looked for there."""
+    """The service reads the log before it locks the row. An abort in between was not looked for there."""
     site.decided()
     looks = 0
 
@@ -356,7 +356,7 @@ def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None
     site.assert_agreed("before", "later")
 
 
-# ---- what is in the row ---------------------------------------------------------------------------------------------
+# ---- evidence in the row --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", [None, "", "of another pair"])
@@ -597,7 +597,7 @@ def test_without_read_a_healthy_id_stays_usable(store: Database, tier: Tier) -> 
         site.assert_agreed("before", "later")
 
 
-# ---- what is logged and counted -------------------------------------------------------------------------------------
+# ---- logs and metrics -----------------------------------------------------------------------------------------------
 
 
 @every_tier
@@ -623,7 +623,7 @@ def test_a_repair_is_logged_and_counted(
         assert (before["repaired"], before["republished"]) == (0, 0)
         caplog.clear()
         assert site.recover() is Outcome.REPAIRED
-        # what was aborted, and before its row is settled, what was published again
+        # the aborted transaction, and before its row is settled, the one that was published again
         assert counted() == {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
         told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         found, published = [line for line in told if str(old) in line]

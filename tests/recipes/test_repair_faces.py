@@ -60,7 +60,7 @@ def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path)
 
 
 def abort(scenario: AnyScenario) -> None:
-    """Abort what is open under the id, as an operator does."""
+    """Abort the id's open transaction, as an operator does."""
     with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:
         admin.force_terminate_transaction(scenario.kafka_id)
 

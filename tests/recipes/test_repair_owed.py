@@ -1,4 +1,4 @@
-"""Blocks under an id that owes records: what fails before the decision loses nothing, and the next use repairs."""
+"""Blocks under an id that owes records: a failure before the decision loses nothing, and the next use repairs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_block_that_fails_at_any_point_forgets_nothing(store: Database, tier: 
 
 
 def test_an_interruption_while_the_take_over_is_reported_forgets_nothing(store: Database) -> None:
-    """The id is READY then, and owes: a state without what it owes would lose that with the next block."""
+    """The id is READY then, and owes: forgetting the owed records would lose them with the next block."""
     with site_of(Tier.KEEP_PREPARED, store) as site:
         site.write("before")
         leave_owed(site)
@@ -150,7 +150,7 @@ def test_an_unknown_outcome_whose_transaction_is_aborted_meanwhile(
 
 
 def test_a_block_whose_own_record_is_refused(site: Site) -> None:
-    """It is the block's own fault; what is owed was in the same transaction, and is sent again with the next one."""
+    """It is the block's own fault; the owed records of its transaction are sent again with the next one."""
     site.emulator.set_config({"max.message.bytes": "500"}, topic="others")
     leave_owed(site)
     with site.writer() as writer:
@@ -213,13 +213,13 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
 
 
 def operator_aborts(scenario: AnyScenario) -> None:
-    """Abort what is open under the pool's first id."""
+    """Abort the open transaction of the pool's first id."""
     with TransactionAdmin(bootstrap_servers=scenario.emulator.bootstrap_servers) as admin:
         admin.force_terminate_transaction(kafka_id_of(scenario.database.aside, scenario.transactional_id))
 
 
 def lose_in_doubt(scenario: AnyScenario, pool: AnyPool, strike: AtPoint, number: int) -> None:
-    """Decide a dual write of the pool, and fail before Kafka's commit; the strike says what happens then."""
+    """Decide a dual write of the pool, and fail before Kafka's commit; `strike` is called then."""
     with pytest.raises(InjectedError):
         write_event(pool, scenario, number)
     assert strike.struck
@@ -262,7 +262,7 @@ def test_a_pool_repairs_what_a_dead_one_left(scenario: AnyScenario) -> None:
 
 
 def test_a_pool_moves_a_block_to_another_id_when_what_is_owed_is_refused(scenario: AnyScenario) -> None:
-    """The block succeeds; what is owed stays owed, until the topic accepts it again."""
+    """The block succeeds; the owed records stay owed, until the topic accepts them again."""
     if not isinstance(scenario, PsycopgScenario) and scenario.database.engine.dialect.name == "sqlite":
         pytest.skip("no lease can be taken while the block holds the lock of the whole file")
 
@@ -310,7 +310,7 @@ def test_an_id_that_owes_is_never_ready_between_two_uses(site: Site, monkeypatch
 def test_a_pool_that_cannot_look_at_its_lease_forgets_nothing_owed(
     scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The id is taken over by then, and knows what is owed; it must not be given back as one that owes nothing."""
+    """The id is taken over by then, and knows its owed records; it must not be given back as if it had none."""
     monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
     strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, raise_injected)
     with make_pool(scenario, pause=strike) as dead:

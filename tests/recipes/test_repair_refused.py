@@ -1,4 +1,4 @@
-"""What is owed, and refused by Kafka when it is published again: a timestamp is renewed, everything else is named."""
+"""Owed records that Kafka refuses to take again: a timestamp is renewed, every other reason is named."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_first_timestamp_is_kept() -> None:
     assert original(*not_ours) == not_ours
 
 
-# ---- what a person has to change ------------------------------------------------------------------------------------
+# ---- changes by a person --------------------------------------------------------------------------------------------
 
 Change = Callable[[Site], object]
 

@@ -1,4 +1,4 @@
-"""On tiers 3 and 4 a dual write is refused, before it is decided, where what a broker aborts could not be repaired."""
+"""On tiers 3 and 4 a dual write that could not be repaired after an abort is refused before it is decided."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ WRITES: Final = [
     Acl.allow(ME, AclOperation.WRITE, ResourceType.TOPIC, "*"),
     Acl.allow(ME, AclOperation.CREATE, ResourceType.TOPIC, "*"),
 ]
-"""What a writer needs on tiers 1 and 2."""
+"""A writer's rights on tiers 1 and 2."""
 
 
 bounded = pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: tier.name)
@@ -74,7 +74,7 @@ class Write:
 
 
 Step = Write | Callable[[], object]
-"""A block, or what happens between two blocks."""
+"""A block, or an action between two blocks."""
 
 
 @dataclass
@@ -171,7 +171,7 @@ def refusal(found: DualWriteError | None) -> str:
     return str(found)
 
 
-# ---- what is checked ----------------------------------------------------------------------------------------------
+# ---- checks ---------------------------------------------------------------------------------------------------------
 
 
 @bounded
@@ -379,7 +379,7 @@ def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.Mon
 def test_what_is_owed_waits_for_a_manifest_that_can_be_known(
     site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_known: bool
 ) -> None:
-    """It was decided. Another attempt may say where the records are; it does not make a manifest shorter."""
+    """It was decided. Another attempt may tell the places of the records; it does not make a manifest shorter."""
     ready(site)
     where = site.where(transactional_id="tid")
     with (

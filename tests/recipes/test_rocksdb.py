@@ -1,4 +1,4 @@
-"""RocksDB: writes that fail, writers side by side in one process, and what a block may do."""
+"""RocksDB: writes that fail, writers side by side in one process, and the limits of a block."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def scenario(store: RocksDbStore, emulator: Emulator) -> KeyValueScenario:
 def test_nothing_is_concluded_while_writes_fail(
     store: RocksDbStore, scenario: KeyValueScenario, execute_query: bool
 ) -> None:
-    """What is read then may not be what the log gives back after a restart."""
+    """A read then may differ from the log's contents after a restart."""
     disk = FailingDisk(store.db)
 
     def fail() -> None:

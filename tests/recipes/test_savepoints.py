@@ -134,7 +134,7 @@ def test_a_block_that_only_reads(scenario: Scenario, writer: DualWriter) -> None
 
 
 def test_a_savepoint_before_everything_else(scenario: Scenario, writer: DualWriter) -> None:
-    """SQLite's driver would begin the transaction with it, and RELEASE would commit what is in it."""
+    """SQLite's driver would begin the transaction with it, and RELEASE would commit its rows."""
     with writer.transaction() as tx, tx.savepoint():
         put(tx, scenario, 1)
     scenario.expected.append("1")

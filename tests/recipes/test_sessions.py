@@ -355,7 +355,7 @@ def test_a_savepoint_takes_its_records_back(scenario: Scenario, sessions: Sessio
 
 
 def test_a_savepoint_before_everything_else(scenario: Scenario, sessions: Sessions) -> None:
-    """SQLite's driver would begin the transaction with it, and RELEASE would commit what is in it."""
+    """SQLite's driver would begin the transaction with it, and RELEASE would commit its rows."""
     with sessions() as session:
         with session.begin_nested():
             put(session, scenario, 1)
@@ -409,7 +409,7 @@ def test_a_session_that_joins_a_transaction_leaves_the_decision_to_it(
 
 
 def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_other(scenario: Scenario) -> None:
-    """Its objects are in the database, and what is changed in them afterwards must get there too."""
+    """Its objects are in the database, and later changes to them must get there too."""
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: scenario.database.lose_commit(applied=True))
     sessions = sessionmaker(scenario.database.engine)
     committed: list[Session] = []
@@ -808,7 +808,7 @@ def test_an_asynchronous_engine(writer: DualWriter, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_session_that_is_forgotten_takes_its_records_with_it(scenario: Scenario, sessions: Sessions) -> None:
-    """The next one on its connection commits what is its own."""
+    """The next one on its connection commits only its own records."""
     session = sessions()
     send(session, scenario.topic, value="never")
     forgotten = weakref.ref(current_dual_write(session))

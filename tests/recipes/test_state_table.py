@@ -186,7 +186,7 @@ def test_several_processes_create_the_table_at_once(database: Database) -> None:
 def test_a_place_that_stays_locked_is_not_waited_for_without_end(
     database: Database, store: SqlAlchemyStateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The transaction that has locked it may be the one that waits for this."""
+    """The transaction that has locked it may be waiting for this one."""
     if database.engine.dialect.name != "mysql":
         pytest.skip("has no locks of what is not there")
     monkeypatch.setattr(mysql_row_lock, "INSERT_TIMEOUT_MS", 1_000)
@@ -219,7 +219,7 @@ def test_ids_that_differ_only_in_case_have_rows_of_their_own(database: Database,
 
 
 def test_a_table_that_takes_one_id_for_another_is_refused(database: Database) -> None:
-    """As one that was made by hand with MySQL's usual collation does: a recovery would abort what was committed."""
+    """Such as a table made by hand with MySQL's usual collation: a recovery would abort a committed transaction."""
     if database.engine.dialect.name != "mysql":
         pytest.skip("compares exactly by itself")
     with database.engine.begin() as connection:

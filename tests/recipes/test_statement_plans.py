@@ -129,7 +129,7 @@ def test_statistics_that_are_wrong(connection: psycopg.Connection, rows: int, co
 
 @pytest.mark.usefixtures("forgetful")
 def test_half_a_million_blocks_and_an_old_snapshot(connection: psycopg.Connection) -> None:
-    """VACUUM between the batches notes what it believes of a table whose deleted rows it may not remove."""
+    """VACUUM between the batches notes its estimate of a table whose deleted rows it may not remove."""
     connection.execute(f"VACUUM (ANALYZE, TRUNCATE OFF) {OUTBOX_TABLE}".encode())
     fill(connection, 500_000)
     with psycopg.connect(connection.info.dsn) as snapshot:

@@ -204,7 +204,7 @@ def test_at_a_limit_blocks_are_refused(
 
 
 def test_a_record_that_the_producer_would_refuse_is_not_stored(scenario: AnyScenario, emulator: Emulator) -> None:
-    """It would keep all that is stored behind it from being published."""
+    """It would keep all stored blocks behind it from being published."""
     with scenario.writer(**AWAY) as writer, kafka_away(emulator):
         assert_stored(write(scenario, writer, 1))
         block: Any = writer.transaction()
@@ -315,7 +315,7 @@ def test_a_writer_that_is_fenced_while_it_publishes_says_so(scenario: AnyScenari
 
 
 def test_recover_says_that_what_it_publishes_is_not_confirmed(scenario: AnyScenario, emulator: Emulator) -> None:
-    """Nobody may use the id again, so somebody has to know."""
+    """No process may use the id again, so an operator has to know."""
     with scenario.writer(max_block_ms=2_000, **AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
@@ -329,7 +329,7 @@ def test_recover_says_that_what_it_publishes_is_not_confirmed(scenario: AnyScena
 
 
 def initialise(scenario: AnyScenario, emulator: Emulator) -> None:
-    """Fence the id's producer, and leave what it has prepared."""
+    """Fence the id's producer, and leave its prepared transaction."""
     producer = Producer(
         bootstrap_servers=emulator.bootstrap_servers,
         transactional_id=scenario.kafka_id,

@@ -162,7 +162,7 @@ def test_the_sessions_of_an_application_are_stored_and_published(database: Datab
     scenario.assert_both_sides_agree()
 
 
-# ---- what is stored -------------------------------------------------------------------------------------------------
+# ---- stored contents ------------------------------------------------------------------------------------------------
 
 
 def test_a_record_is_published_as_it_was_sent(database: Database, emulator: Emulator) -> None:

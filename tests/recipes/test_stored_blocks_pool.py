@@ -94,7 +94,7 @@ def test_a_pool_of_another_process_publishes_what_a_closed_one_stored(
 def test_nothing_is_stored_under_an_id_that_was_recovered_and_given_back(
     scenario: AnyScenario, emulator: Emulator
 ) -> None:
-    """As if the process had slept for longer than its lease: nobody looks at what a free id stores."""
+    """As if the process had slept for longer than its lease: no process looks for blocks of a free id."""
     leases = LeaseTable(scenario)
     with make_pool(scenario, **AWAY) as pool:
         write(pool, scenario, 1)

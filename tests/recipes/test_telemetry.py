@@ -32,7 +32,7 @@ from tests.support.databases import events
 def test_a_dual_write_is_measured_step_by_step(heard: Heard, scenario: Scenario) -> None:
     def slow(point: PausePoint) -> None:
         heard.now_s += {
-            PausePoint.AFTER_BEGIN: 8,  # measured, as the sending is what follows
+            PausePoint.AFTER_BEGIN: 8,  # measured, as the sending follows
             PausePoint.BEFORE_DATABASE_COMMIT: 0.5,
             PausePoint.AFTER_DATABASE_COMMIT: 0.25,
         }.get(point, 0)
@@ -107,7 +107,7 @@ def test_how_long_something_is_in_doubt(heard: Heard, scenario: Scenario, caplog
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """But for what the first use of an engine says of its database."""
+    """Return all warnings but those about the database at the first use of an engine."""
     safety = "dualwrite.recipes.core.database_safety"
     return [record for record in caplog.records if record.levelno >= logging.WARNING and record.name != safety]
 
@@ -173,7 +173,7 @@ def test_a_writer_that_was_fenced(heard: Heard, scenario: Scenario) -> None:
     with scenario.writer() as writer, scenario.writer() as other:
         scenario.write(writer, 1)
         other.recover()
-        scenario.write(writer, 2)  # the row is as this one left it, and the id is not its any more
+        scenario.write(writer, 2)  # the row is as this one left it, and the id is not its own any more
     assert heard.sums("dualwrite.fenced") == {"": 1}
 
 

@@ -57,7 +57,7 @@ def write(writer: DualWriter, value: str) -> None:
 
 
 def forget_manifest(engine: sa.Engine) -> None:
-    """Leave the row as a version does that knows no manifests: what Kafka aborts then cannot be published again."""
+    """Leave the row as a version without manifests does: if Kafka aborts, there is nothing to publish again."""
     with engine.begin() as connection:
         connection.execute(kafka_transaction_state.update().values(manifest=None))
 

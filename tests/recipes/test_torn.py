@@ -50,7 +50,7 @@ BOTH: Final = ["decided 0", "decided 1"]
 
 
 class End(StrEnum):
-    """What becomes of the second partition of a transaction that is decided, and committed."""
+    """The fate of the second partition of a transaction that is decided, and committed."""
 
     FINE = "a commit marker"
     ABORTED = "an operator's abort marker, while it was prepared"
@@ -58,7 +58,7 @@ class End(StrEnum):
 
 
 class Said(StrEnum):
-    """What the coordinator says of it at the take-over."""
+    """The coordinator's description of it at the take-over."""
 
     OPEN = "open: its process died between the two commits, and the take-over commits it"
     COMMITTED = "CompleteCommit: its process has ended"
@@ -91,7 +91,7 @@ def abort_there(site: Site) -> None:
 
 
 def commit_there(site: Site) -> None:
-    """Do what the error says."""
+    """Do as the error says."""
     with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
         admin.commit_transaction(TORN, site.row())
 
@@ -120,7 +120,7 @@ def leave(site: Site, end: End, said: Said) -> None:
 
 
 def seen(site: Site) -> Counter[str]:
-    """What read_committed consumers get, by how often."""
+    """The values that read_committed consumers get, with their counts."""
     return Counter(site.committed())
 
 
@@ -153,7 +153,7 @@ def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     assert seen(site) == Counter(["before", "decided 0"])
 
 
-# ---- each end, by what the coordinator says -------------------------------------------------------------------------
+# ---- each end, with each description --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("via", ["recover", "write", "service"])
@@ -201,7 +201,7 @@ def test_what_was_aborted_in_one_partition_is_published_again(
 @pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
 @every_tier
 def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(store: Database, tier: Tier, end: End) -> None:
-    """Else the row would say that nothing is left to prove, and no take-over would look again."""
+    """Otherwise the row would be settled, and no take-over would look again."""
     with site_of(tier, store) as site:
 
         def spoil(point: PausePoint) -> None:
@@ -236,7 +236,7 @@ def test_what_hangs_is_not_believed(
     with site_of(tier, store) as site:
         site.write("before")
         leave(site, End.HANGING, said)
-        if said is Said.OPEN:  # its commit is what loses the marker
+        if said is Said.OPEN:  # its commit loses the marker
             with site.writer() as writer, pytest.raises(TransactionHangsError):
                 writer.recover()
         assert_hangs(site, caplog)
@@ -248,7 +248,7 @@ def test_what_hangs_is_not_believed(
         assert serviced(site).is_clean
 
 
-# ---- who sleeps, and who lives --------------------------------------------------------------------------------------
+# ---- sleeping and living processes ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("use", [DualWriter.recover, lambda writer: write(writer, "asleep")], ids=["recover", "write"])
@@ -277,7 +277,7 @@ def test_a_process_that_sleeps_before_or_after_it_has_read(
 @pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
 @every_tier
 def test_its_own_process_wakes_up(store: Database, tier: Tier, end: End) -> None:
-    """It has decided, and has not told Kafka; another process has taken over, and found what is not so."""
+    """It has decided, and has not committed in Kafka; another process has taken over, and found the tear."""
     with site_of(tier, store) as site:
         site.write("before")
         owner = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_both)
@@ -321,7 +321,7 @@ def test_a_take_over_reads_once(store: Database, tier: Tier, heard: Heard) -> No
         assert sum(heard.sums("dualwrite.proofs").values()) == proofs + 1
 
 
-# ---- what is between ------------------------------------------------------------------------------------------------
+# ---- in between -----------------------------------------------------------------------------------------------------
 
 
 @every_tier
@@ -484,7 +484,7 @@ def test_consumed_offsets_that_went_with_it_are_for_a_person(site: Site) -> None
     assert seen(site) == Counter(["before", "decided 0"])
 
 
-# ---- who goes on meanwhile ------------------------------------------------------------------------------------------
+# ---- progress meanwhile ---------------------------------------------------------------------------------------------
 
 
 def test_what_hangs_can_be_acknowledged(site: Site) -> None:
@@ -499,7 +499,7 @@ def test_what_hangs_can_be_acknowledged(site: Site) -> None:
 
 
 def test_blocks_are_stored_behind_what_hangs(site: Site) -> None:
-    """The id cannot be used, and what it may store is published when it can be again."""
+    """The id cannot be used, and its stored blocks are published when it can be again."""
     site.write("before")
     leave(site, End.HANGING, Said.COMMITTED)
     with site.writer(delivery=Direct(when_kafka_is_away="store")) as writer:

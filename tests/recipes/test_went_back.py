@@ -1,5 +1,7 @@
-"""A state row that went back, as in a restored database: what Kafka has published since is not published again, and a
-new process finds out before it writes."""
+"""A state row that went back, as in a restored database.
+
+Transactions that Kafka has published since are not published again, and a new process finds out before it writes.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,7 @@ def row_of(site: Site) -> Row:
 
 
 def restore(site: Site, row: Row, *lost: str) -> None:
-    """As from a backup that has this row, and does not have what was `lost`."""
+    """Restore a backup that has this row, and lacks the events `lost`."""
     site.change_row(prepared_transaction_state=row.state, manifest=row.text)
     with site.store.aside.begin() as connection:
         connection.execute(ROWS.delete().where(ROWS.c.value.in_(lost)))
@@ -82,7 +84,7 @@ def assert_refused(site: Site, match: str = "the database was restored") -> None
     assert site.committed() == [*before[2], "later"]
 
 
-# ---- the row names again what was aborted, and published again since ------------------------------------------------
+# ---- the row names an aborted transaction again, published since ----------------------------------------------------
 
 
 def by_recovery(site: Site) -> None:
@@ -159,7 +161,7 @@ def test_what_a_later_row_has_published_is_not_published_again(
 
 @every_tier
 def test_a_row_from_before_its_repair(store: Database, tier: Tier) -> None:
-    """What `make test` keeps of the matrix above."""
+    """The part of the matrix above that `make test` runs."""
     with site_of(tier, store) as site:
         row = aborted(site)
         site.write("block")
@@ -173,7 +175,7 @@ def test_a_row_from_before_its_repair(store: Database, tier: Tier) -> None:
 def test_a_repair_that_was_not_committed_is_made_anew(
     store: Database, tier: Tier, at: PausePoint, way: Way | None
 ) -> None:
-    """Open, or aborted itself: nobody has seen it."""
+    """Open, or aborted itself: no reader has seen it."""
     with site_of(tier, store) as site:
         site.write("before")
         row = aborted(site)
@@ -282,7 +284,7 @@ def test_more_of_the_same_values_under_another_id_at_the_same_time_are_looked_at
     assert_refused(site, "has published its records again")
 
 
-# ---- the row is older than what Kafka has committed -----------------------------------------------------------------
+# ---- the row is older than Kafka's commit ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("settled", [False, True])

@@ -85,7 +85,7 @@ def test_a_two_phase_session_is_decided_by_its_coordinator(scenario: Scenario, w
 
 
 def test_a_session_of_another_engine(scenario: Scenario, writer: DualWriter, tmp_path: Path) -> None:
-    """A lost commit would be looked up in the wrong database, and Kafka told to abort what is committed."""
+    """A lost commit would be looked up in the wrong database, and a committed transaction aborted in Kafka."""
     other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
     with Session(other) as session, pytest.raises(IllegalStateError, match="another Engine"):
         with writer.transaction(session):
@@ -170,7 +170,7 @@ def test_a_reset_of_all_settings_is_refused_with_the_reason(
 def test_the_error_of_a_block_whose_transaction_was_ended_past_sqlalchemy_says_that_its_outcome_is_unknown(
     scenario: Scenario, writer: DualWriter, caplog: pytest.LogCaptureFixture, ending: str, how: str
 ) -> None:
-    """A handler that repeats what was rolled back would write the row twice."""
+    """A handler that repeats rolled-back blocks would write the row twice."""
     errors = {"error": InjectedError, "session": TransactionEndedInsideError, "interrupt": KeyboardInterrupt}
     with pytest.raises(errors[how]) as caught, writer.transaction() as tx:
         put(tx, scenario, 1)
@@ -197,7 +197,7 @@ def of_a_rollback_unseen(scenario: Scenario) -> Outcome | None:
 def test_a_rollback_past_sqlalchemy_behind_which_only_such_statements_come(
     scenario: Scenario, writer: DualWriter
 ) -> None:
-    """The state row is gone with what the block wrote, and COMMIT of the other transaction decides nothing."""
+    """The state row is gone with the block's rows, and COMMIT of the other transaction decides nothing."""
     with pytest.raises(TransactionEndedInsideError), writer.transaction() as tx:
         put(tx, scenario, 1)
         event.listen(tx.session, "before_commit", lambda session: raw_rollback(session.connection()))
