@@ -11,7 +11,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from dualwrite.broker_emulator.monkey_patches import assert_unpatched
+
 NEEDED = "the emulator needs the packages of the extra: pip install 'dualwrite[emulator]'"
+
+assert_unpatched()  # also in `Emulator.start`; some of what follows cannot even be imported
 
 try:
     import kio  # noqa: F401  # only to check that it is installed

@@ -27,6 +27,7 @@ from dualwrite.broker_emulator.handles import HeldPoint, HeldReplication, LogSna
 from dualwrite.broker_emulator.log.maintenance import LogMaintenance
 from dualwrite.broker_emulator.log.record_batch import Record
 from dualwrite.broker_emulator.log.visible_records import visible_records
+from dualwrite.broker_emulator.monkey_patches import assert_unpatched
 from dualwrite.broker_emulator.net.listeners import Listeners, listeners_of
 from dualwrite.broker_emulator.pause_points import Match, PausePoint
 from dualwrite.broker_emulator.quotas.client_quotas import CLIENT_ID, IP, USER, entity
@@ -116,10 +117,11 @@ class Emulator:
         """Start serving.
 
         Raises OSError if an address is in use; StorageError, with a sentence for the user, if the data directory is in
-        use, not writable, or damaged.
+        use, not writable, or damaged; RuntimeError in a process that gevent or eventlet has patched.
         """
         if self._thread is not None:
             raise RuntimeError("the emulator is already running")
+        assert_unpatched()
         self._loop = _new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="broker-emulator", daemon=True)
         self._thread.start()
