@@ -36,8 +36,9 @@ from dualwrite.client.admin.results import (
 from dualwrite.client.io_thread import IoThread, shared_io_thread, this_process
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.config import AdminConfig
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import DualWriteError, IllegalStateError
 from dualwrite.exact import exact
+from dualwrite.monkey_patches import FIRST_LOCK, assert_real_threads
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import AdminSettings
 
@@ -351,6 +352,7 @@ class AsyncTransactionAdmin:
         """Return the calls, whose connections belong to the loop of the first call."""
         if self._closed:
             raise IllegalStateError("this admin client is closed; create a new one")
+        assert_real_threads()
         loop = asyncio.get_running_loop()
         if self._transport is None:
             self._loop, self._transport = loop, AdminTransport(self._config, loop)
@@ -521,7 +523,7 @@ class TransactionAdmin:
         self._closed = True
         if self._generation == this_process.generation and not sys.is_finalizing():
             closing = self._io.start(self._admin.close())
-            if threading.get_ident() == self._io.ident:
+            if threading.get_ident() == self._io.ident or threading.Lock is not FIRST_LOCK:
                 return
             try:
                 closing.result(_CLOSE_TIMEOUT_S)
@@ -548,7 +550,7 @@ class TransactionAdmin:
         """Run a call in the I/O thread and block this one until it ends, which the call's own timeout bounds."""
         try:
             self._check_usable()
-        except IllegalStateError:
+        except DualWriteError:
             call.close()
             raise
         pending: Future[T] = self._io.start(call)
@@ -561,6 +563,7 @@ class TransactionAdmin:
     def _check_usable(self) -> None:
         if self._generation != this_process.generation:
             raise IllegalStateError("this admin client belongs to the process before the fork; create a new one here")
+        assert_real_threads()
         if threading.get_ident() == self._io.ident:
             raise IllegalStateError("TransactionAdmin cannot block the I/O thread; use AsyncTransactionAdmin")
         if sys.is_finalizing():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
@@ -32,6 +33,7 @@ from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
+from dualwrite.monkey_patches import FIRST_LOCK
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import ProducerSettings
 
@@ -244,7 +246,11 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         Waits only for metadata of a new topic and for `buffer.memory`, up to `max.block.ms`. If that wait is
         cancelled, the record is not sent.
         """
-        if self._generation != this_process.generation or _running_loop() is not self._loop:
+        if (
+            self._generation != this_process.generation
+            or _running_loop() is not self._loop
+            or threading.Lock is not FIRST_LOCK
+        ):
             self._check_here()
         if self._core.can_send_now:
             await self._let_loop_send()
@@ -376,7 +382,11 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
 
     async def _run(self, call: Callable[[], Operation]) -> None:
         """Make a call, and wait until it ends."""
-        if self._generation != this_process.generation or _running_loop() is not self._loop:
+        if (
+            self._generation != this_process.generation
+            or _running_loop() is not self._loop
+            or threading.Lock is not FIRST_LOCK
+        ):
             self._check_here()
         waiter = _Waiter(self._loop)
         operation = self._core.start(call, waiter.wake, in_loop=True)

@@ -6,6 +6,7 @@ has forgotten, and reads back the records of a transaction that a broker has abo
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 
 from dualwrite.client.admin.results import TopicDescription
@@ -18,6 +19,7 @@ from dualwrite.client.records.batches import Header
 from dualwrite.client.records.record_future import RecordFuture
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import DualWriteError
+from dualwrite.monkey_patches import FIRST_LOCK
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import Producer
 
@@ -115,7 +117,7 @@ class ParticipantProducer(ParticipantBase[RecordFuture], Producer):
         timestamp_ms: int,
     ) -> RecordFuture:
         """Send a record that has been checked and serialized."""
-        if self._generation != this_process.generation:
+        if self._generation != this_process.generation or threading.Lock is not FIRST_LOCK:
             self._check_process()
         queued = self._queue(topic, value, key, headers, partition, timestamp_ms)
         return queued if type(queued) is RecordFuture else self._send_when_possible(queued)

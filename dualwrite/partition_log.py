@@ -15,6 +15,7 @@ from dualwrite.client.log.partition_log import LogDescription, LogRecord, Offset
 from dualwrite.config import AdminConfig
 from dualwrite.errors import IllegalStateError
 from dualwrite.exact import exact
+from dualwrite.monkey_patches import assert_real_threads
 
 __all__ = ["LogDescription", "LogRecord", "OffsetOutOfRangeError", "PartitionLog"]
 
@@ -86,6 +87,7 @@ class PartitionLog:
         """Run a call, which gets its deadline, in the I/O thread, and wait for it in this one."""
         if self._generation != this_process.generation:
             raise IllegalStateError("this log belongs to the process before the fork; create a new one here")
+        assert_real_threads()
         pending = self._io.start(self._until(call))
         try:
             return pending.result()

@@ -32,7 +32,8 @@ from dualwrite.client.transactions.group_metadata import group_of, positions_of
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, ProducerState, abort_failed_note
 from dualwrite.config import ProducerConfig
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import DualWriteError, IllegalStateError
+from dualwrite.monkey_patches import FIRST_LOCK
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import ProducerSettings
 
@@ -193,7 +194,7 @@ class Producer(ProducerBase[RecordFuture]):
 
         Raises `InvalidRecordError` (nothing was sent), `IllegalStateError`, `AbortableError`, `KafkaTimeoutError`.
         """
-        if self._generation != this_process.generation:
+        if self._generation != this_process.generation or threading.Lock is not FIRST_LOCK:
             self._check_process()
         # Most records take this path; the rest of this function would cost as much again as encoding them.
         if (
@@ -350,7 +351,7 @@ class Producer(ProducerBase[RecordFuture]):
         try:
             self._check_process()
             self._check_may_wait()
-        except IllegalStateError:
+        except DualWriteError:
             reading.close()
             raise
         result = self._io.start(reading)

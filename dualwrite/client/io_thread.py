@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 from dualwrite.client.monotonic import monotonic_s
-from dualwrite.errors import ConfigError
+from dualwrite.monkey_patches import assert_unpatched
 
 ResultT = TypeVar("ResultT")
 
@@ -34,27 +33,10 @@ def _new_event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def _assert_real_threads() -> None:
-    """Raise ConfigError if threads are greenlets of one thread, which an event loop would block for good."""
-    gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
-    if gevent is not None and gevent.is_module_patched("threading"):
-        library = "gevent"
-    elif eventlet is not None and eventlet.is_monkey_patched("thread"):
-        library = "eventlet"
-    else:
-        return
-    raise ConfigError(
-        f"{library} has replaced this process's threads by greenlets, and the connections to Kafka need a thread of "
-        "their own; nothing was sent: use workers with threads (gunicorn --worker-class gthread, Celery "
-        "--pool=threads) or processes, or leave threads unpatched"
-    )
-
-
 class IoThread:
     """A daemon thread that runs an event loop as long as the process lives."""
 
     def __init__(self) -> None:
-        _assert_real_threads()
         self.loop: Final[asyncio.AbstractEventLoop] = _new_event_loop()
         self.ident: int | None = None
         """By `threading.get_ident()`. This thread must never wait for its own loop."""
@@ -100,7 +82,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def shared_io_thread() -> IoThread:
-    """Return the I/O thread of this process; start it on the first call."""
+    """Return the I/O thread of this process; start it on the first call. Raises as `assert_unpatched`."""
+    assert_unpatched()
     with this_process.lock:
         if this_process.thread is None:
             this_process.thread = IoThread()

@@ -30,6 +30,7 @@ from dualwrite.errors import (
     KafkaTimeoutError,
 )
 from dualwrite.guarantee import Guarantee
+from dualwrite.monkey_patches import assert_real_threads
 from dualwrite.prepared_state import PreparedTxnState
 
 FutureT = TypeVar("FutureT", bound=BaseRecordFuture)
@@ -189,6 +190,7 @@ class ProducerBase(Generic[FutureT]):
     def _check_process(self) -> None:
         if self._generation != this_process.generation:
             raise IllegalStateError("this producer belongs to the process before the fork; create a new one here")
+        assert_real_threads()
 
     # ---- errors of calls that waited too long ---------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self,
 from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError, IllegalStateError
 from dualwrite.guarded import cleaning_up_after
+from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
@@ -249,6 +250,7 @@ class Block(Generic[BindT, TxT]):
         """From the beginning of its database transaction until that is closed."""
 
     async def begin(self) -> TxT:
+        assert_unpatched()
         writer = self._writer
         use = self._use = writer.slots.new_use()
         try:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from dualwrite.errors import DualWriteError
+from dualwrite.monkey_patches import assert_unpatched
 from spark_sink.attempt.states import Claim, Verdict
 from spark_sink.attempt.writing import PartitionWriter
 from spark_sink.driver.batch_log import log_completed
@@ -82,10 +83,11 @@ class Sink:
     def open(cls, options: SinkOptions, *, pause: Pause | None = None) -> Self:
         """Open the sink with the commit store of this process. Connects to Kafka when needed.
 
-        Raises SinkOptionError.
+        Raises SinkOptionError, and ConfigError in a process that gevent or eventlet has patched.
         """
         from spark_sink.store.opening import open_store
 
+        assert_unpatched()
         return cls(options, open_store(options), ProducerSinkKafka(options, pause=pause), pause=pause)
 
     def close(self) -> None:

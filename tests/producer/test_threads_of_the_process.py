@@ -1,18 +1,14 @@
-"""Threads that outlive the main thread, and threads that are none."""
+"""Threads that outlive the main thread, and time that stands still."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import types
-from typing import Any
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
-from dualwrite.client.io_thread import IoThread
-from dualwrite.errors import ConfigError
 
 LATE = """
 import sys, threading, time
@@ -67,17 +63,3 @@ def test_waits_end_where_a_test_has_frozen_time(uvloop: bool) -> None:
         program = FROZEN.format(uvloop=uvloop, servers=emulator.bootstrap_servers)
         ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert (ran.stdout, ran.stderr, ran.returncode) == ("sent\n", "", 0)
-
-
-@pytest.mark.parametrize(
-    ("library", "module", "question"),
-    [("gevent", "gevent.monkey", "is_module_patched"), ("eventlet", "eventlet.patcher", "is_monkey_patched")],
-)
-def test_greenlets_in_place_of_threads_are_refused(
-    monkeypatch: pytest.MonkeyPatch, library: str, module: str, question: str
-) -> None:
-    patched: Any = types.ModuleType(module)
-    setattr(patched, question, lambda name: name in ("threading", "thread"))
-    monkeypatch.setitem(sys.modules, module, patched)
-    with pytest.raises(ConfigError, match=rf"^{library} has replaced this process's threads by greenlets"):
-        IoThread()

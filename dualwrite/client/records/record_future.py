@@ -15,6 +15,7 @@ from dualwrite.client.records.partition_queue import Batch, Part
 from dualwrite.client.records.record import RecordMetadata, StoredRecords
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import KafkaTimeoutError
+from dualwrite.monkey_patches import FIRST_LOCK, assert_real_threads
 
 
 class BaseRecordFuture:
@@ -107,6 +108,8 @@ class Waiter:
     __slots__ = ("_lock",)
 
     def __init__(self) -> None:
+        if threading.Lock is not FIRST_LOCK:
+            assert_real_threads()
         self._lock = threading.Lock()
         self._lock.acquire()
 

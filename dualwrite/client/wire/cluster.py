@@ -22,6 +22,7 @@ from dualwrite.client.wire.metadata import MetadataRefresher, MetadataUser
 from dualwrite.client.wire.pool import ConnectionPool, NodeState
 from dualwrite.client.wire.topology import Address, Topology
 from dualwrite.errors import AuthenticationError
+from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.security_config import SecurityConfig
 
 
@@ -264,5 +265,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def lease_cluster(settings: ClusterSettings, loop: asyncio.AbstractEventLoop) -> Lease:
-    """Lease the cluster with these settings in that loop, from any thread. It connects to nothing yet."""
+    """Lease the cluster with these settings in that loop, from any thread. It connects to nothing yet.
+
+    Raises as `assert_unpatched`.
+    """
+    assert_unpatched()
     return _clusters.lease(settings, loop)

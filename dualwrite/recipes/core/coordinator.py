@@ -43,6 +43,7 @@ from dualwrite.errors import (
     StoredBlocksError,
     TransactionHangsError,
 )
+from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.availability import NEVER_AWAY, Availability
 from dualwrite.recipes.core.completion import LostCommits
@@ -288,6 +289,7 @@ class DualWriteCoordinator:
 
     async def get_ready_for_sessions(self) -> None:
         """Create the state row while no transaction of a Session has begun. Costs nothing when repeated."""
+        assert_unpatched()
         await self.owned.ensure_row()
 
     async def commit(self, write: DualWriteProgress) -> None:
@@ -440,6 +442,7 @@ class DualWriteCoordinator:
         RetriableError if Kafka has not confirmed what was published, or an operator has aborted it in a partition
         meanwhile.
         """
+        assert_unpatched()
         return await self._publishing.recover(examine, publishes_all=publishes_all)
 
     async def publish_stored(self) -> Resolution:

@@ -12,6 +12,7 @@ from dualwrite.config import ProducerConfig, assert_known
 from dualwrite.delivery import Delivery, Direct, Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.exact import exact
+from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.partitioners import Partitioner
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
@@ -131,10 +132,11 @@ _UNREACHABLE_TIMEOUT_MS: Final = 500
 class KafkaSettings:
     """The settings of the producer, and the serializers, which are applied before records are buffered.
 
-    Raises ConfigError for settings that are unknown, malformed, or fixed for dual writes.
+    Raises ConfigError for settings that are unknown, malformed, or fixed for dual writes, and as `assert_unpatched`.
     """
 
     def __init__(self, transactional_id: Any, settings: Mapping[str, Any]) -> None:
+        assert_unpatched()  # and not when the first block needs Kafka
         if "transaction_two_phase_commit_enable" in settings:
             raise ConfigError("transaction_two_phase_commit_enable cannot be set here: a dual write always enables it")
         if _ACCEPT in settings or _ACCEPT.replace("_", ".") in settings:

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
@@ -300,6 +301,7 @@ class PoolCoordinator:
 
     async def get_ready_for_sessions(self) -> None:
         """Connect while no transaction of a Session has begun. Costs nothing when repeated."""
+        assert_unpatched()
         await self.connect()
         if self.outbox is not None:
             await self.outbox.get_ready()
@@ -418,6 +420,7 @@ class PoolCoordinator:
 
     async def recover(self) -> list[Resolution]:
         """Complete the transactions that this process, or processes with expired leases, left open. Return them."""
+        assert_unpatched()
         await self.connect()
         visit = object()
         try:
