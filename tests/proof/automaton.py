@@ -1,12 +1,12 @@
 """`Automaton`: a program of real code as a deterministic automaton, explored lazily and remembered.
 
 The program is a coroutine that yields each request to its world and is sent the reply. It has no clock, no randomness
-and no other input, so the replies so far determine what it does next. A *node* stands for such a history. Each edge
+and no other input, so the replies so far determine its next request. A *node* stands for such a history. Each edge
 (node, reply) is run once, by replaying the history in a fresh program, and then costs one look into a table, however
 many states of the world it occurs in.
 
-Programs that have ended and have told the same are one node: what they did before has no consequences any more. That
-leaves a tenth of the states of the world.
+Ended programs with the same results are one node: their histories have no consequences any more. That leaves a tenth of
+the states of the world.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Callable, Coroutine, Generator, Hashable
 from typing import Any, Final, NamedTuple
 
 Said = tuple[Any, ...]
-"""What one caller of the program was told."""
+"""The result that one caller of the program got."""
 
 Told = tuple[Said, ...]
-"""What all of them have been told so far."""
+"""The results of all callers so far."""
 
 Program = Callable[[list[Said]], Coroutine[Any, Any, None]]
-"""A program; it appends what its callers are told to its argument."""
+"""A program; it appends its callers' results to its argument."""
 
 _MOST_LIVE: Final = 20_000
 _MOST_HANDLERS: Final = 100
@@ -95,7 +95,7 @@ class Automaton:
         return node
 
     def _ended_with(self, told: Told, came_from: int, reply: Hashable) -> int:
-        """Return the node of a program that has ended. It has no future, so what it has told is all that is left."""
+        """Return the node of a program that has ended. It has no future, so only its callers' results are left."""
         node = self._ended.get(told)
         if node is None:
             self.nodes.append(Node(None, told, came_from, reply))
@@ -103,7 +103,7 @@ class Automaton:
         return node
 
     def close(self) -> None:
-        """End the programs that wait for a reply, whatever they do about it."""
+        """End the programs that wait for a reply, even those that resist."""
         for running, _ in self._live.values():
             _abandon(running)
         self._live.clear()

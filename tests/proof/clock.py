@@ -29,7 +29,7 @@ class Clock:
         return self._now_s
 
     def give_up(self) -> None:
-        """Let more time pass than anybody waits."""
+        """Let more time pass than any caller waits."""
         self.pass_s(2 * NO_DEADLINE_MS)
 
     def pass_s(self, seconds: float) -> None:

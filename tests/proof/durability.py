@@ -1,8 +1,8 @@
-"""What becomes of commits: visible is not always durable, and durable is not for ever.
+"""The fate of commits: visible is not always durable, and durable is not for ever.
 
-The database's log is one sequence. A commit whose COMMIT got its response is on the standby, and with it everything
-before it. One whose wait for the standby ended in another way (a lost connection, a killed process) is visible on the
-primary, and a failover may drop it, with everything behind it. A restore takes back what was durable too.
+The database's log is one sequence. A commit whose COMMIT got its response is on the standby, with all commits before
+it. One whose wait for the standby ended in another way (a lost connection, a killed process) is visible on the primary,
+and a failover may drop it, with all commits behind it. A restore takes back even durable commits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.proof.redo_model import RedoRows
 
 
 class Snapshot(NamedTuple):
-    """What the database shows at one moment."""
+    """The visible contents of the database at one moment."""
 
     row: tuple[str, str]
     table: frozenset[bytes]
@@ -24,17 +24,17 @@ class Snapshot(NamedTuple):
 
 
 class Past(NamedTuple):
-    """What the database may go back to, and what it has lost by a restore. Empty where no fault needs it."""
+    """The states that the database may go back to, and its losses by a restore. Empty where no fault needs it."""
 
     undurable: tuple[Snapshot, ...] = ()
     """The states before each commit that is visible and not durable, oldest first."""
     backups: tuple[Snapshot, ...] = ()
     """All earlier states, oldest first."""
     gone: frozenset[bytes] = frozenset()
-    """What was committed, and was lost by a restore."""
+    """The commits that a restore has lost."""
     is_restored: bool = False
     must_tell: bool = False
-    """Whether somebody has to be told of the restore, if Kafka shows something of what is gone."""
+    """Whether the restore has to be reported, if Kafka still shows some of the lost commits."""
 
 
 def after_commit(past: Past, before: Snapshot, *, confirmed: bool, may_fail_over: bool, may_restore: bool) -> Past:

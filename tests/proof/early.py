@@ -1,12 +1,12 @@
 """May records be sent before the state row is locked? A dual write with that order of steps, for the search to judge.
 
 Today a dual write sends its records under the lock of the state row. Here a process that owns the id sends them first,
-with the worst timing: all of Produce is over before the lock is asked for. Any overlap of the two lies in between.
-What the process does about it once it has the lock is an `Ordering`.
+with the worst timing: all of Produce is over before the lock is asked for. Any overlap of the two lies in between. An
+`Ordering` is the process's behaviour once it has the lock.
 
     python -m tests.proof.early --tier 1 --ordering trusting --faults kills=1
 
-This is no part of the product: it answers a question that the product asks before it changes its steps.
+This is no part of the product: it answers a question about a change of its steps.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _TRIES: Final = 4
 
 
 class Ordering(Enum):
-    """When records are sent; and, if early, what the process does under the lock before it writes the row."""
+    """When records are sent; and, if early, the check under the lock before the row is written."""
 
     LOCKED = "locked"
     """The records are sent under the lock, as the product does."""
     TRUSTING = "trusting"
-    """Compare the row with the one that it remembers."""
+    """Compare the row with the remembered one."""
     ASKING = "asking"
     """Compare the row, and ask the coordinator whether it still has the transaction open."""
     PROVING = "proving"
     """Compare the row, and add a partition once more to the transaction, which a fenced process is refused."""
     MARKED = "marked"
-    """Compare the row and its mark, which each take-over raises, and commits, before it says anything to Kafka."""
+    """Compare the row and its mark, which each take-over raises and commits before its first request to Kafka."""
 
 
 class MarkedTransaction(CheckedTransaction):
@@ -93,7 +93,7 @@ class MarkedTransaction(CheckedTransaction):
 
 
 class MarkedDatabase(CheckedDatabase):
-    """A database whose state row has a mark, which is expected to be the one that this process has raised."""
+    """A database whose state row has a mark, which should be the one that this process has raised."""
 
     def __init__(self) -> None:
         super().__init__(by_commit=False)
@@ -127,7 +127,7 @@ class EarlyKafka(CheckedKafka):
         return found.state is DescribedState.ONGOING and found.pair == prepared_state
 
     async def adds_again(self, prepared_state: PreparedTxnState) -> bool:
-        """Return whether the coordinator lets the owner of this transaction add what is in it already."""
+        """Return whether the coordinator lets the owner of this transaction add a partition of it again."""
         pair = prepared_state.producer_id, prepared_state.producer_epoch
         request = m.AddPartitionsToTxn(TRANSACTIONAL_ID, *pair, (TopicPartition(TOPIC, 0),))
         response = await self._response_to(request)
@@ -161,7 +161,7 @@ class EarlyCoordinator(DualWriteCoordinator):
     async def get_ready(self) -> None:
         """Get ready, and mark the row if this process has to take the id over."""
         if self._marked is not None and self._slot.state is SlotState.UNRESOLVED:
-            self._marked.expected_mark = None  # the row decides about the lost commit, whoever has the id now
+            self._marked.expected_mark = None  # the row decides about the lost commit, whichever process has the id now
         await super().get_ready()
         if self._marked is not None and self._slot.state is not SlotState.READY:
             await self._marked.raise_mark()
@@ -207,7 +207,7 @@ class EarlyOwner(Owner):
 
 
 class EarlyRules(Rules):
-    """What can happen, where records are sent early."""
+    """The possible steps, where records are sent early."""
 
     def __init__(
         self,
@@ -225,7 +225,7 @@ class EarlyRules(Rules):
         self._strict = strict
 
     def wrong(self, world: World) -> str | None:
-        """Return what is wrong with a world; None if nothing is."""
+        """Return the error of a world; None if it is right."""
         found = super().wrong(world)
         if found is None and self._strict and _has_to_be_repaired(world):
             return f"{world.row[0]} was decided, and Kafka has aborted it: it has to be published again"
@@ -273,7 +273,7 @@ def search(
     *,
     strict: bool = False,
 ) -> Found:
-    """Visit every state of such a world. `strict`: that Kafka aborts what is decided is wrong, though it is mended."""
+    """Visit every state of such a world. `strict`: an abort of a decided transaction is wrong, though it is mended."""
     rules = EarlyRules(PROFILES[tier], written, after_crash, ordering, strict=strict)
     try:
         return Explorer(rules, budget).search()
@@ -282,7 +282,7 @@ def search(
 
 
 def main() -> None:
-    """Search as the arguments say, and print what was found."""
+    """Search with the given arguments, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tier", type=int, default=1)
     parser.add_argument("--ordering", type=Ordering, choices=list(Ordering), default=Ordering.TRUSTING)

@@ -8,10 +8,10 @@ have the same 60 bits with a probability of about n * n / 2 ** 61, which is 0.00
 would be taken for visited.
 
 Each state must be able to go on without another fault until all is done. A state that cannot is found at once. And no
-state is ever reached again: each step takes a program further, spends a fault, or uses up what is under way (a request,
-a COMMIT, a marker, the one call of recover()). `settling.py` checks both over the edges of small spaces.
-So where a search is complete and found nothing wrong, every run whose faults have ended comes to rest, whatever the
-order of its steps: there is no livelock.
+state is ever reached again: each step takes a program further, spends a fault, or uses up an event under way (a
+request, a COMMIT, a marker, the one call of recover()). `settling.py` checks both over the edges of small spaces. So
+where a search is complete and found nothing wrong, every run whose faults have ended comes to rest, whatever the order
+of its steps: there is no livelock.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FAIR_RUN_EVERY: Final = 2048
 """From one of so many states a fair schedule is run to its end."""
 
 _LONGEST_RUN: Final = 1000
-"""In steps; what has no faults left settles in less than 100."""
+"""In steps; a world without faults left settles in less than 100."""
 
 _COLLECT_EVERY: Final = 8192
 """In states: often enough that the garbage of programs is found among the youngest objects."""
@@ -62,7 +62,7 @@ class Found:
     at_rest: int
     depth: int
     is_complete: bool = False
-    """Whether every state was visited. A search that was cut off, or that has found something, is not complete."""
+    """Whether every state was visited. A search that was cut off, or that has found an error, is not complete."""
     wrong: str | None = None
     story: Story | None = None
     nodes: int = 0
@@ -173,7 +173,7 @@ class Explorer:
 
 
 def explored(setting: Setting, most_states: int | None = None) -> Found:
-    """Search one setting, quietly, and without what need not be tried in another order."""
+    """Search one setting, quietly, and without orders of steps that need not be tried."""
     was = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     rules = setting.rules(Reduced)
@@ -205,7 +205,7 @@ def _numbers(text: str) -> dict[str, int]:
 
 
 def main() -> None:
-    """Explore as the arguments say, and print what was found."""
+    """Explore with the given arguments, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tier", type=int, default=3)
     parser.add_argument("--faults", default="crashes=1,losses=1")

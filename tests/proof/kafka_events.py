@@ -1,4 +1,4 @@
-"""What a broker of the model does by itself, and what is done to it: markers, aborts, moves, an upgrade, operators."""
+"""A broker's own events in the model, and events that happen to it: markers, aborts, moves, an upgrade, operators."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def is_open(kafka: Kafka) -> bool:
 
 
 def moved(kafka: Kafka, profile: Profile) -> Kafka:
-    """Load the id at another coordinator: what is in memory only is lost, and every marker is written again."""
+    """Load the id at another coordinator: state in memory only is lost, and every marker is written again."""
     metadata, rules = kafka.metadata, rules_of(kafka, profile)
     if metadata is not None:
         version = value_version(rules.transaction_version)
@@ -166,10 +166,11 @@ def moved(kafka: Kafka, profile: Profile) -> Kafka:
 
 
 def refused(kafka: Kafka, request: object, profile: Profile) -> Iterator[tuple[str, Kafka, object]]:
-    """Yield how a request may be answered by a broker that loses its role: carried out or not.
+    """Yield the responses of a broker that loses its role: the request was carried out or not.
 
     A leader that has lost the partition answers 6, one whose replicas were too few after it had appended 20, and one
-    that has added the partition and then does not hear of it 19. For all of these the client finds out who has it now.
+    that has added the partition and then does not hear of it 19. After all of these the client looks for the new owner
+    of the role.
     """
     match request:
         case Produce():
@@ -208,12 +209,12 @@ def _not_coordinator(request: object) -> object:
 
 
 def upgraded(kafka: Kafka, profile: Profile) -> Kafka | None:
-    """Raise `transaction.version`; None if the profile does not say to what, or it was done."""
+    """Raise `transaction.version`; None if the profile has no newer one, or it was done."""
     return None if profile.later is None or kafka.is_upgraded else kafka._replace(is_upgraded=True)
 
 
 def termination(kafka: Kafka) -> m.InitProducerId | None:
-    """Return the request of an operator who terminates what is open under the id; None if nothing is.
+    """Return the request of an operator who terminates the id's open transaction; None if there is none.
 
     It names the pair that is described, unless a recovering client holds another one, which is refused first.
     """
@@ -227,7 +228,7 @@ def termination(kafka: Kafka) -> m.InitProducerId | None:
 
 
 def abort_markers(kafka: Kafka) -> Iterator[WriteMarker]:
-    """Yield the requests of an operator who aborts what is open in one partition, as `transactions abort` does."""
+    """Yield the requests of an operator who aborts a partition's open transactions, as `transactions abort` does."""
     partitions = [topic_partition(number) for number in range(len(kafka.logs))]
     for partition in (*partitions, OFFSETS):
         yield from _aborts_in(kafka, partition)

@@ -1,4 +1,4 @@
-"""One partition of the model: a log as a value, which batches and markers it accepts, and what readers see of it."""
+"""One partition of the model: a log as a value, its rules for batches and markers, and the view of its readers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A broker without I/O: the emulator's coordinator decisions for one transactional id, and the partitions of one topic.
 
 `Kafka` is a value. `serve` carries a request out at once and returns the response, or `BLOCKED` where a broker would
-answer "try again" until something else has happened. What a broker does by itself is in `kafka_events.py`.
+answer "try again" until another event. A broker's own events are in `kafka_events.py`.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ NO_DEADLINE_MS: Final = 10**9
 """A timeout that no program reaches: it may wait in a search for minutes."""
 
 FOREIGN_TIMEOUT_MS: Final = 60_000
-"""The transaction timeout of foreign programs, if it is not the same: who takes the id over from them looks at it."""
+"""The transaction timeout of foreign programs, if it is not the same: a process that takes the id over looks at it."""
 
 
 class Kafka(NamedTuple):
-    """The coordinator's metadata of the id, the logs of the topic's partitions, and the next producer id that is free.
+    """The coordinator's metadata of the id, the logs of the topic's partitions, and the next free producer id.
 
-    What a space does not use keeps its default, and so adds no state.
+    Fields that a space does not use keep their defaults, and so add no state.
     """
 
     metadata: TransactionMetadata | None = None
@@ -75,10 +75,11 @@ class Profile(NamedTuple):
     rules: CoordinatorRules
     features: m.BrokerFeatures
     later: Profile | None = None
-    """What the cluster may be upgraded to."""
+    """The version that the cluster may be upgraded to."""
     forgets_offsets: bool = False
-    """Whether the group coordinator forgets what is pending for a producer id when it refuses an offset of an old
-    epoch, as that of Kafka 3.9 and older does, unless `group.coordinator.new.enable` is set (docs/late-requests.md)."""
+    """Whether the group coordinator forgets the pending offsets of a producer id when it refuses an offset of an old
+    epoch, as that of Kafka 3.9 and older does, unless `group.coordinator.new.enable` is set (docs/late-requests.md).
+    """
 
     @property
     def marker_version(self) -> int:
@@ -247,7 +248,7 @@ def _add(
 
 
 def _now_ms(kafka: Kafka) -> int:
-    """Return the time by which transactions that begin are told apart: it goes on with what is written."""
+    """Return the time that tells new transactions apart: it advances with each write."""
     return sum(map(kafka_log.end_offset, kafka.logs))
 
 
@@ -261,7 +262,7 @@ def applied(kafka: Kafka, transition: transitions.Transition | None) -> Kafka:
 
 
 def described(kafka: Kafka) -> Described | None:
-    """Return what the coordinator says of the id; None if it does not know it."""
+    """Return the coordinator's description of the id; None if it does not know it."""
     if kafka.metadata is None:
         return None
     pair = PreparedTxnState.of(producer_id=kafka.metadata.producer_id, producer_epoch=kafka.metadata.producer_epoch)

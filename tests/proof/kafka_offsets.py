@@ -29,8 +29,8 @@ def position_of(value: bytes) -> Position:
 def append_offset(log: Log, request: CommitOffset, *, forgets: bool) -> tuple[Log, OffsetCommitted]:
     """Append an offset of a transaction that was verified.
 
-    `forgets`: a request with an old epoch makes the group coordinator forget what is pending for the producer id, as in
-    Kafka 3.9. A group coordinator does not check sequences.
+    `forgets`: a request with an old epoch makes the group coordinator forget the pending offsets of the producer id, as
+    in Kafka 3.9. A group coordinator does not check sequences.
     """
     producer_id, epoch = request.producer_id, request.producer_epoch
     if epoch < newest_epoch(log, producer_id):
@@ -40,7 +40,7 @@ def append_offset(log: Log, request: CommitOffset, *, forgets: bool) -> tuple[Lo
 
 
 def _without_pending(log: Log, producer_id: int) -> Log:
-    """Return the log with the pending offsets of a producer id emptied: they are there, and no one applies them."""
+    """Return the log with the pending offsets of a producer id emptied: they are there, but never applied."""
     kept = list(log)
     for at in range(len(log) - 1, -1, -1):
         entry = log[at]

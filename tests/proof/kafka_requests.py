@@ -1,4 +1,4 @@
-"""What is sent to a broker of the model beside the producer's own requests, and what comes back; all of it hashable."""
+"""Requests to a broker of the model beside the producer's own, and their responses; all of them hashable."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class RepairOf(NamedTuple):
 
 
 class Blocked(Enum):
-    """The answer of a broker that has to be asked again later."""
+    """The response of a broker that has to be asked again later."""
 
     BLOCKED = "ask again"
 

@@ -31,7 +31,7 @@ _COPIED: Final = ("dualwrite", "spark_sink", "tests/proof")
 
 
 class Kill(NamedTuple):
-    """What a search has found; `found` is empty if it has found nothing."""
+    """The result of a search; `found` is empty without an error."""
 
     states: int
     depth: int
@@ -136,7 +136,7 @@ def write_docs(kills: Sequence[tuple[Mutant, Kill]]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Search for all mutants, or for the one that is named; return 1 if one survives."""
+    """Search for all mutants, or for the named one; return 1 if one survives."""
     parser = argparse.ArgumentParser(prog="python -m tests.proof.kill_mutants", description=__doc__)
     parser.add_argument("--only", metavar="NAME")
     parser.add_argument("--anywhere", action="store_true", help="try the spaces of all mutants")

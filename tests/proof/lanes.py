@@ -28,7 +28,7 @@ class Lane(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What a database transaction has done to the row of an id that is not in front."""
+    """A database transaction's effect on the row of an id that is not in front."""
 
     slot: int
     is_locked: bool
@@ -42,7 +42,7 @@ def exchanged(lanes: tuple[Lane, ...], slot: int, front: Lane) -> tuple[Lane, tu
 
 
 def exchanged_hold(held: tuple[Held, ...], front: Held) -> tuple[Held, tuple[Held, ...]]:
-    """Return what was done to the row of `front.slot`, and the rest with `front` instead."""
+    """Return the transaction's effect on the row of `front.slot`, and the others with `front` instead."""
     found = next((each for each in held if each.slot == front.slot), Held(front.slot, is_locked=False, row=None))
     rest = tuple(each for each in held if each.slot != front.slot)
     if not front.is_locked and front.row is None:

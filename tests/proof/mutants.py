@@ -2,7 +2,7 @@
 
 `python -m tests.proof.kill_mutants` plants each of them in a copy of the code, and searches the space in which the
 smallest story was found. A mistake that is not seen in any space is either among `EQUIVALENTS`, with the reason, or a
-hole in what the search checks.
+hole in the checks of the search.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AnySpace = Space | ProducerSpace | OutboxSpace
 
 
 class Edit(NamedTuple):
-    """A text that stands once in a file, and what it is replaced by."""
+    """A text that stands once in a file, and its replacement."""
 
     file: str
     line: str
@@ -36,7 +36,7 @@ class Edit(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A mistake, what it takes away, and where the search finds it."""
+    """A mistake, the guard that it removes, and where the search finds it."""
 
     name: str
     stands_for: str
@@ -1770,7 +1770,7 @@ OUTSIDE: Final = (
     Equivalent("recover-keeps-ready", "No program of these spaces calls recover() on a writer that is ready."),
     Equivalent("rotated-always, the last epoch", "Needs 32,767 transactions, or a start at the last epochs."),
 )
-"""What would show them is not in this world."""
+"""This world lacks the events that would show them."""
 
 OPEN: Final = (
     Equivalent(

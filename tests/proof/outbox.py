@@ -1,7 +1,7 @@
-"""Processes of a pool with an outbox: the real blocks, the real publisher, and what its background asks about.
+"""Processes of a pool with an outbox: the real blocks, the real publisher, and the queries of its background.
 
 A process adds blocks or publishes, as a pool with `Outbox(publishes=False)` and `dualwrite publish` do; the one that
-comes after a crash does both. Only what carries requests and statements is replaced, the threads, and the clock.
+comes after a crash does both. Only the carriers of requests and statements are replaced, the threads, and the clock.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from tests.proof.pool import LAST_WRITE, SETTINGS, CheckedWaiting, OneThread
 from tests.proof.redo_model import DatabaseGone, checked_redo_table
 
 PUBLISHER: Final = "publisher"
-"""Who says what becomes of an attempt to publish."""
+"""The source of the results of attempts to publish."""
 
 LEADS: Final = (PUBLISHER, "publishes")
 PARTED: Final = (PUBLISHER, "another process publishes")
 NOT_PROVEN: Final = (PUBLISHER, "NotProvenError")
-"""Only a person can find out whether Kafka has aborted what was decided."""
+"""Only a person can find out whether Kafka has aborted a decided transaction."""
 
 _COPIES: Final = Settings(stores_blocks=True)
-"""There is a table for what the publisher may have to publish again."""
+"""There is a table for blocks that the publisher may have to publish again."""
 
 _ROUNDS_TO_SETTLE: Final = 4
 _BACKGROUND_ROUNDS: Final = 3
@@ -88,7 +88,7 @@ class OutboxTransaction(CheckedTransaction):
 
     @property
     def outbox(self) -> OutboxTable:
-        """What waits, as seen inside this transaction."""
+        """The waiting blocks, as seen inside this transaction."""
         return OutboxTable(self._statements)
 
 
@@ -203,7 +203,7 @@ class OutboxProcess:
         return self._pool.outbox
 
     async def add(self, value: bytes, *, touches: bool = False) -> None:
-        """Carry out one block, and note what its caller is told: its outcome, None for unknown."""
+        """Carry out one block, and note its caller's result: the outcome, None for unknown."""
         progress = None
         block = self._pool.new_use()
         try:
@@ -237,7 +237,7 @@ class OutboxProcess:
                 await self._publisher.writes.resolve_lost()
 
     async def publish(self, rounds: int) -> None:
-        """Let the background do so many rounds, and note what becomes of them."""
+        """Let the background do so many rounds, and note their results."""
         publisher = self._publisher
         for number in range(rounds):
             if number:
@@ -256,7 +256,7 @@ class OutboxProcess:
             self._told.append(said)
 
     async def publish_all(self) -> bool:
-        """Publish until nothing waits any more. Return whether that succeeded."""
+        """Publish until no block waits any more. Return whether that succeeded."""
         publisher = self._publisher
         for _ in range(_ROUNDS_TO_SETTLE):
             await self._work_once()
@@ -280,7 +280,7 @@ def adds(
     fails_over: bool = False,
     is_readable: bool = True,
 ) -> Program:
-    """Return the program of a process that adds blocks, and with `rounds` publishes what waits then."""
+    """Return the program of a process that adds blocks, and with `rounds` publishes the waiting ones then."""
 
     async def program(told: list[Said]) -> None:
         process = OutboxProcess(
@@ -313,7 +313,7 @@ def publishes(
     fails_over: bool = False,
     is_readable: bool = True,
 ) -> Program:
-    """Return the program of a process that publishes what others add."""
+    """Return the program of a process that publishes other processes' blocks."""
 
     async def program(told: list[Said]) -> None:
         process = OutboxProcess(

@@ -1,8 +1,8 @@
 """The table of an outbox as a value: the product's own SQL on it, by a real PostgreSQL, and remembered.
 
-Blocks add rows without a lock of ours, so a transaction keeps what it has done to the table as changes, which meet
-those of others when it commits. The numbers of blocks are given to no other block, whatever becomes of their
-transactions. The database's clock stands still, except for hours in which nobody does anything.
+Blocks add rows without a lock of ours, so a transaction keeps its changes of the table, which meet those of others when
+it commits. The numbers of blocks are given to no other block, even if their transactions are rolled back. The
+database's clock stands still, except for hours without any event.
 
 A block of a transaction is told from others by its number; the bytes that would differ from call to call are left out,
 as those of stored blocks are (`redo_model.py`).
@@ -29,7 +29,7 @@ from tests.proof.automaton import ask
 from tests.proof.redo_model import DatabaseGone, Value, without_token
 
 OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | None, int | None]
-"""Transactional id, number, when it was added, records, what was published, and up to which number notes are gone."""
+"""Transactional id, number, when it was added, records, published block, and the last number whose note is deleted."""
 
 _SCHEMA: Final = Path(dualwrite.__file__).parent / "recipes" / "sql" / "outbox_schema.sql"
 _BEGUN_MS: Final = 1_000_000_000
@@ -72,7 +72,7 @@ class Touch(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a transaction has done to the table."""
+    """A transaction's changes of the table."""
 
     added: tuple[OutboxRow, ...] = ()
     removed: tuple[int, ...] = ()
@@ -83,7 +83,7 @@ NO_CHANGES: Final = Changes()
 
 
 class Outbox(NamedTuple):
-    """The committed rows, and what is of the server and no transaction."""
+    """The committed rows, and the server's state beside transactions."""
 
     rows: tuple[OutboxRow, ...] = ()
     next_seq: int = 1
@@ -92,7 +92,7 @@ class Outbox(NamedTuple):
     passed_ms: int = 0
     """How much time has passed."""
     earlier: tuple[tuple[bytes, frozenset[bytes]], ...] = ()
-    """Of each block that was added, what was committed then, and so comes before it."""
+    """Of each added block, the blocks that were committed then, and so come before it."""
 
 
 EMPTY: Final = Outbox()
@@ -115,7 +115,7 @@ def gone_back(outbox: Outbox, state: Outbox) -> Outbox:
 
 
 def transaction_of(process: int, incarnation: int, number: int) -> str:
-    """Return what stands for the id of a transaction."""
+    """Return a stand-in for the id of a transaction."""
     return f"{process}.{incarnation}.{number}"
 
 
@@ -143,7 +143,7 @@ def _seen(rows: tuple[OutboxRow, ...], changes: Changes) -> tuple[OutboxRow, ...
 
 
 def _of_transaction(text: str, transaction: str) -> str:
-    """Return what `ADD` has returned, with the name of the transaction in this world, and without its place."""
+    """Return the result of `ADD`, with the name of the transaction in this world, and without its place."""
     seq, stored_at_ms, _, waits, _ = text.split(" ", 4)
     return f"{seq} {stored_at_ms} {transaction} {waits} here"
 

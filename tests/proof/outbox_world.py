@@ -1,8 +1,8 @@
-"""`OutboxRules`: what can happen to an outbox, those that add to it and those that publish it, and what must hold.
+"""`OutboxRules`: the possible steps of an outbox, its adders and its publishers, and the invariants.
 
 Blocks are added by some processes, and published by others, each of which may believe that it alone publishes: its
-lease lapses at any step, and it goes on at any later one. What happens to Kafka, the state row and commits is that of
-`world.py`. In addition each statement on the outbox is a step of its own, because nobody locks the table.
+lease lapses at any step, and it goes on at any later one. The steps of Kafka, the state row and commits are those of
+`world.py`. In addition each statement on the outbox is a step of its own, because the table is not locked.
 
 python -m tests.proof.outbox_world --tier 3 --faults losses=1
 """
@@ -34,17 +34,17 @@ from tests.proof.world import Budget, Rules, Step, World, has_open, replaced, se
 
 _SETTLING_TRIES: Final = 4
 _BOUNDED: Final = (PROFILES[3], PROFILES[4])
-"""Where brokers abort what is prepared for too long, so that the database keeps a copy."""
+"""Where brokers abort prepared transactions after a timeout, so that the database keeps a copy."""
 
 _FORGETTING: Final = ("foreigners", "expiries")
-"""What may make a coordinator forget how a transaction has ended, before a publisher has noted it."""
+"""Faults that may make a coordinator forget the end of a transaction before a publisher has noted it."""
 
 _SHOWN: Final = 60
 """How much of a statement a sentence shows."""
 
 
 class OutboxRules(Rules):
-    """What can happen."""
+    """The possible steps."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class OutboxRules(Rules):
         """Return the world before anything has happened."""
         return super().start(budget)._replace(redo=with_head(outbox_id_of(PREFIX)))
 
-    # ---- what can happen ------------------------------------------------------------------------------------
+    # ---- steps ----------------------------------------------------------------------------------------------
 
     def _of_request(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
         match request:
@@ -119,7 +119,7 @@ class OutboxRules(Rules):
         return replaced(world, txn, txn._replace(outbox=changes))._replace(outbox=outbox), result
 
     def _waits_for_row(self, world: World, number: int, request: OnOutbox) -> bool:
-        """Return whether a statement deletes what another transaction has deleted, and not committed yet."""
+        """Return whether a statement deletes a row that another transaction has deleted, but not committed yet."""
         if not request.deletes or request.number is None:
             return False
         mine = self._txn(world, number, request.number)
@@ -158,7 +158,7 @@ class OutboxRules(Rules):
             yield "an hour passes", spend(world, hours=1)._replace(outbox=later)
 
     def _at_once(self, world: World, number: int) -> World:
-        """Carry out what only changes the process's own database transaction."""
+        """Carry out a step that only changes the process's own database transaction."""
         while True:
             world = super()._at_once(world, number)
             request = self._request(world, number)
@@ -174,20 +174,20 @@ class OutboxRules(Rules):
         is_mine = txn is not None and txn.is_locked and not any(other.is_locked for other in others)
         return request.deletes and is_mine
 
-    # ---- what a test looks for ------------------------------------------------------------------------------
+    # ---- observations for tests -----------------------------------------------------------------------------
 
     def request_of(self, world: World, number: int) -> Hashable:
-        """Return what a process asks for; None if it has ended."""
+        """Return the request of a process; None if it has ended."""
         return self._request(world, number)
 
     def told_by(self, world: World, number: int) -> Told:
-        """Return what the callers of a process were told."""
+        """Return the results that the callers of a process got."""
         return self._told(world.processes[number])
 
-    # ---- what must hold -------------------------------------------------------------------------------------
+    # ---- invariants -----------------------------------------------------------------------------------------
 
     def wrong(self, world: World) -> str | None:
-        """Return what is wrong with a world; None if nothing is."""
+        """Return the error of a world; None if it is right."""
         wrong = self._wrong_in_kafka(world)
         if wrong is not None:
             return wrong
@@ -222,7 +222,7 @@ class OutboxRules(Rules):
         return None
 
     def _wrong_of_publishing(self, world: World, seen: Collection[bytes]) -> str | None:
-        """Return what is wrong with a world at rest."""
+        """Return the error of a world at rest."""
         told = self._told(world.processes[-1])
         missing = world.table.difference(seen)
         if NOT_PROVEN in told:  # until a person has decided, whichever end it had
@@ -236,10 +236,10 @@ class OutboxRules(Rules):
         return "a transaction is open at rest" if has_open(world) else None
 
     def _wrong_of_stop(self, world: World, missing: Collection[bytes]) -> str | None:
-        """Return what is wrong with an outbox that publishes nothing more, because an end is not proven.
+        """Return the error of an outbox that has stopped publishing, because an end is not proven.
 
-        The log has nothing to tell, and on tier 3 another program or an expiry has made the coordinator forget. The
-        database still has everything that is not visible.
+        The log has no proof, and on tier 3 another program or an expiry has made the coordinator forget. The database
+        still has all records that are not visible.
         """
         spent = {name for name, left in world.budget._asdict().items() if left < getattr(self._budget, name)}
         if self._is_readable and not world.log_starts:
@@ -265,7 +265,7 @@ class OutboxRules(Rules):
 
 
 class ReducedOutbox(Reduced, OutboxRules):
-    """The same, without what need not be tried in another order."""
+    """The same, without orders of steps that need not be tried."""
 
 
 class OutboxSpace(NamedTuple):
@@ -285,7 +285,7 @@ class OutboxSpace(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Say what is particular to it."""
+        """Return its name, by its particularities."""
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         blocks = "+".join(str(len(values)) for values in self.written)
         publishing = f"{self.publishers} publishers {self.rounds} rounds"
@@ -300,7 +300,7 @@ class OutboxSpace(NamedTuple):
         return sum(map(len, self.written)), sum(self.budget)
 
     def rules(self, kind: type[OutboxRules] = OutboxRules) -> OutboxRules:
-        """Return what can happen in it, with all orders of its steps."""
+        """Return the possible steps in it, in all orders."""
         return kind(
             PROFILES[self.tier],
             self.written,
@@ -328,7 +328,7 @@ class OutboxSpace(NamedTuple):
 
 
 def main() -> None:
-    """Search as the arguments say, and print what was found."""
+    """Search with the given arguments, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tier", type=int, default=1)
     parser.add_argument("--faults", default="losses=1")

@@ -1,6 +1,6 @@
 """The process that owns a transactional id: the dual write's real steps over the real producer state machine.
 
-Only the outermost shell is replaced: what carries requests to a broker (`client/sender.py`) and statements to a
+Only the outermost shell is replaced: the carriers of requests to a broker (`client/sender.py`) and of statements to a
 database. Here both ask the world. A reply of `None` means that a request got no response; `GAVE_UP`, that the caller
 has waited for `max.block.ms` without one; `AWAY`, that no broker could be reached for `unreachable.timeout.ms`.
 """
@@ -73,7 +73,7 @@ GAVE_UP: Final = "gave up"
 """The reply to a caller that has waited too long."""
 
 AWAY: Final = "away"
-"""The reply to a caller who cannot reach any broker."""
+"""The reply to a caller that cannot reach any broker."""
 
 KNOWN_GONE: Final = False
 """The reply to COMMIT on a connection that the database has ended before."""
@@ -82,22 +82,22 @@ GONE: Final = "GONE"
 """The reply to a reader of records that are not in the log any more."""
 
 NO_MARKER: Final = "no marker"
-"""The reply to a reader who has come to the end of the log without the marker that it looks for."""
+"""The reply to a reader that has come to the end of the log without the expected marker."""
 
 RETURNED: Final = "returned"
-"""What the caller of a block is told that ended without an error."""
+"""The result of a block that ended without an error."""
 
 RECOVERED: Final = ("recover", "returned")
-"""What the caller of `recover()` is told."""
+"""The result of `recover()` without an error."""
 
 LOST: Final = (("recover", "PreparedTransactionLost"), ("recover", "RecordsGoneError"))
-"""The same, if what was decided cannot be repaired."""
+"""The same, if a decided transaction cannot be repaired."""
 
 UNPROVEN: Final = ("log", "unproven")
-"""What operators are told if nothing shows any more how a transaction ended, and it is taken for committed."""
+"""The message to operators if the end of a transaction cannot be proven any more, and it is taken for committed."""
 
 WENT_BACK: Final = ("recover", "DatabaseWentBackError")
-"""What the caller of `recover()` is told if the database has lost what Kafka still has."""
+"""The result of `recover()` if the database has lost a transaction that Kafka still has."""
 
 _NODE: Final = 1
 
@@ -109,7 +109,7 @@ class Cast(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Let a moment pass, or not. `until_back`: that in which it is noticed that Kafka can be reached again."""
+    """Let a moment pass, or not. `until_back`: until the process notices that Kafka can be reached again."""
 
     until_back: bool
 
@@ -126,7 +126,7 @@ class Settings(NamedTuple):
 
     @property
     def policy(self) -> StorePolicy:
-        """What the database stores beside the row. No program reaches the limit of age."""
+        """The rules for storing blocks beside the row. No program reaches the limit of age."""
         if not self.stores_blocks:
             return STORES_NOTHING
         policy = StorePolicy(
@@ -148,7 +148,7 @@ class Stuck(Exception):  # noqa: N818 - it is a finding, not an error of the pro
 
 
 class RefusesNothing(Repairability):
-    """Lets the search reach what the product refuses as well."""
+    """Lets the search also reach states that the product refuses."""
 
     async def check(self, entries: object, kafka: object) -> Collection[str]:
         return ()
@@ -184,7 +184,7 @@ class CheckedKafka:
         return self._manager
 
     def limit_waits(self, timeout_ms: int) -> None:
-        """Change nothing: nothing waits here."""
+        """Change nothing: there is no wait here."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         await self.give_up()
@@ -316,7 +316,7 @@ class CheckedKafka:
         await self._run(lambda: self._live.send_offsets(entry.offsets, entry.group_metadata))
 
     async def flush(self) -> None:
-        """Send what is unsent, or fail."""
+        """Send all unsent batches, or fail."""
         flushed = Operation("flush", None)
         while self._unsent and self._live.state is ProducerState.IN_TRANSACTION:
             await self._advance(self._live, flushed)
@@ -418,7 +418,7 @@ class CheckedKafka:
         return [batch for batch in self._unsent if batch.is_in_flight]
 
     def _ready(self, manager: TransactionManager) -> list[_Unsent]:
-        """Return what is in flight, and of each other partition the first batch, if it may be sent."""
+        """Return the batches in flight, and of each other partition the first batch, if it may be sent."""
         ready = {batch.partition: batch for batch in self._in_flight}
         if manager.may_produce:
             for batch in self._unsent:
@@ -482,7 +482,7 @@ def _ends_in(part: PartitionManifest, end: str | tuple[Piece, ...]) -> Iterator[
 
 
 def hashable(request: m.Request) -> Hashable:
-    """Return what the world is asked for a request: one of its own, if the request has a mapping."""
+    """Return the world's form of a request: one of its own, if the request has a mapping."""
     if isinstance(request, m.ApiVersions):
         return AskFeatures()
     if not isinstance(request, m.TxnOffsetCommit):
@@ -493,7 +493,7 @@ def hashable(request: m.Request) -> Hashable:
 
 
 def as_response(request: m.Request, reply: Any) -> m.Response:
-    """Return the response to a request for what the world has replied."""
+    """Return the response to a request, from the world's reply."""
     if isinstance(request, m.AddPartitionsToTxn) and isinstance(reply, Added):
         return m.AddPartitionsToTxnResponse(dict.fromkeys(request.partitions, reply.error_code))
     if isinstance(reply, Added):
@@ -579,7 +579,7 @@ class Rollback(NamedTuple):
 
 
 class MakeDurable(NamedTuple):
-    """Commit something behind the row, which was read with this content. The reply is True, or why not."""
+    """Commit a change behind the row, which was read with this content. The reply is True, or why not."""
 
     row: str
 
@@ -660,8 +660,8 @@ class CheckedTransaction:
 class CheckedDatabase:
     """A `Database` whose transactions are numbered per process.
 
-    `by_commit`: the row is written by the message of COMMIT, as with psycopg.
-    `fails_over`: what is visible may not be durable.
+    `by_commit`: the row is written by the message of COMMIT, as with psycopg. `fails_over`: a visible commit may not be
+    durable.
     """
 
     def __init__(self, *, by_commit: bool, settings: Settings = DEFAULTS, fails_over: bool = False) -> None:
@@ -749,7 +749,7 @@ class Owner:
             self._told.append(UNPROVEN)
 
     async def write(self, value: bytes) -> None:
-        """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""
+        """Carry out one dual write, and note its caller's result: the outcome, None for unknown."""
         coordinator = self._coordinator
         progress = None
         if self._is_away or coordinator.has_stored:

@@ -13,7 +13,7 @@ from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
 from tests.proof.owner import RECOVERED, RETURNED, CheckedKafka
 
 FAILED: Final = "failed"
-"""What the caller is told of a transaction that is certainly not committed."""
+"""The result of a transaction that is certainly not committed."""
 
 _ABORTED: Final = b"x"
 

@@ -1,7 +1,7 @@
 """A process with a pool of transactional ids: the real leases, slots, blocks and background.
 
-Only what carries requests and statements is replaced, and the threads: the background does one thing at a time, while
-a block waits for a reply (`Interrupt`).
+Only the carriers of requests and statements are replaced, and the threads: the background does one thing at a time,
+while a block waits for a reply (`Interrupt`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from tests.proof.redo_model import DatabaseGone, OnRedo, checked_redo_table
 ResultT = TypeVar("ResultT")
 
 LAST_WRITE: Final = b"z1"
-"""What a pool writes when everything is recovered."""
+"""The value that a pool writes when everything is recovered."""
 
 _STORES: Final = Direct(when_kafka_is_away="store", max_stored_age_ms=NO_DEADLINE_MS**2)
 SETTINGS: Final = {"bootstrap_servers": "localhost:9092"}
@@ -65,7 +65,7 @@ _LONG_MS: Final = 60_000
 
 
 class Interrupt(Enum):
-    """The reply to a process whose background does something first; the request is sent again afterwards."""
+    """The reply to a process whose background acts first; the request is sent again afterwards."""
 
     RENEW = "renews its leases"
     RECOVER = "resolves its slots and those of dead processes"
@@ -96,9 +96,9 @@ def _on_slot(slot: int, steps: Coroutine[Any, Any, ResultT]) -> Generator[Hashab
 def _carried_out(
     steps: Coroutine[Any, Any, None], background: Callable[[Interrupt], Coroutine[Any, Any, None]] | None = None
 ) -> Generator[Hashable, Any, None]:
-    """Carry out steps, and with `background` what the background is told meanwhile.
+    """Carry out steps, and with `background` the background's orders meanwhile.
 
-    Without it, the steps are the background's, which does one thing at a time: it ignores what it is told.
+    Without it, the steps are the background's, which does one thing at a time: it ignores orders.
     """
     reply: Any = None
     error: BaseException | None = None
@@ -244,7 +244,7 @@ class _NoBackground:
 
 
 class OneThread:
-    """A `Runtime` whose background does nothing by itself."""
+    """A `Runtime` whose background acts only on order."""
 
     def bell(self) -> Bell:
         return _NoBell()
@@ -312,7 +312,7 @@ class PooledProcess:
         )
 
     async def write(self, value: bytes) -> None:
-        """Carry out one dual write, and note what its caller is told: its outcome, None for unknown."""
+        """Carry out one dual write, and note its caller's result: the outcome, None for unknown."""
         progress = None
         await self._pass_a_moment()
         block = self._pool.new_use()
@@ -343,7 +343,7 @@ class PooledProcess:
             self._availability.note_present()
 
     async def recover(self) -> bool:
-        """Resolve what may be open in any slot. Return whether that succeeded."""
+        """Resolve the open transactions of all slots. Return whether that succeeded."""
         try:
             await self._pool.recover()
         except (DualWriteError, DatabaseGone) as error:
@@ -357,7 +357,7 @@ class PooledProcess:
         await self._pool.close(0)
 
     async def in_foreground(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Carry out steps of the application, while the background does what it is told to."""
+        """Carry out steps of the application, while the background follows its orders."""
         await self.clock.told(_driven(steps, self._background))
 
     async def _background(self, interrupt: Interrupt) -> None:

@@ -1,4 +1,4 @@
-"""Producers of one transactional id without a database: what `Producer` alone promises to those who share an id.
+"""Producers of one transactional id without a database: the promises of `Producer` alone to those who share an id.
 
 Each process takes the id over with `init_transactions(keep_prepared_txn=True)` and `complete_transaction()`, then ends
 transactions with one record each, by commit or by abort. No lock keeps the processes apart: only fencing does.
@@ -68,7 +68,7 @@ async def _transaction(kafka: LoneKafka, value: bytes, end: str, told: list[Said
 
 
 class ProducerRules(Rules):
-    """What can happen among producers, and what must hold."""
+    """The possible steps of producers, and the invariants."""
 
     def __init__(self, profile: Profile, ends: Sequence[Sequence[str]]) -> None:
         super().__init__(profile, [()] * len(ends), ())
@@ -76,7 +76,7 @@ class ProducerRules(Rules):
             self.programs[number] = Automaton(producer(profile, "abc"[number], mine))
 
     def wrong(self, world: World) -> str | None:
-        """Return what is wrong with a world; None if nothing is."""
+        """Return the error of a world; None if it is right."""
         seen = visible(world.kafka.logs[0])
         doubled = [value for value, count in Counter(seen).items() if count > 1]
         if doubled:
@@ -104,7 +104,7 @@ class ProducerSpace(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Say what is particular to it."""
+        """Return its name, by its particularities."""
         faults = "".join(f"-{name}{n}" for name, n in self.budget._asdict().items() if n)
         return f"tier{self.tier}{faults}-producers {'/'.join(map(','.join, self.ends))}"
 
@@ -114,7 +114,7 @@ class ProducerSpace(NamedTuple):
         return sum(map(len, self.ends)), sum(self.budget)
 
     def rules(self) -> ProducerRules:
-        """Return what can happen in it."""
+        """Return the possible steps in it."""
         return ProducerRules(PROFILES[self.tier], self.ends)
 
     def search(self, most_states: int | None = None) -> Found:
@@ -127,7 +127,7 @@ class ProducerSpace(NamedTuple):
 
 
 def main() -> None:
-    """Search as the arguments say, and print what was found."""
+    """Search with the given arguments, and print the findings."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tier", type=int, default=3)
     parser.add_argument("--ends", default="abort,abort/commit", help="how the transactions of each process end")

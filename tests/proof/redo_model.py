@@ -1,7 +1,7 @@
 """The table of stored blocks as a value: the product's own SQL on it, by a real engine, and remembered.
 
-What is stored differs from call to call: bytes that tell blocks apart, and times. None of that decides anything, so it
-is left out on the way to the world, and put back on the way to the process that stored it.
+Stored bytes differ from call to call: some tell blocks apart, some are times. None of them decides anything, so they
+are left out on the way to the world, and put back on the way to the process that stored them.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def with_changed(rows: RedoRows, changed: RedoRows) -> RedoRows:
 
 
 def blocks_in(rows: RedoRows) -> frozenset[Value]:
-    """Return what is stored, as bytes."""
+    """Return the stored blocks, as bytes."""
     return frozenset(row[-1] for row in rows if isinstance(row[1], int) and row[1] > 0)
 
 
@@ -156,7 +156,7 @@ def checked_redo_table(
 ) -> RedoTable:
     """Return the real `StoredBlocks` of a database transaction of this process, on the world's table.
 
-    `contents` belongs to the process: what it has stored, by what the world knows of it. `are_large`: no two blocks are
+    `contents` belongs to the process: its stored bytes, by the world's form of them. `are_large`: no two blocks are
     published by one transaction.
     """
     return RedoTable(_CheckedStatements(number, contents, asking, are_large=are_large), lock_clause="")

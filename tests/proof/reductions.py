@@ -2,23 +2,23 @@
 
 **A request that is dead is dropped.** A request that was sent by an owner of an older producer epoch may arrive at any
 time, and so doubles the states until it does. Once every broker must refuse it for ever, a world with it and a world
-without it can do the same, and what must hold does not look at what is under way. It is dead at the coordinator when
-its pair is older than the epoch before the current one: a producer id's epoch is only raised, and a producer id is not
-used again, also after the id was forgotten. (The epoch before the current one is still answered as a retry, KIP-890.)
+without it can do the same, and the invariants do not look at requests under way. It is dead at the coordinator when its
+pair is older than the epoch before the current one: a producer id's epoch is only raised, and a producer id is not used
+again, also after the id was forgotten. (The epoch before the current one is still answered as a retry, KIP-890.)
 Produce is dead when the partition, too, must refuse it: no transaction of its pair is open there, so that none can be
 opened, or the log has a newer epoch of its producer id. Before transaction.version 2 a transaction of any epoch counts
 as verified, so there none of its producer id may be open, or a newer one.
 
-**A private step is taken at once.** What a process reads under its row lock, or finds at a connection that is gone, was
-fixed before: nobody else can change the row or bring the connection back. So the step commutes with each step of the
-others: they lead to the same world in either order. It is enough to follow the order in which it comes first (a
-persistent set of one step). What must hold does not get lost by that: the step changes only what the process knows and
-has told its callers, and what was told too early stays told. It must not release a lock or send anything, which others
-could see. Nor may a fault strike between: an ended connection (`kills`) would change what a reader finds, so while one
-is possible, only what is gone already counts. A crash is no such fault: the process that was killed one step earlier
-leaves the same world, but for a request that may arrive later and need not. So a process that ends with the step is
-left alone, since it could not be killed any more. No step is put off for ever, because each takes its program further,
-and each call ends.
+**A private step is taken at once.** The row that a process reads under its lock, or the state of a connection that is
+gone, was fixed before: no other process can change the row or bring the connection back. So the step commutes with each
+step of the others: they lead to the same world in either order. It is enough to follow the order in which it comes
+first (a persistent set of one step). No violation of an invariant gets lost by that: the step changes only the
+process's knowledge and its callers' results, and a result that came too early stays. It must not release a lock or send
+a request, which others could see. Nor may a fault strike between: an ended connection (`kills`) would change a reader's
+result, so while one is possible, only ended connections count. A crash is no such fault: the process that was killed
+one step earlier leaves the same world, but for a request that may arrive later and need not. So a process that ends
+with the step is left alone, since it could not be killed any more. No step is put off for ever, because each takes its
+program further, and each call ends.
 
 `test_reductions.py` compares both with the full search.
 """
@@ -53,13 +53,13 @@ _HARMLESS: Final = frozenset(
         "hours",
     }
 )
-"""Faults that do not come between a process and what it reads in the database."""
+"""Faults that do not come between a process and its reads of the database."""
 
 _STATEMENTS: Final = (Lock, Read, Commit)
 
 
 class Reduced(Rules):
-    """What can happen, without what need not be tried in another order."""
+    """The possible steps, without orders that need not be tried."""
 
     def steps(self, world: World) -> Iterator[Step]:
         """Yield each possible next world that has to be visited, with a sentence."""
@@ -81,14 +81,14 @@ class Reduced(Rules):
         return None
 
     def _is_fixed(self, world: World, number: int, request: Lock | Read | Commit) -> bool:
-        """Return whether nobody can change any more what the process finds."""
+        """Return whether the process's read is fixed: no step of others can change it."""
         txn = self._txn(world, number, request.number)
         if txn is None:
             return _is_harmless(world.budget, also="kills")
         return isinstance(request, Lock | Read) and txn.is_locked and _is_harmless(world.budget)
 
     def _is_private(self, world: World, reached: World, number: int) -> bool:
-        """Return whether a step has changed nothing that others can see, and its process goes on."""
+        """Return whether a step has changed only its own process, and that process goes on."""
         if self._request(reached, number) is None:
             return False
         if len(world.txns) != len(reached.txns):
@@ -116,7 +116,7 @@ def without_dead(world: World, profile: Profile) -> World:
 
 @remembered
 def is_dead(kafka: Kafka, request: Hashable, profile: Profile) -> bool:
-    """Return whether a request can have no effect any more, whatever happens."""
+    """Return whether a request can have no effect any more, in any future."""
     match request:
         case m.EndTxn() | m.AddPartitionsToTxn() | m.AddOffsetsToTxn():
             return _is_over(kafka, request.producer_id, request.producer_epoch)

@@ -1,4 +1,4 @@
-"""What a pure function returned, remembered: a search asks it the same thing in hundreds of states."""
+"""The results of pure functions, remembered: a search calls them with the same arguments in hundreds of states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Named tuples are equal to those of another type that have the same fields, which
 """
 
 _answers: Final[list[dict[tuple[int, ...], tuple[object, Any]]]] = []
-"""What is remembered of each function."""
+"""The remembered results of each function."""
 
 
 def forget() -> None:
@@ -32,8 +32,8 @@ def forget() -> None:
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Call a pure function once for each choice of positional arguments, and return the same object again.
 
-    Arguments are looked up by their identity, which costs no hash of all that is in them, and kept, so that no other
-    object can have the identity of one that is gone. What is iterated over is returned as a tuple.
+    Arguments are looked up by their identity, which costs no hash of their contents, and kept, so that no other object
+    can have the identity of one that is gone. Iterators are returned as tuples.
     """
     known: dict[tuple[int, ...], tuple[object, Result]] = {}
     _answers.append(known)

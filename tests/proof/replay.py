@@ -2,11 +2,11 @@
 
 python -m tests.proof.replay FILE [--write-test PATH]
 
-The model goes beside it, step by step: it says who asks what, and what each step must lead to. After each step the row,
-the table, the log, the coordinator and what the callers were told are compared. A story that was found with a mistake
-that is mended by now does not happen any more as it was told; it is then followed as far as it goes: each party does
-its next step in the story's order and has the story's faults. At the end everything goes on without faults until it is
-at rest.
+The model goes beside it, step by step: it has the requests of each process, and the required result of each step. After
+each step the row, the table, the log, the coordinator and the callers' results are compared. A story that was found
+with a mistake that is mended by now does not happen any more as it was told; it is then followed as far as it goes:
+each party does its next step in the story's order and has the story's faults. At the end everything goes on without
+faults until it is at rest.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _FREE: Final = frozenset(
 
 
 class Replayed(NamedTuple):
-    """What came of a replay: the steps that were taken, and what is wrong, on both sides."""
+    """The result of a replay: the steps that were taken, and the errors, on both sides."""
 
     steps: tuple[str, ...]
     not_taken: tuple[str, ...]
@@ -86,7 +86,7 @@ class Replayed(NamedTuple):
 
 
 NOT_REPLAYED: Final = ("recoveries", "services", "pools", "two_primaries")
-"""What a setting may have that no replay has."""
+"""Features of settings that cannot be replayed."""
 
 
 class Replay:
@@ -100,7 +100,7 @@ class Replay:
             raise ReplayError("no replay has settings of the writer, outages, or retention yet")
         if any(getattr(setting, name) for name in NOT_REPLAYED) or setting.budget.failovers or setting.budget.restores:
             raise ReplayError("no replay has pools, further processes, or a database that goes back yet")
-        # psycopg has no statement of its own for the row: what one would have found out, the message of COMMIT does.
+        # psycopg has no statement of its own for the row: the message of COMMIT does its work.
         self._setting = setting = setting._replace(by_commit=True)
         self._rules = setting.rules()
         self._servers = servers
@@ -113,7 +113,7 @@ class Replay:
         self._commits: dict[tuple[int, int, int], HeldCommit] = {}
         """Those that are on their way."""
         self._of_operators: list[Hashable] = []
-        """What operators have sent, and has not arrived."""
+        """Operators' requests that have not arrived."""
         self._given_up: dict[int, list[Parked]] = {}
         self._producer_ids: dict[str, str] = {}
         """Those of the model, by real ones."""
@@ -193,7 +193,7 @@ class Replay:
             raise ReplayError(f"{type(error).__name__}: {error}\n{self.told()}") from error
 
     def told(self) -> str:
-        """Return what has happened, to be read."""
+        """Return the steps so far, to be read."""
         world, steps = self._rules.start(self._setting.budget), []
         for sentence in self._steps:
             world = next(after for said, after in self._rules.steps(world) if said == sentence)
@@ -247,7 +247,7 @@ class Replay:
             case Commit() if fate not in (Fate.ANSWERED, Fate.CONNECTION_GONE):
                 self._commit(number, fate, parked, self._txn_of(before, number, request.number))
             case EndOf() | RecordsOf() | RepairOf() if fate in (Fate.UNHEARD, Fate.DELAYED):
-                pass  # whoever reads the log asks again, which changes nothing
+                pass  # a reader of the log asks again, which changes nothing
             case Lock() | Read() | Commit() | EndOf() | RecordsOf() | RepairOf():
                 process.gate.take(parked)
                 parked.meet(fate).result(WAIT_S)
@@ -361,7 +361,7 @@ class Replay:
         return self._rules.programs[process.program].nodes[process.node].request
 
     def _settle(self) -> None:
-        """Wait until each process asks what it asks in the model."""
+        """Wait until each process has the same request as in the model."""
         for number, process in enumerate(self._lives):
             what = what_of(self._request(self._world, number))
             given_up = self._given_up.get(number, [])
@@ -390,7 +390,7 @@ class Replay:
         return self._rules.programs[process.program].nodes[process.node].told
 
     def _renamed(self, wanted: Step, found: Step) -> Step:
-        """Return what was found with the model's producer ids."""
+        """Return the findings with the model's producer ids."""
         for theirs, ours in zip(_pairs(found), _pairs(wanted), strict=False):
             if theirs not in self._producer_ids and ours not in self._producer_ids.values():
                 self._producer_ids[theirs] = ours
@@ -428,13 +428,13 @@ class Replay:
                 return f"{each.state} {each.producer_id}:{each.producer_epoch}"
         return _NOTHING
 
-    # ---- what must hold -------------------------------------------------------------------------------------
+    # ---- invariants -----------------------------------------------------------------------------------------
 
     def _wrong(self) -> tuple[str | None, str | None]:
         return self._rules.wrong(self._world), self._wrong_on_real_servers()
 
     def _wrong_on_real_servers(self) -> str | None:
-        """Return what is wrong, by what consumers and readers of the database see."""
+        """Return the error that consumers and readers of the database see."""
         _, table = self._servers.row_and_table()
         seen = [(record.value or b"").decode() for record in self._emulator.records(TOPIC)]
         doubled = [value for value, count in Counter(seen).items() if count > 1]
@@ -463,7 +463,7 @@ def _pairs(step: Step) -> list[str]:
 
 
 def what_of(request: Hashable) -> What | None:
-    """Return what a request of the model asks; None for the end of the program."""
+    """Return the subject of a request of the model; None for the end of the program."""
     match request:
         case None:
             return None
@@ -483,7 +483,7 @@ def what_of(request: Hashable) -> What | None:
 
 
 def replay(story: Story, servers: Servers, network: Network, seed: int = 0) -> Replayed:
-    """Replay a story. Raises ReplayError where the real servers do something else than the model."""
+    """Replay a story. Raises ReplayError where the real servers differ from the model."""
     assert story.setting is not None
     with Replay(story.setting, servers, network) as stage:
         return stage.follow([brief(step.sentence) for step in story.steps], seed)
@@ -544,7 +544,7 @@ def _wrapped(lines: Iterable[str]) -> Iterator[str]:
 
 
 def main() -> None:
-    """Replay the story in a file, and say what came of it."""
+    """Replay the story in a file, and print the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("story", type=Path, help="as written by tests.proof.explore --story")
     parser.add_argument("--write-test", type=Path, help="where to write a test with the story inside")

@@ -1,8 +1,8 @@
-"""The network of a replay: between each process and its servers stands a relay that holds what a story decides about.
+"""The network of a replay: between each process and its servers stands a relay that holds the requests of the story.
 
-A relay belongs to one life of one process. What it holds is `Parked` at the process's `Gate`, where the director of the
-replay finds it, and says what becomes of it. The threads of the processes, of the network and of the director meet at
-the gates and nowhere else.
+A relay belongs to one life of one process. A held request is `Parked` at the process's `Gate`, where the director of
+the replay finds it, and decides its fate. The threads of the processes, of the network and of the director meet at the
+gates and nowhere else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ResultT = TypeVar("ResultT")
 
 
 class What(NamedTuple):
-    """What is asked, without what differs between the model and real servers, such as producer ids."""
+    """The subject of a request, without the differences between the model and real servers, such as producer ids."""
 
     name: str
     details: tuple[Hashable, ...] = ()
@@ -43,7 +43,7 @@ class What(NamedTuple):
 
 
 class ReplayError(Exception):
-    """The real processes and servers do something else than the model."""
+    """The real processes and servers differ from the model."""
 
 
 # ---- the gate -------------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ class Parked:
     def __init__(self, what: What, decide: Callable[[Fate], None]) -> None:
         self.what = what
         self.is_left = False
-        """Whether nobody waits for its response any more."""
+        """Whether its response is not awaited any more."""
         self.done: Future[None] = Future()
         """Set when the fate has come about."""
         self._decide = decide
@@ -71,7 +71,7 @@ class Parked:
 
 
 class Gate:
-    """What one life of one process asks and the director has not decided about."""
+    """The requests of one life of one process that the director has not decided about."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -85,7 +85,7 @@ class Gate:
             self._changed.notify_all()
 
     def leave(self, parked: Parked) -> None:
-        """Note that nobody waits for the response any more."""
+        """Note that the response is not awaited any more."""
         with self._changed:
             parked.is_left = True
             self._changed.notify_all()
@@ -102,13 +102,15 @@ class Gate:
             self._changed.notify_all()
 
     def waiting(self, what: What | None, timeout_s: float) -> Parked | bool:
-        """Wait until `what` is asked, or for None until the process has ended. Return what asks, or if it ended."""
+        """Wait until `what` is requested, or for None until the process has ended. Return the request, or whether it
+        ended.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._found(what), timeout_s)
             return self._found(what)
 
     def left(self, what: What) -> Parked | None:
-        """Return a request that nobody waits for any more."""
+        """Return a request whose response is not awaited any more."""
         with self._changed:
             return next((each for each in self._parked if each.is_left and each.what == what), None)
 
@@ -183,7 +185,7 @@ class _Relay:
         raise NotImplementedError
 
     async def sever(self) -> None:
-        """Cut all connections of the process, and accept no others. What is held stays deliverable."""
+        """Cut all connections of the process, and accept no others. Held requests stay deliverable."""
         if self._server is not None:
             self._server.close()
         for writer in tuple(self._clients):
@@ -200,7 +202,7 @@ async def _close(writer: asyncio.StreamWriter) -> None:
 
 
 class KafkaRelay(_Relay):
-    """Before the broker at an address: what may change a transaction, or says how it stands, is parked."""
+    """Before the broker at an address: requests that may change or describe a transaction are parked."""
 
     def __init__(self, address: str, gate: Gate, network: Network) -> None:
         super().__init__()
@@ -270,14 +272,14 @@ class _KafkaLink:
         self._client = client
         self._answers = answers
         self._unheard: dict[bytes, Parked] = {}
-        """By correlation id: what was delivered while nobody listens."""
+        """By correlation id: the requests that were delivered without a waiting client."""
         self._heard: dict[bytes, Parked] = {}
 
     def to_broker(self, frame: bytes) -> None:
         self.broker.write(_LENGTH.pack(len(frame)) + frame)
 
     def decide(self, parked: Parked, frame: bytes, fate: Fate, decided: asyncio.Future[Fate]) -> None:
-        """Do what becomes of a request. A request that was delayed is decided about again when it arrives."""
+        """Carry out the fate of a request. A request that was delayed is decided about again when it arrives."""
         correlation_id = frame[4:8]
         match fate:
             case Fate.ANSWERED:
@@ -312,7 +314,7 @@ class _KafkaLink:
 
 
 def asked_by(frame: bytes) -> What | None:
-    """Return what a request asks; None if it passes without a word."""
+    """Return the subject of a request; None if it passes without a decision."""
     key, version, _ = _REQUEST.unpack_from(frame)
     if key not in _PARKED_APIS:
         return None
@@ -444,7 +446,7 @@ class PostgresRelay(_Relay):
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):  # a server that was ended resets what it has not read
+    with suppress(OSError):  # a server that was ended resets unread connections
         while data := await reader.read(_CHUNK_BYTES):
             writer.write(data)
     await _close(writer)

@@ -1,7 +1,7 @@
 """A process of a replay: the code that ships, in a thread with an event loop, a network and a time of its own.
 
-It is `tests.proof.owner.Owner`, as in the search, over the real `AsyncProducer` and the real psycopg adapter. What asks
-the world in the search asks the gate here, before or while it asks real servers.
+It is `tests.proof.owner.Owner`, as in the search, over the real `AsyncProducer` and the real psycopg adapter. Requests
+that go to the world in the search go to the gate here, before or while they go to real servers.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Program = Callable[[Callable[[], Owner]], Coroutine[Any, Any, None]]
 
 
 class OwnTimeLoop(asyncio.SelectorEventLoop):
-    """A loop whose time can be moved ahead: for its process alone, and for nothing that others see."""
+    """A loop whose time can be moved ahead: for its process alone, and with no effect that others see."""
 
     _ahead_s = 0.0
 
@@ -72,7 +72,7 @@ class GateOfLoop:
         """Whether the process was killed."""
 
     async def passing(self, name: str, *details: Any) -> tuple[Fate, Parked]:
-        """Wait for the director. Return the fate, and what to call when it has come about."""
+        """Wait for the director. Return the fate, and a function to call when it has come about."""
         if self.is_closed:
             raise asyncio.CancelledError
         loop = asyncio.get_running_loop()
@@ -326,7 +326,7 @@ class RealProcess:
         self._loop.pass_time(MAX_BLOCK_MS / 1000 + 1)
 
     def kill(self) -> None:
-        """End it so that nothing of what it would still do is seen by others."""
+        """End it so that others see nothing of its remaining work."""
         self._network.run(self._kafka.sever())
         self._network.run(self.database_relay.sever())
         self._in_loop.is_closed = True

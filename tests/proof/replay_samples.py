@@ -1,4 +1,4 @@
-"""Random histories of a space, to its rest: to be replayed, because the model is worth what real servers confirm.
+"""Random histories of a space, to its rest: to be replayed, because real servers have to confirm the model.
 
 python -m tests.proof.replay_samples --tier 3 --count 40
 """
@@ -23,7 +23,7 @@ _FAULTS_OF_100: Final = (3, 6, 12, 30)
 """How often a step is a fault, if one can happen: early in the history, or late."""
 
 _REPLAYED: Final = ("crashes", "kills", "losses", "give_ups", "timeouts", "foreigners", "expiries", "terminations")
-"""The faults that a replay can bring about, without the operator's abort that loses what is decided on both sides."""
+"""The faults that a replay can bring about, without the operator's abort that loses a decision on both sides."""
 
 _WRITTEN: Final = (
     ((b"a1",), (b"b1",)),
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
         return told
 
     def replay(self, servers: Servers, network: Network) -> Replayed:
-        """Replay it. Raises ReplayError where the real servers do something else than the model."""
+        """Replay it. Raises ReplayError where the real servers differ from the model."""
         with Replay(self.setting, servers, network) as stage:
             return stage.follow(self.lines(), self.seed)
 
@@ -89,7 +89,7 @@ def samples(tier: int, count: int, seed: int = 0, only: str | None = None) -> li
 
 
 def main() -> None:
-    """Replay samples, and say what differs."""
+    """Replay samples, and print the differences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tier", type=int, default=3)
     parser.add_argument("--count", type=int, default=40)

@@ -91,7 +91,7 @@ class Servers:
         return str(rows[0][0] or "") if rows else "", tuple(str(value) for (value,) in table)
 
     def wait_until_free(self) -> None:
-        """Wait until nobody holds the lock of the row: a server notices the end of a connection a moment later."""
+        """Wait until the lock of the row is free: a server notices the end of a connection a moment later."""
         deadline_s = time.monotonic() + WAIT_S
         while time.monotonic() < deadline_s:
             free = self._aside.execute("SELECT 1 FROM kafka_transaction_state FOR UPDATE SKIP LOCKED").fetchall()

@@ -1,7 +1,7 @@
 """Search the catalogue until every tier has had so many states: `python -m tests.proof.search --states 10000000`.
 
-Several spaces are searched at a time, each in a process of its own. Exit code 1: something is wrong, and its story was
-told. 2: the catalogue of a tier has fewer states than were asked for.
+Several spaces are searched at a time, each in a process of its own. Exit code 1: an error was found, and its story
+printed. 2: the catalogue of a tier has fewer states than were asked for.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_STATES_AT_ONCE: Final = 5_000_000
 
 @dataclass
 class Total:
-    """What was searched of one tier."""
+    """The searches of one tier."""
 
     waiting: Iterator[Space]
     wanted: int
@@ -46,7 +46,7 @@ class Total:
         return space
 
     def add(self, space: Space, found: Found) -> None:
-        """Count what was found."""
+        """Count a search."""
         self.states += found.states
         self.spaces += 1
         self.cut_off += not found.is_complete and found.wrong is None
@@ -70,7 +70,7 @@ class Search:
         self._running: dict[Future[tuple[Found, float]], Space] = {}
 
     def run(self, jobs: int) -> Iterator[tuple[Space, Found, float]]:
-        """Yield each space as soon as it is searched, with what was found and how many seconds it took."""
+        """Yield each space as soon as it is searched, with the result and the seconds that it took."""
         spawn = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(jobs, mp_context=spawn) as pool:
             while True:
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def exit_code(totals: Iterable[Total]) -> int:
-    """Return 1 if something is wrong, 2 if a tier had fewer states than were wanted, else 0."""
+    """Return 1 if there is an error, 2 if a tier had fewer states than were wanted, else 0."""
     every = list(totals)
     if any(total.wrong for total in every):
         return 1

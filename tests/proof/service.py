@@ -1,7 +1,7 @@
 """A process with a `RecoveryService`, one round of which runs beside the owners of an id.
 
-The service blocks, so it runs in a greenlet of its own, from which each request goes to the world. What it finds by
-name (the engine, the connections to Kafka) is replaced while it runs.
+The service blocks, so it runs in a greenlet of its own, from which each request goes to the world. The objects that it
+finds by name (the engine, the connections to Kafka) are replaced while it runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.proof.owner import (
 from tests.proof.redo_model import DatabaseGone
 
 _LATER_S: Final = 1e6
-"""When the service looks: long after everything that may be open was opened."""
+"""When the service looks: long after every open transaction was begun."""
 
 
 _IDENTITY: Final = DatabaseIdentity("aaaaaaaa")
@@ -146,7 +146,7 @@ def _rows(*given: Any, **named: Any) -> dict[str, StoredRow]:
 
 
 def _replaced(profile: Profile, *, fails_over: bool) -> dict[str, Any]:
-    """Return what stands for the names in the service's module."""
+    """Return the replacements of names in the service's module."""
     database = _ServicesDatabase(by_commit=False, fails_over=fails_over)
     return {
         "TransactionAdmin": lambda **_: _CheckedAdmin(profile.features.transaction_version),
@@ -163,7 +163,7 @@ def _replaced(profile: Profile, *, fails_over: bool) -> dict[str, Any]:
 
 
 def serves(profile: Profile, *, fails_over: bool = False) -> Program:
-    """Return the program of a process that carries out one round of recovery; it is told what was done."""
+    """Return the program of a process that carries out one round of recovery; its result is the report."""
 
     def one_round() -> list[Said]:
         try:

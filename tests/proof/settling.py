@@ -1,4 +1,4 @@
-"""Whether what is in doubt comes to rest once no more faults happen.
+"""Whether transactions in doubt come to rest once no more faults happen.
 
 `fair_run` follows one schedule from one state. `Graph` keeps every state and step of a small space as it is, without
 hashes cut short, and so also checks the lean search of `explore.py`.
@@ -13,7 +13,7 @@ from tests.proof.world import Budget, Rules, World
 
 
 def fair_run(rules: Rules, world: World, longest: int) -> bool:
-    """Return whether the world comes to rest within `longest` steps, if everybody has turns and no fault happens.
+    """Return whether the world comes to rest within `longest` steps, if every process has turns and no fault happens.
 
     Of the steps that are possible it takes the first, then the second, and so on.
     """

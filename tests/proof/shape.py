@@ -1,4 +1,4 @@
-"""What a dual write of a space sends to Kafka beside its change of the database."""
+"""A space's dual write in Kafka, beside its change of the database."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def use_telemetry(*, used: bool) -> None:
 
 
 def judge(face: Face, server: PostgresServer, emulator: Emulator) -> bool:
-    """Close the writer, print what became of it, and return whether that is right."""
+    """Close the writer, print its state, and return whether that is right."""
     coordinator = face.writer.coordinator
     write(face)
     in_use = coordinator.status().in_use if isinstance(coordinator, PoolCoordinator) else 0

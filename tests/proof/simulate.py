@@ -1,7 +1,6 @@
-"""Run simulations by their seeds, and print what went wrong.
+"""Run simulations by their seeds, and print their errors.
 
-python -m tests.proof.simulate --seed 4711 --trace
-python -m tests.proof.simulate --seeds 1-100000 --jobs 2
+python -m tests.proof.simulate --seed 4711 --trace python -m tests.proof.simulate --seeds 1-100000 --jobs 2
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def _share(given: argparse.Namespace, first: int, last: int) -> int:
 
 
 def main() -> int:
-    """Run what the arguments say. Return 1 if a seed failed."""
+    """Run with the given arguments. Return 1 if a seed failed."""
     given = _parsed()
     first, last = (given.seed, given.seed) if given.seeds is None else map(int, given.seeds.split("-"))
     if given.jobs > 1:

@@ -50,7 +50,7 @@ class Space(NamedTuple):
     """The dual writes of the process that comes after one that was killed. Two such processes would write the same."""
 
     shape: Shape = ONE_RECORD
-    """What a dual write sends."""
+    """The records of a dual write."""
     is_plain: bool = False
     """Whether the values are transactions of a `Producer` without a database; those with an x are aborted."""
     settings: Settings = DEFAULTS
@@ -63,7 +63,7 @@ class Space(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Say what is particular to it."""
+        """Return its name, by its particularities."""
         faults = "-".join(f"{name}{n}" for name, n in self.budget._asdict().items() if n)
         writes = "+".join(str(len(values)) for values in self.written)
         name = f"tier{self.tier}-{faults or 'nothing fails'}-{writes} writes"
@@ -86,7 +86,7 @@ class Space(NamedTuple):
         return sum(map(len, self.written)), sum(self.budget)
 
     def rules(self) -> Rules:
-        """Return what can happen in it, with all orders of its steps."""
+        """Return the possible steps in it, in all orders."""
         return self.setting.rules()
 
     def search(self, most_states: int | None = None) -> Found:
@@ -150,12 +150,12 @@ ONE_FAULT: Final = _faults(1)
 TWO_FAULTS: Final = _faults(2)
 
 _OF_KAFKA: Final = ("crashes", "timeouts", "terminations", "aborts")
-"""Faults by which the partitions of a transaction could end differently. An abort of offsets is noticed by nobody."""
+"""Faults by which the partitions of a transaction could end differently. An abort of offsets cannot be noticed."""
 
 _WITHOUT_RETURN: Final = (Budget(failovers=1), Budget(restores=1))
 
 _HIDES_RESTORE: Final = ("losses", "foreigners", "expiries")
-"""Faults after which nobody can notice that a database was restored, which is documented (docs/guarantees.md)."""
+"""Faults after which a restore of the database cannot be noticed, which is documented (docs/guarantees.md)."""
 
 _WITH_RETURN: Final = tuple(
     back._replace(**{name: getattr(back, name) + 1})
@@ -224,19 +224,19 @@ def _systematic(tier: int) -> Iterator[Space]:
     for faults, written in product((ONE_FAULT, TWO_FAULTS), (_ONE_EACH, _TWO_AND_ONE, _TWO_EACH)):
         for budget, by_commit in product((*faults, *_with_upgrade(tier, faults)), (False, True)):
             if budget.aborts and (budget.deletions or max(map(len, written)) > 1):
-                continue  # what is documented as not promised: docs/guarantees.md, test_documented.py
+                continue  # documented as not promised: docs/guarantees.md, test_documented.py
             if budget.crashes < 2:
                 yield Space(tier, budget, written, by_commit)
             if budget.crashes:
                 yield Space(tier, budget, written, by_commit, after_crash=())
     for budget, shape in product(TWO_FAULTS, (_TWO_PARTITIONS, _OFFSETS)):
         if budget.aborts and (budget.deletions or shape.has_offsets):
-            continue  # nobody can see that the offsets of a group, or what retention deletes, were aborted by hand
+            continue  # a manual abort of a group's offsets, or of records that retention deletes, cannot be noticed
         yield Space(tier, budget, after_crash=() if budget.crashes > 1 else (b"c1",), shape=shape)
 
 
 def _of_databases_and_pools(tier: int) -> Iterator[Space]:
-    """Yield one fault beside a database that goes back, and beside what the background of a pool does."""
+    """Yield one fault beside a database that goes back, and beside a step of a pool's background."""
     for budget, by_commit in product(_WITH_RETURN, (False, True)):
         yield Space(tier, budget, by_commit=by_commit)
     for budget, name in product(ONE_FAULT, ("lapses", "rounds")):

@@ -1,8 +1,8 @@
-"""A history of a world as a story: a numbered exchange between named parties, and what each step has changed.
+"""A history of a world as a story: a numbered exchange between named parties, and the changes of each step.
 
-A step is known by its *sentence*, which `world.py` gives it. `STEPS` says of each kind of sentence who speaks to whom,
-and what becomes of it; `replay.py` carries the same steps out on real servers. A story is kept as JSON lines: its
-setting, then one line for each step.
+A step is known by its *sentence*, which `world.py` gives it. `STEPS` has the sender, the receiver and the fate of each
+kind of sentence; `replay.py` carries the same steps out on real servers. A story is kept as JSON lines: its setting,
+then one line for each step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOTHING: Final = "-"
 
 
 class Fate(StrEnum):
-    """What becomes of a request, or what happens by itself."""
+    """The fate of a request, or an event of its own."""
 
     ANSWERED = "answered"
     NO_MARKER = "answered with no marker"
@@ -70,13 +70,13 @@ class Fate(StrEnum):
 
 
 class Kind(NamedTuple):
-    """A kind of step. The pattern may name the process `p`, what it `asks` and the `reply`."""
+    """A kind of step. The pattern may name the process `p`, the request `asks` and the `reply`."""
 
     fate: Fate
     pattern: re.Pattern[str]
     sender: str = "P{p}"
     receiver: str | None = None
-    """None: whoever serves what is asked."""
+    """None: the server of the request."""
 
 
 def _kind(fate: Fate, pattern: str, sender: str = "P{p}", receiver: str | None = None) -> Kind:
@@ -194,7 +194,7 @@ class Setting(NamedTuple):
         return UPGRADED if self.budget.upgrades else PROFILES[self.tier]
 
     def rules(self, kind: type[Rules] = Rules) -> Rules:
-        """Return what can happen there."""
+        """Return the possible steps there."""
         return kind(
             self.profile,
             self.written,
@@ -226,12 +226,12 @@ class Step(NamedTuple):
 
     @property
     def kind(self) -> Kind:
-        """What kind of step it is. Raises UnknownStepError."""
+        """Return the kind of step. Raises UnknownStepError."""
         return kind_of(self.sentence)
 
 
 class Story(NamedTuple):
-    """A history and what is wrong at its end."""
+    """A history and the error at its end."""
 
     setting: Setting | None
     steps: tuple[Step, ...]
@@ -276,7 +276,7 @@ def _step_of(given: dict[str, Any]) -> Step:
 
 
 def _exchanged(step: Step) -> dict[str, str]:
-    """Return who speaks to whom, and what becomes of it; nothing of a sentence that no row of `STEPS` matches."""
+    """Return sender, receiver and fate; empty for a sentence that no row of `STEPS` matches."""
     try:
         sender, receiver = _parties(step.sentence)
     except UnknownStepError:
@@ -311,14 +311,14 @@ def step_to(sentence: str, world: World) -> Step:
 
 
 def _entries_of_all(world: World) -> Iterator[str]:
-    """Yield what is in the partitions of each id of a pool."""
+    """Yield the records in the partitions of each id of a pool."""
     yield from _entries(world.kafka)
     for slot, lane in enumerate(world.beside, 1):
         yield from (f"[slot {slot}] {entry}" for entry in _entries(lane.kafka))
 
 
 def _entries(kafka: Kafka) -> Iterator[str]:
-    """Yield what is in each partition, and where consumers stand."""
+    """Yield the records in each partition, and where consumers stand."""
     for number, log in enumerate(kafka.logs):
         for entry in log:
             yield _entry(entry) if len(kafka.logs) == 1 else f"{number}/{_entry(entry)}"
@@ -327,7 +327,7 @@ def _entries(kafka: Kafka) -> Iterator[str]:
 
 
 def kind_of(sentence: str) -> Kind:
-    """Return what kind of step a sentence tells. Raises UnknownStepError."""
+    """Return the kind of step that a sentence tells. Raises UnknownStepError."""
     return _matched(sentence)[0]
 
 
@@ -338,7 +338,7 @@ def process_of(sentence: str) -> int | None:
 
 
 def brief(sentence: str) -> str:
-    """Return a sentence as one short line: its fate, and what is said. It tells a step from others as well."""
+    """Return a sentence as one short line: its fate, and its message. It tells a step from others as well."""
     line = f"{kind_of(sentence).fate}: {' => '.join(_said(sentence))}"
     if len(line) <= _LONGEST:
         return line
@@ -346,7 +346,7 @@ def brief(sentence: str) -> str:
 
 
 class Wanted(NamedTuple):
-    """What a line of `brief` says."""
+    """The parts of a line of `brief`."""
 
     line: str
     fate: Fate
@@ -404,7 +404,7 @@ def _exchange(sentence: str) -> Iterator[str]:
 
 
 def _said(sentence: str) -> Iterator[str]:
-    """Yield what is said to whom, and if there is one, the reply."""
+    """Yield sender, receiver and message, and if there is one, the reply."""
     kind, found = _matched(sentence)
     named, (sender, receiver) = found.groupdict(), _parties(sentence)
     what = kind.fate if named.get("asks") is None else _shorter(named["asks"])

@@ -1,4 +1,4 @@
-"""The search finds what the documentation says is not promised: so it would find it elsewhere, too."""
+"""The search finds the cases that the documentation excludes from its promises: it would find them elsewhere, too."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Both:
     model: Log = ()
 
     def step(self, request: Produce | WriteMarker) -> None:
-        """Carry a request out in both, and compare what they answer."""
+        """Carry a request out in both, and compare the responses."""
         if isinstance(request, Produce):
             after, response = append_batch(self.model, request)
             assert response == self._produce(self._asked(appends=after != self.model), request)
@@ -85,7 +85,7 @@ class Both:
         return self.real if appends else copy.deepcopy(self.real)
 
     def shown(self) -> list[bytes]:
-        """Return what a reader of the emulator's log gets up to the last stable offset."""
+        """Return the records that a reader of the emulator's log gets up to the last stable offset."""
         read = self.real.read(0, max_bytes=1_000_000, read_committed=True, at_least_one=True)
         aborted = [(each.producer_id, each.first_offset) for each in read.aborted or ()]
         return [value for _, value in read_committed_rule(read.records, aborted, 0)]

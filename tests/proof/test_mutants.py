@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
 _CHEAPEST = ("kafka-first", "commit-by-any-pair", "unanswered-not-noted")
 
 _MOST_STATES = 100_000
-"""More than the search takes to find most of the mutants. What is larger is searched by `test_exhaustive.py`."""
+"""More states than most mutants take. `test_exhaustive.py` searches larger spaces."""
 
 _SPACES = sorted({mutant.space for mutant in MUTANTS}, key=lambda space: space.name)
 

@@ -86,7 +86,7 @@ def test_nothing_is_wrong_in_a_large_space(space: OutboxSpace) -> None:
     assert_nothing_wrong(space)
 
 
-# ---- what the spaces contain ----------------------------------------------------------------------------------------
+# ---- reached states -------------------------------------------------------------------------------------------------
 
 
 Reached = Callable[[OutboxRules, World], bool]

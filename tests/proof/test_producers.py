@@ -1,4 +1,4 @@
-"""Producers that share a transactional id never share a producer epoch, whatever the order of their requests."""
+"""Producers that share a transactional id never share a producer epoch, in any order of their requests."""
 
 from __future__ import annotations
 

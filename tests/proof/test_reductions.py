@@ -1,4 +1,4 @@
-"""The search with fewer states finds what the full one finds, and comes to the same ends."""
+"""The search with fewer states has the same findings as the full one, and comes to the same ends."""
 
 from __future__ import annotations
 

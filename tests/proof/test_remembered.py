@@ -1,4 +1,4 @@
-"""What is remembered is what the function returned, and nothing else that is equal to it."""
+"""Remembered results are those of the function, not equal ones of another type."""
 
 from __future__ import annotations
 

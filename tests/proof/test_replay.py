@@ -1,6 +1,6 @@
-"""The model is worth what real servers confirm: random histories of it are replayed on a real emulator and Postgres.
+"""Real servers confirm the model: random histories of it are replayed on a real emulator and Postgres.
 
-Each step is compared: the row, the application's table, the log, the coordinator, and what the callers were told.
+Each step is compared: the row, the application's table, the log, the coordinator, and the callers' results.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MANY = [sample for tier in (1, 2, 3, 4) for sample in samples(tier, 45, seed=100
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines about what was broken on purpose."""
+    """Without log lines about deliberate faults."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

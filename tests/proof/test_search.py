@@ -1,4 +1,4 @@
-"""The search of a catalogue goes on until there are states enough, and says what it could not do."""
+"""The search of a catalogue goes on until there are states enough, and reports missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulations of whole systems: 500 seeds in `make test`, more in `make proof`; and that they find what is wrong."""
+"""Simulations of whole systems: 500 seeds in `make test`, more in `make proof`; and that they find mistakes."""
 
 from __future__ import annotations
 
@@ -30,15 +30,14 @@ FAILED_ONCE: Final = (
 11268, 12694: of the simulation, which did not wait for leases when the database's clock had been put back. 11587: the
 same, a free slot of a pool is locked for a connection that is gone, and its block was not repeated. 126380, 129176: a
 process slept for longer than its lease while it recovered a slot of its pool; another task of it claimed the same slot.
-120502: `recover()` passed over a slot that the background of its own pool had in hand.
-120540, 131652, 138051, 164505, 177195: of the simulation, whose last recovery did not close a pool before it made the
-next one.
-2617: a process slept between the lease of a slot and its lock; another one recovered the slot meanwhile and gave it
-back; the first one began a transaction there and died, and nobody looked at a free slot again.
+120502: `recover()` passed over a slot that the background of its own pool had in hand. 120540, 131652, 138051, 164505,
+177195: of the simulation, whose last recovery did not close a pool before it made the next one. 2617: a process slept
+between the lease of a slot and its lock; another one recovered the slot meanwhile and gave it back; the first one began
+a transaction there and died, and no process looked at a free slot again.
 """
 
 SPARK_FAILED_ONCE: Final = (19,)
-"""The same, of Spark queries. 19: a task that was given up began a transaction that nobody ended."""
+"""The same, of Spark queries. 19: a task that was given up began a transaction that no process ended."""
 
 
 def _failures(seeds: Iterable[int], *, spark: bool = False) -> dict[int, list[str]]:

@@ -1,10 +1,10 @@
-"""`World`: the broker, the state row, the processes and the network as one value, and what can happen to it next.
+"""`World`: the broker, the state row, the processes and the network as one value, and its possible next steps.
 
 A request is carried out and answered in one step, because a process that waits for a response does nothing else: its
-next request may be as late as anything. What a process does to its own database transaction alone happens at once, for
-the same reason. Everything else interleaves: lost responses, requests that arrive late, connections and locks that
-vanish, commits that are in the air, crashes, the broker's timeouts, foreign programs, and ids that expire. How many
-faults there are in all is limited by the `Budget`, which makes the space finite.
+next request may be arbitrarily late. A process's changes of its own database transaction alone happen at once, for the
+same reason. Everything else interleaves: lost responses, requests that arrive late, connections and locks that vanish,
+commits that are in the air, crashes, the broker's timeouts, foreign programs, and ids that expire. How many faults
+there are in all is limited by the `Budget`, which makes the space finite.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _MOST_SLOTS: Final = 6
 _SETTLING_TRIES: Final = 4
 _READS: Final = (EndOf, RecordsOf, RepairOf, DescribeTransaction, AskFeatures)
 _POLLS: Final = 3
-"""How often a process gets the same response to the same request in a row, before something else has to happen."""
+"""How often a process gets the same response to the same request in a row, before another event has to happen."""
 
 _NOTHING_CHANGED: Final = ("KafkaUnreachableError", "StoreFullError", "StoredBlocksError")
 """Errors of a block that say: neither side was changed."""
@@ -115,23 +115,23 @@ class Budget(NamedTuple):
     upgrades: int = 0
     """Whether `transaction.version` may be raised."""
     terminations: int = 0
-    """Operators who terminate what is open under the id."""
+    """Operators who terminate the id's open transaction."""
     aborts: int = 0
-    """Operators who abort what is open in one partition."""
+    """Operators who abort the open transaction in one partition."""
     outages: int = 0
-    """Times at which nobody can reach Kafka any more; it comes back at any later step."""
+    """Times at which Kafka cannot be reached any more; it comes back at any later step."""
     deletions: int = 0
     """Times at which retention deletes all that is decided in the log, which consumers have read."""
     failovers: int = 0
-    """Standbys that take over from the database's primary, with or without what is not durable."""
+    """Standbys that take over from the database's primary, with or without its undurable commits."""
     restores: int = 0
     """Databases that are restored to an earlier state."""
     lapses: int = 0
     """Leases that expire while their owner lives."""
     rounds: int = 0
-    """Times at which the background of a pool does something, while a block waits."""
+    """Times at which the background of a pool acts, while a block waits."""
     hours: int = 0
-    """Hours in which nobody does anything, by the clock of the database."""
+    """Hours without any event, by the clock of the database."""
 
 
 class Txn(NamedTuple):
@@ -150,9 +150,9 @@ class Txn(NamedTuple):
     cut_off: tuple[str, str] | None = None
     """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
     held: tuple[Held, ...] = ()
-    """What it has done to the rows of other ids of a pool."""
+    """Its changes of the rows of other ids of a pool."""
     outbox: Changes = NO_CHANGES
-    """What it has done to the outbox, without a lock of it."""
+    """Its changes of the outbox, without a lock of it."""
     has_touched: bool = False
     """Whether it has locked the row of the application that all blocks change."""
 
@@ -182,9 +182,9 @@ class World(NamedTuple):
     decided: tuple[bytes, ...] = ()
     """The committed changes that come with records, in the order of their commits."""
     broken: str = ""
-    """What a request has done that none may do; empty if nothing."""
+    """A request's violation of a rule; empty without one."""
     is_away: bool = False
-    """Whether nobody can reach Kafka."""
+    """Whether Kafka cannot be reached."""
     redo: RedoRows = ()
     """The committed rows of the table of stored blocks."""
     log_starts: tuple[int, ...] = ()
@@ -202,20 +202,20 @@ class World(NamedTuple):
 Step = tuple[str, World]
 
 _FALSE_ERRORS: Final = ("PreparedTransactionLost", "DatabaseWentBackError", "TransactionHangsError")
-"""They say that a person has to repair something. Where no record, row or marker is lost, nobody has to."""
+"""They say that a person has to repair a transaction. If no record, row or marker is lost, they are wrong."""
 
 _FALSE_ALONE: Final = ("FencedError", "FatalError", "OutcomeUnknown")
 """They say that another process has the id, or may have replaced the row."""
 
 _AT_ONCE: Final = frozenset({Begin, Insert, Write, Rollback, Decide, Cast, OnRedo})
-"""What only changes a process's own database transaction, or waits for nothing."""
+"""Requests that only change a process's own database transaction, or wait for nothing."""
 
 _PROCESSES: Final = World._fields.index("processes")
 """Worlds are copied a million times, and `_replace` takes several times as long as slices."""
 
 
 class Rules:
-    """What can happen, for one kind of broker and the dual writes of some processes."""
+    """The possible steps, for one kind of broker and the dual writes of some processes."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ class Rules:
         for program in self.programs:
             program.close()
 
-    # ---- what can happen ------------------------------------------------------------------------------------
+    # ---- steps ----------------------------------------------------------------------------------------------
 
     def steps(self, world: World) -> Iterator[Step]:
         """Yield each possible next world, with a sentence."""
@@ -329,7 +329,7 @@ class Rules:
             yield from self._in_background(world, number)
 
     def _in_background(self, world: World, number: int) -> Iterator[Step]:
-        """Let the background of a pool do what may find something to do."""
+        """Let the background of a pool act where it may find work."""
         for interrupt in Interrupt:
             has_work = not world.budget.lapses if interrupt is Interrupt.RENEW else has_expired(world.leases)
             if has_work:
@@ -439,7 +439,7 @@ class Rules:
             yield text, self._answer(_later(spend(world, give_ups=1), request), number, GAVE_UP)
 
     def _is_answered(self, world: World, number: int, request: Hashable, at: int | None = None) -> Iterator[Step]:
-        """Yield what can become of one request. `at`: its number among several that are on their way."""
+        """Yield the possible fates of one request. `at`: its number among several that are on their way."""
         kafka, response = serve(world.kafka, request, self.profile)
         if world.log_starts and _is_deleted(world, request):
             response = GONE
@@ -452,7 +452,7 @@ class Rules:
             yield f"P{number}: {_said(request, response)}", self._answer(done, number, reply)
         elif isinstance(request, EndOf) and not broker.marker_is_due(world.kafka):
             yield f"P{number}: {request} -> no marker", self._answer(world, number, NO_MARKER)
-        elif isinstance(request, RepairOf) and not broker.marker_is_due(world.kafka):  # what it waits for may stay open
+        elif isinstance(request, RepairOf) and not broker.marker_is_due(world.kafka):  # its transaction may stay open
             yield f"P{number}: {request} is delayed, and its caller gives up", self._answer(world, number, GAVE_UP)
         if world.is_settling:
             return
@@ -472,7 +472,7 @@ class Rules:
             yield from self._is_refused(spend(world, moves=1), number, request, at)
 
     def _broken(self, world: World, number: int | None, request: Hashable, after: Kafka) -> str:
-        """Return what a request does that none may do. `number`: the process that waits for its response."""
+        """Return a request's violation of a rule. `number`: the process that waits for its response."""
         before, now = world.kafka.metadata, after.metadata
         if before is None or now is None or after == world.kafka:
             return world.broken
@@ -489,7 +489,7 @@ class Rules:
         """Return whether a request that is carried out opens or joins the transaction of the coordinator.
 
         Not a batch behind others of its transaction, which a leader takes until the marker comes; and brokers before
-        Kafka 4 take one whatever its epoch.
+        Kafka 4 take one of any epoch.
         """
         if isinstance(request, Produce):
             has_others = has_open_records(world.kafka, request.producer_id, request.producer_epoch)
@@ -497,10 +497,10 @@ class Rules:
         return isinstance(request, AddPartitionsToTxn)
 
     def _broken_by_abort(self, world: World, number: int, request: Hashable, pair: tuple[int, int]) -> str:
-        """Return what is wrong with a process that aborts the open transaction of a pair.
+        """Return the error of a process that aborts the open transaction of a pair.
 
-        One that has lost the lock may abort what another has decided since; that is repaired. But it may do so only
-        unknowingly, and where EndTxn can name a pair, only with that.
+        A process that has lost the lock may abort a transaction that another one has decided since; that is repaired.
+        But it may do so only unknowingly, and where EndTxn can name a pair, only with that.
         """
         has_names = self.profile.rules.transaction_version >= 2 and not self._is_plain
         if isinstance(request, InitProducerId) and has_names:
@@ -617,7 +617,7 @@ class Rules:
             yield f"{marker} is written, and the coordinator moves", _move(world, after, profile)
 
     def _of_operator(self, world: World) -> Iterator[Step]:
-        """Yield what an operator sends, which may arrive at any time."""
+        """Yield an operator's requests, which may arrive at any time."""
         termination = broker.termination(world.kafka) if world.budget.terminations else None
         if termination is not None:
             yield "an operator terminates the id", _later(spend(world, terminations=1), termination)
@@ -682,9 +682,9 @@ class Rules:
     def _must_tell(self, world: World, restored: Snapshot, past: Past) -> bool:
         """Return whether a restore to a state will be noticed (docs/guarantees.md, "A database that went back").
 
-        Where no process runs, the coordinator shows it on tiers 2 to 4, if it remembers the last commit. Else a writer
-        that is alone and has just carried out its first of three dual writes remembers the newer row: the second one
-        finds its connection gone. In between, a request that is on its way may erase what shows it.
+        Where no process runs, the coordinator shows it on tiers 2 to 4, if it remembers the last commit. Otherwise a
+        writer that is alone and has just carried out its first of three dual writes remembers the newer row: the second
+        one finds its connection gone. In between, a request that is on its way may erase the evidence.
         """
         if world.late:
             return False
@@ -743,7 +743,7 @@ class Rules:
         return _with_process(world, number, changed)
 
     def _at_once(self, world: World, number: int) -> World:
-        """Carry out what only changes the process's own database transaction."""
+        """Carry out a step that only changes the process's own database transaction."""
         while True:
             process = world.processes[number]
             request = self.programs[process.program].nodes[process.node].request
@@ -796,10 +796,10 @@ class Rules:
                 return txn
         return None
 
-    # ---- what must hold -------------------------------------------------------------------------------------
+    # ---- invariants -----------------------------------------------------------------------------------------
 
     def wrong(self, world: World) -> str | None:
-        """Return what is wrong with a world; None if nothing is."""
+        """Return the error of a world; None if it is right."""
         wrong = self._wrong_in_kafka(world)
         if wrong is not None:
             return wrong
@@ -817,7 +817,7 @@ class Rules:
         return self._wrong_at_rest(world) if self.is_at_rest(world) else None
 
     def _wrong_after_recovery(self, world: World) -> str | None:
-        """Return what the recovery of a pool has left: the next write would complete it, and so hide it."""
+        """Return the leftovers of a pool's recovery: the next write would complete them, and so hide them."""
         told = self._told(world.processes[-1])
         if not told or told[-1] != RECOVERED or any(broker.marker_is_due(kafka) for kafka in _kafkas(world)):
             return None
@@ -858,7 +858,7 @@ class Rules:
         return is_one_order and not (self._is_plain or self._has_operator)
 
     def _false(self, world: World, told: Told, seen: Collection[bytes]) -> str | None:
-        """Return what a caller was told that is not so."""
+        """Return a caller's false result."""
         for said in told:
             if said[:2] == ("service", "lost"):
                 return "a transaction was said to be lost, and its records are in the log"
@@ -876,10 +876,10 @@ class Rules:
         return None
 
     def _was_said_to_be_lost(self, world: World) -> bool:
-        """Return whether the log has lost records, and somebody was told.
+        """Return whether the log has lost records, and a caller knows.
 
-        Who recovers is told so; or it was logged once that nothing proves the end any more. On tier 4 the former may be
-        told of what was committed: only a person can find out.
+        A recovery reports it; or it was logged once that nothing proves the end any more. On tier 4 a recovery may
+        report a committed transaction: only a person can find out.
         """
         if not world.log_starts:
             return False
@@ -888,7 +888,7 @@ class Rules:
         return is_unproven or (bool(told[-1]) and told[-1][-1] in LOST and RECOVERED not in told[-1])
 
     def _wrong_of_plain(self, world: World, seen: Collection[bytes]) -> str | None:
-        """Return what is wrong with transactions without a database. An unknown outcome may be either."""
+        """Return the error of transactions without a database. An unknown outcome may be either."""
         for process in world.processes:
             for said in self.programs[process.program].nodes[process.node].told:
                 if said[1] == FAILED and said[0] in seen:
@@ -899,7 +899,7 @@ class Rules:
         return "a transaction is open at rest" if is_left_open else None
 
     def _wrong_if_alone(self, world: World, seen: Collection[bytes]) -> str | None:
-        """Return what is wrong with a process that shares the id with no other, as far as only it can be the cause."""
+        """Return the error of a process that shares the id with no other, as far as only it can be the cause."""
         process = world.processes[0]
         told = self.programs[process.program].nodes[process.node].told
         if told and told[-1] == RECOVERED and not broker.marker_is_due(world.kafka):
@@ -941,7 +941,7 @@ class Rules:
         return None
 
     def _wrong_after_restore(self, world: World, missing: set[object]) -> str | None:
-        """Return what is wrong although the database went back: nothing else is lost, and somebody is told."""
+        """Return the error after a restore: no other data may be lost, and the restore must be reported."""
         if missing:
             return f"{missing} are committed, and not visible"
         is_noticed = world.past.must_tell and not world.past.gone.isdisjoint(seen_by_readers(world, self.profile))
@@ -950,7 +950,7 @@ class Rules:
         return None
 
     def _missing(self, world: World) -> set[object]:
-        """Return what was committed and readers do not see: records by partition, and positions of readers."""
+        """Return committed data that readers do not see: records by partition, and positions of readers."""
         missing: set[object] = set()
         for partition in range(self.shape.partitions):
             sent = {value for value in world.table if partition in self.shape.partitions_of(value)}
@@ -973,7 +973,7 @@ def has_open_records(kafka: Kafka, producer_id: int, producer_epoch: int) -> boo
 
 @remembered
 def _seen(kafka: Kafka, profile: Profile) -> tuple[str | None, frozenset[bytes]]:
-    """Return what is wrong in Kafka, and what readers see of it."""
+    """Return the error in Kafka, and the records that readers see."""
     seen = [visible(log) for log in kafka.logs]
     for values in seen:
         twice = [value for value, count in Counter(values).items() if count > 1]
@@ -985,13 +985,13 @@ def _seen(kafka: Kafka, profile: Profile) -> tuple[str | None, frozenset[bytes]]
 
 
 def seen_by_readers(world: World, profile: Profile) -> frozenset[bytes]:
-    """Return what readers see of Kafka, under all ids."""
+    """Return the records that readers see in Kafka, under all ids."""
     seen = _seen(world.kafka, profile)[1]
     return seen.union(*(_seen(lane.kafka, profile)[1] for lane in world.beside)) if world.beside else seen
 
 
 def _wrong_beside(world: World, profile: Profile) -> str | None:
-    """Return what is wrong under the ids beside the one in front, and whether a value is visible under two ids."""
+    """Return the error under the ids beside the one in front, and whether a value is visible under two ids."""
     every = [_seen(kafka, profile) for kafka in _kafkas(world)]
     wrong = next((wrong for wrong, _ in every if wrong is not None), None)
     if wrong is not None:
@@ -1002,7 +1002,7 @@ def _wrong_beside(world: World, profile: Profile) -> str | None:
 
 
 def _wrong_offsets(world: World) -> str | None:
-    """Return whether a reader has gone back, or is ahead of what is decided."""
+    """Return whether a reader has gone back, or is ahead of the decisions."""
     decided = {position_of(value) for value in world.table}
     newest: dict[str, int] = {}
     for position in committed_positions(world.kafka.offsets):
@@ -1018,7 +1018,7 @@ def _wrong_offsets(world: World) -> str | None:
 
 
 def spend(world: World, **spent: int) -> World:
-    """Return the world after some of what may still happen has happened."""
+    """Return the world after a part of its budget was spent."""
     budget = world.budget
     return world._replace(budget=budget._replace(**{name: getattr(budget, name) - n for name, n in spent.items()}))
 
@@ -1031,7 +1031,7 @@ def _later(world: World, request: Hashable) -> World:
 
 
 def _is_deleted(world: World, request: Hashable) -> bool:
-    """Return whether retention has deleted what a request reads."""
+    """Return whether retention has deleted the records that a request reads."""
     if not isinstance(request, EndOf | RecordsOf | RepairOf):
         return False
     return request.first_offset < world.log_starts[request.partition]
@@ -1076,7 +1076,7 @@ def _with_added(world: World, txn: Txn) -> World:
 
 
 def _is_free(world: World, txn: Txn) -> bool:
-    """Return whether nobody has locked the row on the primary to which a transaction is connected."""
+    """Return whether the row is unlocked on the primary to which a transaction is connected."""
     is_cut_off = txn.cut_off is not None
     return not any(other.is_locked for other in world.txns if (other.cut_off is not None) is is_cut_off)
 

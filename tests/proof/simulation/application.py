@@ -26,12 +26,12 @@ from tests.proof.simulation.network import Network
 Writer = AsyncOneIdWriter[None, "Handle"] | AsyncPooledWriter[None, "Handle"]
 
 POOL: Final = "pool"
-"""What stands for an id of a pool, as long as it is not known which, and the prefix of all of them."""
+"""The stand-in for an id of a pool, as long as it is not known, and the prefix of all of them."""
 
 LEASE_MS: Final = 6_000
 
 EXPECTED: Final = (DualWriteError, DatabaseGoneError)
-"""What a caller handles."""
+"""The errors that a caller handles."""
 
 
 _MOST_REPEATED: Final = 3
@@ -43,7 +43,7 @@ class RollBackError(Exception):
 
 
 class Handle(DualWrite):
-    """What a block gets."""
+    """A block's handle."""
 
     def __init__(self, database: Transaction, records: RecordBuffer) -> None:
         super().__init__(database, records, shield)
@@ -90,7 +90,7 @@ class SimulatedBackend:
 
 
 class Settings:
-    """What all writers of one simulation have in common."""
+    """The common settings of all writers of one simulation."""
 
     def __init__(self, random: Random, bootstrap: str, tier: Tier) -> None:
         linger_ms = 20 if random.random() < 0.3 else 0
@@ -135,7 +135,7 @@ def group_of(transactional_id: str) -> str:
 
 
 def recovered(history: History, transactional_id: str, found: Resolution | list[Resolution], by: str = "") -> None:
-    """Note what recover() has returned."""
+    """Note the result of recover()."""
     all_found = found if isinstance(found, list) else [found]
     for each in all_found:
         history.recover(each)
@@ -242,7 +242,7 @@ class Application:
         return failed
 
     async def _after(self, error: BaseException, writer: Writer) -> None:
-        """Do what applications do after an error: sometimes make a new writer, and wait a little."""
+        """Act as applications do after an error: sometimes make a new writer, and wait a little."""
         is_lost = isinstance(writer, AsyncOneIdWriter) and writer.state.name in ("FENCED", "CLOSED")
         if is_lost or self._random.random() < 0.2:
             self._writers = {its_id: each for its_id, each in self._writers.items() if each is not writer}

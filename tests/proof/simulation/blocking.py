@@ -80,7 +80,7 @@ class _IoThread:
 def no_threads(loop: SimulatedLoop) -> Iterator[None]:
     """Let blocking producers, admin clients and the Spark sink wait in greenlets."""
     replacements: list[Replacement] = [
-        (io_thread.this_process, "thread", _IoThread(loop)),  # whatever asks for it: no module has a real one
+        (io_thread.this_process, "thread", _IoThread(loop)),  # for every caller: no module has a real one
         (dualwrite.producer, "Waiter", _Waiter),
         (record_future, "Waiter", _Waiter),
     ]

@@ -106,7 +106,7 @@ class _Connection(Connection):
 
 
 class Brokers:
-    """All brokers of the cluster. They share one process: what is between them is no network here."""
+    """All brokers of the cluster. They share one process: there is no simulated network between them."""
 
     def __init__(self, loop: SimulatedLoop, network: Network, tier: Tier, nodes: int) -> None:
         self.process: Final = Process("kafka")
@@ -128,7 +128,7 @@ class Brokers:
         return ",".join(f"node{node_id}:{_FIRST_PORT + node_id}" for node_id in self.node_ids)
 
     def start(self, storage: Storage | None = None) -> None:
-        """Start all nodes, on what is stored. To be called in the loop, as the brokers' process."""
+        """Start all nodes, on their stored data. To be called in the loop, as the brokers' process."""
         self.has_power = True
         cluster = self.cluster = Cluster(self._config, self._clock, Faults(), storage)
         self.operations = Operations(cluster)
@@ -158,7 +158,7 @@ class Brokers:
             )
         )
 
-    # ---- what happens to them -------------------------------------------------------------------------------
+    # ---- events ---------------------------------------------------------------------------------------------
 
     def crash(self, node_id: int) -> None:
         """Let a node die; the others take over."""
@@ -202,7 +202,7 @@ class Brokers:
             self._loop.call_soon_in(self.process, self._release, partition)
 
     async def fail(self, disk: Disk) -> list[str]:
-        """Let the power fail: all nodes end at once. Return what was lost. To be called as the brokers' process."""
+        """Let the power fail: all nodes end at once. Return the losses. To be called as the brokers' process."""
         self.has_power = False
         for node in self.cluster.nodes.values():
             self._network.listeners.pop(_FIRST_PORT + node.node_id, None)

@@ -2,8 +2,8 @@
 
 It behaves as PostgreSQL with a synchronous standby does. COMMIT is written to the log, and waits for the standby; then
 the change becomes visible, its locks are released, and the client gets the response. A wait that is cancelled ends with
-a change that is visible but may be lost, and so does a restart of the primary. A failover loses what the standby does
-not have: never anything that was acknowledged. A session whose client is gone keeps its locks until that is noticed.
+a change that is visible but may be lost, and so does a restart of the primary. A failover loses the changes that the
+standby does not have: never an acknowledged one. A session whose client is gone keeps its locks until that is noticed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Key = tuple[str, Any]
 
 
 class Change(NamedTuple):
-    """What one transaction has written, as it stands in the log."""
+    """One transaction's changes, as they stand in the log."""
 
     rows: dict[Key, Any]
 
@@ -215,7 +215,7 @@ class DatabaseServer:
             self._unlock(session)
 
     def roll_back(self, session: Session) -> None:
-        """Drop what a session has written, and its locks."""
+        """Drop a session's changes, and its locks."""
         session.written = {}
         for waiter in [waiter for waiter in self._queue if waiter.session is session]:
             self._queue.remove(waiter)
@@ -236,7 +236,7 @@ class DatabaseServer:
                 self._queue.remove(waiter)
                 self.on_lock(waiter.session, waiter.reply, waiter.key, None)
 
-    # ---- what happens to it ---------------------------------------------------------------------------------
+    # ---- events ---------------------------------------------------------------------------------------------
 
     def set_standby(self, *, is_away: bool) -> None:
         """Let the standby go away, or come back and catch up."""
@@ -259,7 +259,7 @@ class DatabaseServer:
         session.end.close(ConnectionResetError("terminating connection"))
 
     def crash(self, *, fails_over: bool) -> None:
-        """Restart; everything in the log is visible then. `fails_over`: the standby takes over with what it has."""
+        """Restart; everything in the log is visible then. `fails_over`: the standby takes over with its own log."""
         self._waits.clear()
         self._holders.clear()
         self._queue.clear()
@@ -311,7 +311,7 @@ class Client:
             raise DatabaseGoneError(f"cannot connect: {error}") from error
 
     async def request(self, kind: str, *given: Any, timeout_s: float = _STATEMENT_TIMEOUT_S) -> Any:
-        """Send a statement and return its result. Raises DatabaseGoneError, and what the server refuses it with."""
+        """Send a statement and return its result. Raises DatabaseGoneError, and the server's refusals."""
         if self._end.is_closed:
             raise DatabaseGoneError("the connection is closed")
         self._number += 1

@@ -1,4 +1,4 @@
-"""Replaces what would come from outside during a simulation: time, random numbers, ids, and the log."""
+"""Replaces all input from outside during a simulation: time, random numbers, ids, and the log."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ EPOCH_S: Final = 1_800_000_000
 
 
 POWER_FAILED: Final = "the power failed"
-"""What a disk without power answers; a broker that says so is right."""
+"""The error of a disk without power; a broker that logs it is right."""
 
 Replacement = tuple[Any, str, Any]
-"""A module, the name of a function in it, and what it becomes."""
+"""A module, the name of a function in it, and its replacement."""
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """The disk of the brokers: a data directory of the emulator, whose power can fail.
 
-What a file has gets to the disk when it is synced. At a power failure, of each partition's file only that is certain;
-of what was written since, a drawn part is left, possibly followed by zeros, as a torn write leaves it.
+A file's contents get to the disk when it is synced. At a power failure, only the synced part of each partition's file
+is certain; of the later writes, a drawn part is left, possibly followed by zeros, as a torn write leaves it.
 """
 
 from __future__ import annotations
@@ -75,19 +75,19 @@ class Disk:
         return storage
 
     def later(self, future: Future[None], work: Callable[[], None]) -> None:
-        """Do what takes the disk some time."""
+        """Do some work that takes the disk time."""
         due_s = self._loop.now_s + self._slowness * (0.0002 + 0.004 * self._random.random() ** 2)
         self._pending[future] = None
         future.add_done_callback(lambda done: self._pending.pop(done, None))
         self._loop.call_at_in(self._process, due_s, work)
 
     def sync(self, path: Path) -> None:
-        """Make what a file has certain."""
+        """Make a file's contents certain."""
         if self._has_power and path.exists():
             self._synced[path] = path.stat().st_size
 
     async def fail(self) -> list[str]:
-        """Lose what is not certain, and close the data directory. Return which files lost something."""
+        """Lose all uncertain data, and close the data directory. Return which files lost data."""
         self._has_power = False
         for future in list(self._pending):
             future.set_exception(OSError(POWER_FAILED))

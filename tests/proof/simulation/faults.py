@@ -1,4 +1,4 @@
-"""What goes wrong: faults drawn from the seed, at drawn times and at named points of a dual write."""
+"""Faults drawn from the seed, at drawn times and at named points of a dual write."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Faults:
     # ---- at named points ------------------------------------------------------------------------------------
 
     def hook(self, process: Process) -> PauseHook:
-        """Return what a writer of a process calls at each of its pause points."""
+        """Return the hook that a process's writer calls at each of its pause points."""
 
         at_points: list[Callable[[Process], None]] = [
             self._kill_one,

@@ -1,7 +1,7 @@
-"""What was seen in a simulation: what callers were told, what was decided, and what readers got.
+"""The observations of a simulation: callers' results, decisions, and reads.
 
 A *write* is one dual write: a row in the database, and one record in each partition, with the write's name as value.
-`judge.py` says what must hold of it.
+`judge.py` has the invariants.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Decided(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    """What recover() has returned."""
+    """The result of recover()."""
 
     at_s: float
     process: str
@@ -40,7 +40,7 @@ class Recovered(NamedTuple):
 
 
 class Got(NamedTuple):
-    """What a reader got at a time: writes with their offsets."""
+    """A reader's result at a time: writes with their offsets."""
 
     at_s: float
     records: tuple[tuple[int, str], ...]
@@ -49,7 +49,7 @@ class Got(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What the caller of a dual write was told: an outcome, or None if it is not known."""
+    """A caller's result of a dual write: an outcome, or None if it is not known."""
 
     at_s: float
     write: str
@@ -58,7 +58,7 @@ class Told(NamedTuple):
 
 
 class History:
-    """Everything that was seen, in order."""
+    """All observations, in order."""
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self._loop = loop
@@ -82,7 +82,7 @@ class History:
         self.events.append((self._loop.now_s, text))
 
     def wrong(self, text: str) -> None:
-        """Add something that must not be."""
+        """Add an error."""
         self.note(f"WRONG: {text}")
         self.problems.append(text)
 
@@ -91,11 +91,11 @@ class History:
         self.begun.append(Begun(self._loop.now_s, str(self._loop.current), write))
 
     def recover(self, found: Resolution) -> None:
-        """Note what recover() has returned."""
+        """Note the result of recover()."""
         self.recovered.append(Recovered(self._loop.now_s, str(self._loop.current), found))
 
     def tell(self, write: str, outcome: str | None, why: str) -> None:
-        """Note what a caller was told."""
+        """Note a caller's result."""
         self.told.append(Told(self._loop.now_s, write, outcome, why))
         self.note(f"{self._loop.current}: {write} is {outcome or 'unknown'} {why}")
 
@@ -105,7 +105,7 @@ class History:
         self.decided[write] = Decided(self._loop.now_s, transactional_id, prepared_state)
 
     def get(self, records: list[tuple[int, str]], position: int, last_stable_offset: int) -> Got:
-        """Return what a reader gets now."""
+        """Return a reader's present result."""
         return Got(self._loop.now_s, tuple(records), position, last_stable_offset)
 
     def lines(self) -> list[str]:
@@ -114,7 +114,7 @@ class History:
 
 
 class Reader:
-    """A consumer with read_committed that reads one partition whenever there is something to read."""
+    """A consumer with read_committed that reads one partition whenever there are new records."""
 
     def __init__(self, history: History, partition: Partition) -> None:
         self._history = history
@@ -139,7 +139,7 @@ class Reader:
         partition.log.on_advance.append(self.read)
 
     def read(self) -> None:
-        """Read what can be read."""
+        """Read all readable records."""
         history, stable = self._history, self._partition.log.last_stable_offset
         if stable < self.position:
             history.wrong(f"the last stable offset of {self.name} went back from {self.position}")
@@ -154,7 +154,7 @@ class Reader:
                 history.wrong(f"{write} is visible in {self.name} before it was decided")
 
     def at_rest(self) -> list[tuple[int, str]]:
-        """Return what a new reader gets."""
+        """Return the records that a new reader gets."""
         return read_committed(self._partition, 0)[0]
 
 

@@ -1,4 +1,4 @@
-"""What must hold of a simulation: the verdict of the history checker, `dualwrite/verify`.
+"""The invariants of a simulation: the verdict of the history checker, `dualwrite/verify`.
 
 All rows have one key, whose versions are the commits of the database, in their order; so have all records, and the
 writes of one transactional id are a sequence (`Invoke.sequence`).
@@ -40,7 +40,7 @@ _FOUND: Final[Mapping[Resolved, Outcome]] = {
 
 
 def judge_writers(history: History, readers: Sequence[Reader], rows: Sequence[str], *, in_pool: bool) -> None:
-    """Note what is wrong with dual writes. `rows`: the writes in the database, in the order of their commits.
+    """Note the errors of dual writes. `rows`: the writes in the database, in the order of their commits.
 
     In a pool, a process has several dual writes at a time.
     """
@@ -60,7 +60,7 @@ def judge_writers(history: History, readers: Sequence[Reader], rows: Sequence[st
 
 
 def judge_query(history: History, readers: Sequence[Reader], values: Sequence[str], rows: Sequence[str]) -> None:
-    """Note what is wrong with a query that has ended: each value is a dual write, in the partition of its choice."""
+    """Note the errors of a query that has ended: each value is a dual write, in the partition of its choice."""
     events: list[Event] = []
     for value in values:
         events += [Invoke(0.0, value, value, (Change(_KEY, value),), (Change(_KEY, value),)), Ok(0.0, value, value)]
@@ -95,7 +95,7 @@ def _ended(told: Told) -> Event:
 
 
 def _read(reader: Reader, value_of: Callable[[str], str]) -> Iterator[Event]:
-    """Yield what a reader got, and what another one would get now."""
+    """Yield a reader's result, and that of a new one."""
     for got in reader.got:
         records = tuple(Record(offset, _KEY, value_of(write)) for offset, write in got.records)
         yield Poll(

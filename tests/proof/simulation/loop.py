@@ -1,7 +1,7 @@
 """An event loop on a virtual clock, shared by all simulated processes.
 
 Each callback belongs to a process. Within a process callbacks run in the order in which they became ready, as asyncio
-promises; which process is next is drawn from the seed. Time passes only when nobody can run. A paused process runs
+promises; which process is next is drawn from the seed. Time passes only when no process can run. A paused process runs
 later, all timers at once; a killed one never again.
 """
 
@@ -26,7 +26,7 @@ class LivelockError(Exception):
 
 
 class Process:
-    """What can be paused and killed: a program with its own event queue, at one place of the network."""
+    """A program that can be paused and killed, with its own event queue, at one place of the network."""
 
     __slots__ = ("clock_offset_s", "is_alive", "is_paused", "name", "ready")
 
@@ -90,7 +90,7 @@ class SimulatedTask(asyncio.Task[ResultT]):
 
 
 class SimulatedLoop(asyncio.AbstractEventLoop):
-    """The loop. `connect` is what `create_connection` does."""
+    """The loop. `connect` implements `create_connection`."""
 
     def __init__(self, random: Random) -> None:
         self.now_s = 0.0
@@ -98,9 +98,9 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         """Whose callbacks are not part of any program: the simulation itself."""
         self.current = self.world
         self.problems: list[str] = []
-        """What callbacks raised."""
+        """The errors that callbacks raised."""
         self.note: Callable[[str], None] = _ignore
-        """Takes what happens besides."""
+        """Takes the description of each other event."""
         self.steps = 0
         self.connect: Callable[..., Coroutine[Any, Any, Any]] | None = None
         self._random = random
@@ -176,7 +176,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self._runnable.remove(process)
 
     def pause(self, process: Process) -> None:
-        """Let a process sleep; what becomes due waits."""
+        """Let a process sleep; its due callbacks wait."""
         process.is_paused = True
         if process in self._runnable:
             self._runnable.remove(process)
@@ -196,7 +196,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.current = before
 
     async def _reported(self, process: Process, program: Coroutine[Any, Any, None]) -> None:
-        """Run a program; note what it raises at once, because nobody awaits its task."""
+        """Run a program; note its errors at once, because its task is not awaited."""
         try:
             await program
         except Exception as error:
@@ -269,7 +269,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return await self.connect(factory, host, port)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Note what nobody else handles. A task that is dropped with its process is no problem."""
+        """Note unhandled errors. A task that is dropped with its process is no problem."""
         error = context.get("exception")
         if error is not None and not self._is_closed:
             self.problems.append(f"{self.current}: {context.get('message')}: {error!r}")
@@ -302,7 +302,7 @@ def _end(task: asyncio.Task[Any]) -> None:
     assert coroutine is not None
     try:
         coroutine.close()
-    except BaseException:  # it awaited something, or complained
+    except BaseException:  # it awaited again, or complained
         return
 
 

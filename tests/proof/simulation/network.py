@@ -1,8 +1,8 @@
 """The network: connections between places, with seeded latencies, cuts, slow links, and losses.
 
-A connection delivers in order; nothing is ordered between connections. If one is lost, each end hears of it at a time
-of its own, and what was under way arrives until then: a request may be carried out long after its sender has given up.
-While two places are cut off from each other, what is sent waits, as with TCP, and nothing is refused.
+A connection delivers in order; there is no order between connections. If one is lost, each end hears of it at a time of
+its own, and messages under way arrive until then: a request may be carried out long after its sender has given up.
+While two places are cut off from each other, messages wait, as with TCP, and are not refused.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class End:
             self.on_message(message)
 
     def read_on(self) -> None:
-        """Take what arrived in the meantime."""
+        """Take the messages that arrived in the meantime."""
         self.is_reading = True
         waiting, self._waiting = self._waiting, []
         for message in waiting:
@@ -97,13 +97,13 @@ class Link:
         self.network = network
         self.number = number
         self.held: list[tuple[End, Any]] = []
-        """What is under way between places that are cut off from each other."""
+        """The messages under way between places that are cut off from each other."""
         self.near: End
         self.far: End
 
 
 class Listener:
-    """What accepts connections at a port."""
+    """Accepts connections at a port."""
 
     def __init__(self, process: Process, place: str, accept: Callable[[End], None]) -> None:
         self.process = process
@@ -136,7 +136,7 @@ class Network:
         self._cuts.add(frozenset((one, other)))
 
     def heal(self, one: str, other: str) -> None:
-        """Connect two places again; what waited goes on."""
+        """Connect two places again; waiting messages go on."""
         self._cuts.discard(frozenset((one, other)))
         for link in list(self.links.values()):
             if link.held and {link.near.place, link.far.place} == {one, other}:
@@ -170,7 +170,7 @@ class Network:
         self.loop.call_at_in(to.process, to.arrives_s, to.arrive, message)
 
     async def open(self, process: Process, place: str, port: int) -> End:
-        """Connect to a port. Raises ConnectionRefusedError if nobody listens; waits for ever if it is cut off."""
+        """Connect to a port. Raises ConnectionRefusedError without a listener; waits for ever if it is cut off."""
         listener = self.listeners.get(port)
         there = "" if listener is None else listener.place
         await asyncio.sleep(self.latency_s(place, there))
@@ -193,7 +193,7 @@ class Network:
             self.links.pop(link.number, None)
 
     def break_connection(self, link: Link) -> None:
-        """Lose a connection. One end notices now, the other one at once, soon, or late; what is under way arrives."""
+        """Lose a connection. One end notices now, the other one at once, soon, or late; messages under way arrive."""
         first, second = (link.near, link.far) if self._random.random() < 0.7 else (link.far, link.near)
         error = ConnectionResetError(104, "Connection reset by peer")
         first.lose(error)
@@ -201,7 +201,7 @@ class Network:
         self.loop.call_at_in(self.loop.world, self.loop.now_s + delay_s, second.lose, error)
 
     def drop_connections_of(self, process: Process, *, is_silent: bool = False) -> None:
-        """End the connections of a dead process. `is_silent`: its machine is gone too, so nobody tells the others."""
+        """End the connections of a dead process. `is_silent`: its machine is gone too, so the others do not notice."""
         for link in list(self.links.values()):
             for end in (link.near, link.far):
                 if end.process is not process or end.is_closed:
@@ -251,11 +251,11 @@ class Transport(asyncio.Transport):
         return self._end.is_closed
 
     def pause_reading(self) -> None:
-        """Let what arrives wait."""
+        """Let arriving data wait."""
         self._end.is_reading = False
 
     def resume_reading(self) -> None:
-        """Take what waits."""
+        """Take the waiting data."""
         if not self._end.is_reading:
             self._end.read_on()
 

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 
 class Edit(NamedTuple):
-    """A piece of a module's source, and what it becomes."""
+    """A piece of a module's source, and its replacement."""
 
     module: str
     right: str
@@ -23,7 +23,7 @@ class Edit(NamedTuple):
 
 
 class Mistake(NamedTuple):
-    """What is changed, and a seed that finds it."""
+    """A change, and a seed that finds it."""
 
     found_by: int
     edits: Sequence[Edit]
@@ -35,7 +35,7 @@ _CORE: Final = "dualwrite.recipes.core"
 _SIMULATED: Final = "tests.proof.simulation"
 
 _UNVERIFIED: Final = Edit(f"{_CORE}.completion", "if proof.is_known:", "if False:")
-"""No last look at the log: else what a mistake aborts is published again."""
+"""No last look at the log: otherwise a transaction that a mistake aborts is published again."""
 
 MISTAKES: Final = {
     "Kafka commits before the database": Mistake(

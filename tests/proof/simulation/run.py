@@ -34,7 +34,7 @@ from tests.proof.simulation.network import Network
 _FAULTS_WITHIN_S: Final = (0.15, 0.5, 0.5, 2.0, 6.0)
 _ON_DISK: Final = 0.25
 _SILENT: Final = 0.1
-"""How often nobody tells the others that a process has died: its machine is gone too."""
+"""How often a process dies with its machine, so that the others are not notified."""
 _WRITING_ENDS_S: Final = 24 * 3600.0
 _WITHOUT_POWER_S: Final = 60.0
 _SETTLING_S: Final = 300.0
@@ -60,7 +60,7 @@ class Result(NamedTuple):
 
 
 class World:
-    """What every simulation has: brokers, a database, readers, and what goes wrong with them."""
+    """The common parts of every simulation: brokers, a database, readers, and faults."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -138,7 +138,7 @@ class World:
             if found.state not in ("Empty", "CompleteCommit", "CompleteAbort"):
                 self.history.wrong(f"{found.transactional_id} is {found.state} at rest")
 
-    # ---- what a simulation is about -------------------------------------------------------------------------
+    # ---- the workload ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Start its processes."""
@@ -157,7 +157,7 @@ class World:
         raise NotImplementedError
 
     def check(self) -> None:
-        """Check what must hold then."""
+        """Check the invariants at the end."""
         raise NotImplementedError
 
     def living(self) -> list[Process]:
@@ -268,7 +268,7 @@ class Writers(World):
                 try:
                     found = await writer.recover()
                 finally:
-                    await writer.close()  # a pool that is not closed keeps the leases of what it could not resolve
+                    await writer.close()  # a pool that is not closed keeps the leases of its unresolved slots
             except PreparedTransactionLost as error:
                 self.history.note(f"recover({transactional_id}) raised {type(error).__name__}: {error}")
                 if self.tier is Tier.STORED_PAIR and _OFFSETS_LOST in str(error):
@@ -295,10 +295,10 @@ class Writers(World):
         await application.write_at_last(transactional_id)
         self._recovered += 1
 
-    # ---- what must hold -------------------------------------------------------------------------------------
+    # ---- invariants -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Compare the database, Kafka, and what callers were told."""
+        """Compare the database, Kafka, and the callers' results."""
         history = self.history
         if self.told_of_loss:
             return

@@ -143,7 +143,7 @@ class Query:
             self._history.note(f"{process} wakes")
 
     async def drive(self, process: Process) -> None:
-        """Be a driver until all batches are acknowledged, or something fails, as it does in Spark."""
+        """Be a driver until all batches are acknowledged, or an error ends it, as in Spark."""
         sink = self._sink(process)
         try:
             while not self.is_over:
@@ -155,7 +155,7 @@ class Query:
         await blocking.run(sink.close)
 
     async def clean_up(self, process: Process) -> bool:
-        """Plan once more, which completes what is left. Return whether that was possible."""
+        """Plan once more, which completes leftovers. Return whether that was possible."""
         sink = self._sink(process)
         try:
             await blocking.run(lambda: sink.plan(SCHEMA, query_id=QUERY))
@@ -222,7 +222,7 @@ class Query:
         self.ended(worker)
         self._loop.call_soon_in(driver, _report, result, written)
 
-    # ---- what must hold -------------------------------------------------------------------------------------
+    # ---- invariants -----------------------------------------------------------------------------------------
 
     def at_rest(self) -> tuple[list[int], list[int]]:
         """Return the values that have to be there, and those of the table. Check that no attempt is left."""

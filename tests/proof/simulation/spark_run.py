@@ -37,7 +37,7 @@ class SparkQuery(World):
             super().run()
 
     def begin(self) -> None:
-        """Start the first driver, and whatever starts others."""
+        """Start the first driver, and the starter of others."""
         self.loop.begin(self.loop.world, self._supervise())
 
     async def _supervise(self) -> None:
@@ -65,7 +65,7 @@ class SparkQuery(World):
         return not self._running and (self.query.is_over or self._drivers >= _MOST_DRIVERS)
 
     def settle(self) -> None:
-        """Let a last driver do what is left."""
+        """Let a last driver complete leftovers."""
         self.query.is_calm = True
         driver = Process("the last driver")
         self.loop.begin(driver, self._drive_to_the_end(driver))

@@ -1,1 +1,1 @@
-"""What the search has found wrong, each as the test that `python -m tests.proof.replay --write-test` writes."""
+"""Findings of the search, each as the test that `python -m tests.proof.replay --write-test` writes."""
