@@ -1,4 +1,4 @@
-"""The commit store in a topic, over TLS with a login, with exactly the rights that docs/spark.md lists."""
+"""The commit store in a topic, over TLS with a login, with exactly the rights that docs/spark-topic.md lists."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from tests.test_docs import ROOT, examples
 
 pytestmark = pytest.mark.timeout(300)  # a JVM takes a minute to start where all cores are busy
 
-QUICK_START, DELTA, ICEBERG, FOREACH_BATCH, BATCH_JOB = examples(ROOT / "docs" / "spark.md")[:5]
+QUICK_START, FOREACH_BATCH, BATCH_JOB = examples(ROOT / "docs" / "spark.md")[:3]
 
 
 @pytest.fixture
