@@ -42,7 +42,7 @@ def make_asyncpg_writer(
 
 
 async def write_asyncpg_events(writer: AsyncpgDualWriter, topic: str, number: int) -> Seen:
-    """What `write_events` does. A cancellation ends here, which only a test may do."""
+    """Write like `write_events`. A cancellation ends here, which only a test may do."""
     tx: AsyncpgDualTransaction | None = None
     try:
         async with writer.transaction() as tx:

@@ -154,7 +154,7 @@ def make_awaited_writer(
 
 
 async def write_awaited_events(writer: AsyncDualWriter, topic: str, number: int) -> Seen:
-    """What `write_events` does. A cancellation ends here, which only a test may do."""
+    """Write like `write_events`. A cancellation ends here, which only a test may do."""
     tx: AsyncDualTransaction | None = None
     try:
         async with writer.transaction() as tx:

@@ -5,15 +5,15 @@
     python -m tests.crash.away_chaos --store --tier 3 --real         # an Apache Kafka of that tier
 
 `--store`: blocks are stored by the database while Kafka is away. Workers are killed and frozen all the time, among them
-pools of every kind, only writers of one key each, and a recovery service. Traps are set
-for the moment of Kafka's return, so that some die in the middle of publishing, and Kafka leaves again while others do.
-No block may fail, or with `--cuts`, which terminates backends of the database too, none because of Kafka.
+pools of every kind, only writers of one key each, and a recovery service. Traps are set for the moment of Kafka's
+return, so that some die in the middle of publishing, and Kafka leaves again while others do. No block may fail, or with
+`--cuts`, which terminates backends of the database too, none because of Kafka.
 
 `--refuse`: blocks are refused while Kafka is away, and workers are only killed: a frozen one would hold its transaction
-open whatever Kafka does. No transaction may idle for long, and a writer or pool that knows that Kafka is away answers
-within 100 ms.
+open in any case. No transaction may idle for long, and a writer or pool that knows that Kafka is away answers within
+100 ms.
 
-The calm phase is that of `pool_chaos.py`; what is held against both sides besides that is in `away_verdict.py`.
+The calm phase is that of `pool_chaos.py`; further checks of both sides are in `away_verdict.py`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _PUBLISHING: Final = (
     PausePoint.AFTER_SEND,
     PausePoint.AFTER_PREPARE,
 )
-"""Which nobody reaches while Kafka is away, so that who comes by there first is publishing."""
+"""Points that are not reached while Kafka is away, so that the first process to get there is publishing."""
 _TRAPPED: Final = 0.6
 """How many of the workers are stopped as they publish."""
 _SOON_S: Final = (0.2, 1.5)
@@ -74,7 +74,7 @@ _SAMPLE_S: Final = 0.02
 
 @dataclass(frozen=True)
 class AwayPlan(Plan):
-    """What a run does; `seconds` are those before, between and after the absences."""
+    """The settings of a run; `seconds` are those before, between and after the absences."""
 
     mode: str = STORE
     times: int = 1
@@ -116,7 +116,7 @@ def plan_of(
 
 
 class Watch:
-    """A thread that looks into the database, again and again: how long transactions idle, and what is stored."""
+    """A thread that watches the database: how long transactions idle, and which blocks are stored."""
 
     def __init__(self, database: ChaosDatabase) -> None:
         self._database = database
@@ -133,7 +133,7 @@ class Watch:
         self._thread.join()
 
     def of(self, absence: Absence) -> None:
-        """Note from now on what belongs to this absence."""
+        """Assign observations to this absence from now on."""
         self._absence = absence
 
     def _look_on(self) -> None:
@@ -213,7 +213,7 @@ class AwayChaos(Chaos):
 
 
 def run_away_chaos(plan: AwayPlan) -> Tally:
-    """One run; raises ChaosError where something did not come right."""
+    """One run; raises ChaosError after a failure."""
     return run_chaos(plan, AwayChaos)
 
 

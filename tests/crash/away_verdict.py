@@ -1,11 +1,11 @@
-"""What must hold after Kafka was away under load, besides that both sides are equal.
+"""The invariants after Kafka was away under load, besides that both sides are equal.
 
 With "store": no block failed because of Kafka, no block is left in the database, and each key that has one writer (one
 transactional id, and one living process at a time) is in the order of its commits. There is no order between keys, nor
 for the keys of a pool, whose blocks go under several ids.
 
 With "refuse": no transaction of a writer waited for its client for as long as a second, or as many seconds as processes
-wanted each CPU. Whoever knew that Kafka is away said so within 100 ms; one in a hundred may wait for a CPU.
+wanted each CPU. A writer that knew that Kafka is away said so within 100 ms; one in a hundred may wait for a CPU.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ERROR: Final = re.compile(r"(\w+)\(")
 
 @dataclass
 class Absence:
-    """A time without Kafka, in seconds since 1970, and what the database showed of it."""
+    """A time without Kafka, in seconds since 1970, and the database's state meanwhile."""
 
     gone_s: float
     back_s: float = float("inf")
@@ -49,7 +49,7 @@ class Absence:
     """How many processes of the machine wanted each CPU, at the worst."""
     stored: int = 0
     stored_bytes: int = 0
-    """What was stored when it was about to come back."""
+    """The stored blocks when it was about to come back."""
     published_s: float | None = None
     """How long after that all of it was published."""
 
@@ -66,7 +66,7 @@ class Told(NamedTuple):
     begun_s: float
     ended_s: float | None
     how: str
-    """COMMITTED, CUT, or the name of what it raised."""
+    """COMMITTED, CUT, or the name of the error."""
 
     @property
     def answer_s(self) -> float:
@@ -76,7 +76,7 @@ class Told(NamedTuple):
 
 @dataclass
 class AwayFindings(Findings):
-    """What the blocks of each absence were told."""
+    """The results of the blocks of each absence."""
 
     absences: list[tuple[Absence, list[Told]]] = field(default_factory=list)
     refused_s: list[float] = field(default_factory=list)
@@ -121,7 +121,7 @@ def _centiles(answers_s: Sequence[float]) -> str:
 
 
 class AwayVerdict(Verdict):
-    """One look at what a run has left in which Kafka was away."""
+    """The checks of a run in which Kafka was away."""
 
     def __init__(
         self, job: Job, database: ChaosDatabase, absences: Sequence[Absence], *, refuses: bool, only_of_kafka: bool

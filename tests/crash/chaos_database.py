@@ -40,7 +40,7 @@ _STORED_BEFORE = sa.text(f"SELECT EXISTS (SELECT FROM {REDO_TABLE} WHERE seq > 0
 
 @dataclass(frozen=True)
 class Decision:
-    """What one database transaction left in a state row; decided, as it committed."""
+    """The database, as the director queries it."""
 
     transactional_id: str
     state: str
@@ -48,11 +48,11 @@ class Decision:
 
 
 class ChaosDatabase:
-    """Who asks is the director."""
+    """The director's connection."""
 
     def __init__(self, url: sa.URL) -> None:
         self.url = url
-        # The director and the calm phase may be slow: nothing of theirs is ended for being idle.
+        # The director and the calm phase may be slow: their sessions are never ended for being idle.
         patient = url.update_query_dict({"options": "-cidle_in_transaction_session_timeout=0"})
         self.engine = sa.create_engine(patient, pool_pre_ping=True)
         events.metadata.drop_all(self.engine)
@@ -105,7 +105,7 @@ class ChaosDatabase:
             return {each: state for each, state in found}  # noqa: C416 - a result's keys() are its columns
 
     def decisions(self) -> dict[int, Decision]:
-        """What each database transaction left in a state row at its end."""
+        """Each database transaction's last content of a state row."""
         with self.engine.connect() as connection:
             found = connection.exec_driver_sql("SELECT xid, transactional_id, state, at FROM chaos_history ORDER BY n")
             return {xid: Decision(each, state, str(at)) for xid, each, state, at in found}

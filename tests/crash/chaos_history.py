@@ -1,4 +1,4 @@
-"""What a run of the chaos test has left, as a history: what the journals say, and what is in the table and the topic.
+"""The result of a chaos test run as a history: from the journals, the table and the topic.
 
 A key that is not the name of its block has one writer at a time, whose id is a sequence (`Invoke.sequence`). The lives
 of that writer are one process, as the next one begins when the one before is dead.
@@ -21,7 +21,7 @@ _TOLD: Mapping[str, type[Ok | Fail | Unknown]] = {
 
 
 def history_of(lines: Iterable[str], in_table: Mapping[str, int], in_topic: Iterable[Read]) -> Iterator[Event]:
-    """Yield the events of all journals, each with its lines in order, and what is at rest.
+    """Yield the events of all journals, each with its lines in order, and the state at rest.
 
     The versions of a key are the database transactions that wrote its rows, in their order.
     """
@@ -52,7 +52,7 @@ def _invoke(name: str, at_s: float, key: str) -> Invoke:
 
 
 def _process_of(name: str) -> str:
-    """Return who does one block after the other: w3.17/5 is block 5 of the only thread of life 17."""
+    """Return the process that does one block after the other: w3.17/5 is block 5 of the only thread of life 17."""
     return name.rpartition("/")[0]
 
 

@@ -1,4 +1,4 @@
-"""What the processes of the chaos test are told, where they note what they were told in turn, and how they stop.
+"""The orders of the chaos test's processes, their journals, and how they stop.
 
 Every block is journalled before it begins and after it has ended, a line each, in a file that outlives the process.
 """
@@ -32,7 +32,7 @@ events = sa.Table(
     sa.Column("xid", sa.BigInteger, server_default=sa.text("pg_current_xact_id()::text::bigint")),
     sa.Column("at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()")),
 )
-"""The data. The server notes which database transaction wrote a row, so that nobody has to tell it."""
+"""The data. The server notes which database transaction wrote a row, so that clients need not."""
 
 INSERT: Final = "INSERT INTO chaos_events (body) VALUES (%s)"
 
@@ -54,7 +54,7 @@ NEW_WRITER: Final = "new-writer"
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker is told."""
+    """The parameters of every worker."""
 
     database_url: str
     bootstrap_servers: str
@@ -69,7 +69,7 @@ class Job:
     kafka: dict[str, Any] = field(default_factory=dict)
     """Settings of the producers that follow from the tier."""
     away: dict[str, Any] = field(default_factory=dict)
-    """Settings of the writers: what blocks do while Kafka is away."""
+    """Settings of the writers: the treatment of blocks while Kafka is away."""
 
     @property
     def conninfo(self) -> str:
@@ -97,7 +97,7 @@ class GivenUpError(Exception):
 
 
 class Journal:
-    """What the blocks of one process were told."""
+    """The results of the blocks of one process."""
 
     def __init__(self, job: Job, name: str) -> None:
         self._file = os.open(job.journals / f"{name}.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
@@ -113,7 +113,7 @@ class Journal:
 
 
 class Block:
-    """One dual write: notes how it ended for its caller, and takes what it raised."""
+    """One dual write: notes its caller's result, and takes its errors."""
 
     def __init__(self, journal: Journal, name: str) -> None:
         self._journal = journal
@@ -165,9 +165,9 @@ def log_to(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Trap:
-    """An order to say so at a pause point, or a moment later, in the middle of what follows; and to stop there.
+    """An order to report at a pause point, or a moment later, in the middle of the next step; and to stop there.
 
-    `signal` is what the process sends to itself: SIGSTOP or SIGKILL, or None to go on.
+    `signal` is the process's signal to itself: SIGSTOP or SIGKILL, or None to go on.
     """
 
     point: PausePoint

@@ -1,4 +1,4 @@
-"""A consumer that reads along while the chaos test rages, and notes what it got."""
+"""A consumer that reads along while the chaos test rages, and notes its records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dualwrite.verify.history import Isolation, Poll, Record
 _POLL_S: Final = 0.2
 _MOST: Final = 500
 _FATAL: Final = ("_AUTO_OFFSET_RESET", "_FATAL")
-"""The broker no longer has what it gave. All else passes: brokers are killed here."""
+"""The broker no longer has the records that it gave. All other errors pass: brokers are killed here."""
 
 
 class AlongReader:
@@ -48,7 +48,7 @@ class AlongReader:
         self._thread.start()
 
     def stop(self) -> None:
-        """After this, what it has seen does not change."""
+        """Stop; its records do not change after this."""
         self._stopped.set()
         if self._thread.is_alive():
             self._thread.join()

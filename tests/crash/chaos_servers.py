@@ -1,4 +1,4 @@
-"""A database and a broker that are killed or frozen, and go on with what they had written; slow ways to a broker."""
+"""A database and a broker that are killed or frozen, and go on with their written data; slow ways to a broker."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class KillablePostgres:
         return False
 
     def stop(self) -> None:
-        """What was started here; `PostgresServer` sees to the rest."""
+        """Stop the servers started here; `PostgresServer` sees to the others."""
         if self._restarted is not None and self._restarted.poll() is None:
             self._restarted.send_signal(signal.SIGINT)
             self._restarted.wait(DEADLINE_S)
@@ -141,9 +141,9 @@ def _children(parent: int) -> list[int]:
 
 
 class Lane:
-    """A way of its own to the broker: a process that relays one listener, and can be frozen with what is on its way.
+    """A way of its own to the broker: a process that relays one listener, and can be frozen with its requests.
 
-    What was sent into it arrives when it is thawed, however late that is, and even if the sender is gone.
+    Requests sent into it arrive when it is thawed, however late that is, and even if the sender is gone.
     """
 
     def __init__(self, number: int) -> None:
@@ -301,7 +301,7 @@ class KillableKafka:
         self._kafka.start()
 
     def keep(self, directory: Path) -> None:
-        """Copy its settings, its log and its data: the partitions' logs show what the broker did."""
+        """Copy its settings, its log and its data: the partitions' logs show the broker's actions."""
         shutil.copytree(self._kafka.log_path.parent, directory)
 
     def kill(self) -> None:

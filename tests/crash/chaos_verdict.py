@@ -1,14 +1,14 @@
-"""The calm phase of the chaos test: everything comes right without anybody's help, and its history has no anomaly.
+"""The calm phase of the chaos test: everything comes right without help, and its history has no anomaly.
 
-Every row has its record once, whatever Kafka aborted meanwhile: what the database has decided is published again. A row
-without its record, a record without a row or twice, a loss that anybody hears of, a caller who was not told the truth,
-an id that cannot be used, a transaction that stays open, a lease that stays held: each is a failure.
+Every row has its record once, even after aborts by Kafka: a decided transaction is published again. A row without its
+record, a record without a row or twice, a reported loss, a caller with a false result, an id that cannot be used, a
+transaction that stays open, a lease that stays held: each is a failure.
 
 Apache Kafka 4.4.0 leaves transactions without an end marker when it comes back: a coordinator that is to write the
 markers of a partition without a leader takes the topic for deleted, and completes the transaction (KAFKA-20734). Only
-an operator can end them, so they are ended here by hand, and counted: what the database has decided by a commit marker,
-the rest by an abort marker. Where the two stand in one partition, a marker ends both; what it aborts of a decided one
-is lost if its row has been replaced since, and said by that name.
+an operator can end them, so they are ended here by hand, and counted: decided ones by a commit marker, the others by an
+abort marker. Where the two stand in one partition, a marker ends both; the aborted part of a decided one is lost if its
+row has been replaced since, and reported by that name.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ MOST_SHOWN: Final = 6
 PROVEN: Final = "the log shows that Kafka committed"
 ABORTED: Final = "which the database has decided; its "
 REPAIRED: Final = "is published again as"
-"""What is logged when the log shows a commit, when it shows an abort, and when the records are stored again."""
+"""The log messages of a commit that the log shows, of an abort, and of records that are stored again."""
 
 
 def wire_id(database: ChaosDatabase, transactional_id: str) -> str:
-    """What Kafka knows a transactional id as. The one place that knows how the two differ."""
+    """Return a transactional id as Kafka knows it. Only this function knows how the two differ."""
     return kafka_id_of(database.engine, transactional_id)
 
 
 @dataclass
 class Findings:
-    """What the calm phase met."""
+    """The findings of the calm phase."""
 
     told: Counter[str] = field(default_factory=Counter)
     rows: int = 0
@@ -69,17 +69,17 @@ class Findings:
     read: int = 0
     """Records that a reader got while it raged."""
     proofs: int = 0
-    """How often the log was read to prove how a transaction had ended, by what was logged."""
+    """How often the log was read to prove the end of a transaction, by log message."""
     repairs: int = 0
-    """Decided transactions that Kafka had aborted and that were published again, by what was logged."""
+    """Decided transactions that Kafka had aborted and that were published again, by log message."""
     slots: int = 0
     hanging: list[HangingTransaction] = field(default_factory=list)
-    """What Kafka left without an end marker (KAFKA-20734), ended by hand."""
+    """Transactions that Kafka left without an end marker (KAFKA-20734), ended by hand."""
     problems: list[str] = field(default_factory=list)
 
 
 class Verdict:
-    """One look at what a run has left."""
+    """The checks after a run."""
 
     def __init__(self, job: Job, database: ChaosDatabase, found: Findings | None = None) -> None:
         self._job = job
@@ -89,7 +89,7 @@ class Verdict:
         self._polls: list[Poll] = []
 
     def hear(self, reader: AlongReader) -> None:
-        """Judge also what a reader got while it raged."""
+        """Judge also a reader's records while it raged."""
         self._polls += reader.polls
         self._problems += reader.problems
 
@@ -106,7 +106,7 @@ class Verdict:
         return self._found
 
     def _end_what_hangs(self) -> None:
-        """Do what an operator has to, where Kafka does not end what it has taken upon itself (KAFKA-20734)."""
+        """Do an operator's work, where Kafka does not end a transaction that it has completed (KAFKA-20734)."""
         decided = {decision.state for decision in self._database.decisions().values()}
         with TransactionAdmin(bootstrap_servers=self._job.bootstrap_servers) as admin:
             until(lambda: not admin.list_transactions(states=ENDING), DEADLINE_S)
@@ -124,7 +124,7 @@ class Verdict:
         return DualWriterPool(self._database.engine, **pool_settings(self._job, writers=1))
 
     def _let_the_pool_recover(self) -> None:
-        """It resolves everything that is its own; what does not succeed at once, its background repeats."""
+        """It resolves all of its own ids; its background repeats failed attempts."""
         with self._pool() as pool:
             with suppress(DualWriteError):
                 pool.recover()
@@ -148,7 +148,7 @@ class Verdict:
         )
 
     def _settle(self) -> None:
-        """Recover the ids of everybody until nothing is left."""
+        """Recover all ids until no transaction is left."""
         deadline_s = time.monotonic() + DEADLINE_S
         with self._service() as service:
             while (report := service.recover()).found or report.unseen:
@@ -163,7 +163,7 @@ class Verdict:
     # ---- both sides -----------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
-        """Let the checker judge what callers were told, and what is in the table and in the topic."""
+        """Let the checker judge the callers' results, and the contents of the table and the topic."""
         in_table = self._database.bodies()
         in_topic = read_log(self._job.bootstrap_servers, self._job.topic)
         self._found.rows = len(in_table)
@@ -178,7 +178,7 @@ class Verdict:
         self._problems += [f"{count - MOST_SHOWN} more: {what}" for what, count in shown.items() if count > MOST_SHOWN]
 
     def _bodies_of(self, finding: Finding, in_table: Mapping[str, int]) -> list[str]:
-        """The first row of each dual write, or what would have been it."""
+        """The first row of each dual write, or the one that it would have had."""
         bodies = [bodies_of(name) for name in finding.dual_writes]
         return [next((body for body in each if body in in_table), each[0]) for each in bodies]
 

@@ -30,7 +30,7 @@ MAX_RECORDS = 3
 ANOTHER_LOG = 7
 """The exit status of a worker that will not go on by itself."""
 
-# No constraint: what is written twice is there twice.
+# No constraint: duplicates show.
 carried = sa.Table(
     "carried",
     sa.MetaData(),
@@ -55,7 +55,7 @@ async def carry_awaited(tx: AsyncDualTransaction, record: ConsumedRecord) -> Non
 
 
 class Task(NamedTuple):
-    """What a worker needs to know."""
+    """The parameters of a worker."""
 
     database_url: str
     bootstrap_servers: str

@@ -39,7 +39,7 @@ def add_django_alias(
 
 
 def write_django_events(alias: str, topic: str, number: int) -> Seen:
-    """Do what `write_events` does, in a request of its own."""
+    """Write like `write_events`, in a request of its own."""
     from dualwrite.recipes.django import current_dual_write, send
 
     connections[alias].close_if_unusable_or_obsolete()  # as at the beginning of a request
@@ -57,7 +57,7 @@ def write_django_events(alias: str, topic: str, number: int) -> Seen:
 
 
 class DjangoWriter:
-    """A process with Django, as far as the scenarios are concerned: an alias, and what recovers."""
+    """A process with Django, as far as the scenarios are concerned: an alias, and its recovery."""
 
     def __init__(self, alias: str, leases: LeaseTable, *, by_command: bool) -> None:
         self.alias = alias
@@ -69,7 +69,7 @@ class DjangoWriter:
         return pool_on(self.alias)
 
     def recover(self) -> None:
-        """Recover what a dead process left, as its lease expires or as an operator asks for it."""
+        """Recover a dead process's leftovers, as its lease expires or as an operator asks for it."""
         if self._by_command:
             call_command("dualwrite_recover", database=self.alias, apply=True, min_age=0.0, stdout=sys.stdout)
         else:
@@ -78,7 +78,7 @@ class DjangoWriter:
 
     @property
     def state(self) -> SlotState:
-        """READY, as soon as the background has resolved what was set aside."""
+        """READY, as soon as the background has resolved the slots set aside."""
         until(lambda: not self.pool.status.set_aside)
         return SlotState.READY
 

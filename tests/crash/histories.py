@@ -1,4 +1,4 @@
-"""Random histories of dual writes: who does what when, what breaks, and what must be true in the end.
+"""Random histories of dual writes: the order of steps, the faults, and the invariants in the end.
 
 Each process of a history is a thread that runs only while the history lets it, from one pause point to the next. So one
 thread runs at a time, and the same steps lead to the same history.
@@ -75,7 +75,7 @@ class Task(StrEnum):
 
 
 class Strike(StrEnum):
-    """What can happen to a process while it stands at a pause point, or idles."""
+    """The faults that can strike a process while it stands at a pause point, or idles."""
 
     ERROR = "error"
     INTERRUPTION = "interruption"
@@ -156,7 +156,7 @@ class Write:
 
     @property
     def told(self) -> Outcome | None:
-        """What the caller knows; None where it was not told, or told that nobody knows."""
+        """The caller's knowledge; None where the outcome is unknown."""
         if self.tx is not None and self.tx.outcome is not None:
             return self.tx.outcome
         if self.returned:
@@ -256,7 +256,7 @@ class Process:
         self.advance_to(None)
 
     def resolve(self) -> None:
-        """Remember what the writer finds out, or why it could not."""
+        """Remember the writer's finding, or its error."""
         try:
             self.resolutions.append(self.writer.recover())
         except (Exception, *INTERRUPTIONS) as error:
@@ -268,7 +268,7 @@ class History:
     """Processes on one database and one emulator."""
 
     clients: list[Database]
-    """One per process, and one more for who puts everything right."""
+    """One per process, and one more for the recovery at the end."""
     emulator: Emulator
     transactional_ids: list[str] = field(default_factory=lambda: [unique("a"), unique("b")])
     topic: str = field(default_factory=lambda: unique("topic"))
@@ -416,7 +416,7 @@ class History:
         self._assert_nothing_open()
 
     def _events(self) -> Iterator[Event]:
-        """Who did what, in the order in which it began, and what is there now."""
+        """The steps of all processes, in the order in which they began, and the state at rest."""
         for write in self.writes:
             yield from write.events()
         everybody = [*self.processes, *self.killed]

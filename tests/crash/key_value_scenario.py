@@ -1,4 +1,4 @@
-"""The dual write on a key-value store that the crash tests break, and what must be true afterwards."""
+"""The dual write on a key-value store that the crash tests break, and the invariants afterwards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class KeyValueScenario:
 
     @property
     def kafka_id(self) -> str:
-        """What Kafka sees of the id."""
+        """The id as Kafka sees it."""
         with self.writer() as writer:
             identity = blocking.run(writer.backend.database.ensure_row(self.transactional_id))
         return identity.kafka_id(self.transactional_id)

@@ -1,4 +1,4 @@
-"""What a process does that writes to a key-value store and kills itself at a pause point; see `killed.py`."""
+"""A process that writes to a key-value store and kills itself at a pause point; see `killed.py`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ DEADLINE_S = 60
 
 
 def run_until_killed(main: Callable[[list[str]], object], *arguments: str) -> None:
-    """Let `main(arguments)` run in a process that must not come to its end. Fails with what it said, if it does."""
+    """Let `main(arguments)` run in a process that must not come to its end. Fails with its output, if it does."""
     context = processes()
     ours, theirs = context.Pipe()
     process = context.Process(target=_told, args=(theirs, main, list(arguments)))

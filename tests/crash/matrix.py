@@ -1,4 +1,4 @@
-"""What each fault at each pause point does to a dual write, and what must be true after it, for any kind of writer."""
+"""The effect of each fault at each pause point on a dual write, and the invariants after it, for any kind of writer."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class FaultKind(StrEnum):
 
 
 class Survivor(StrEnum):
-    """Who does the next dual write."""
+    """The process that does the next dual write."""
 
     SAME_WRITER = "same-writer"
     NEW_WRITER = "new-writer"
 
 
 def takes_effect(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:
-    """What the recipe promises for one fault at one point."""
+    """The recipe's promise for one fault at one point."""
     if fault in (FaultKind.BROKER_CUT, FaultKind.BROKER_ANSWER_LOST) or point in POINTS_AFTER_THE_DECISION:
         return True
     # The request that follows these points is COMMIT itself: losing its answer does not undo it.
@@ -130,7 +130,7 @@ def check_a_fault_of_a_ready_writer(
 
 
 def check_a_kill_at_a_point(scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, *options: str) -> None:
-    """`options` are those of the worker: what kind of writer, and whether it is ready and so has no predecessor."""
+    """`options` are those of the worker: the kind of writer, and whether it is ready and so has no predecessor."""
     if "--ready" in options:
         scenario.expected += event_texts("0")
     else:

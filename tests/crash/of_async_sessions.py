@@ -25,7 +25,7 @@ class AwaitedSessionScenario(AwaitedScenario):
 
 
 async def write_events_of_async_session(engine: AsyncEngine, writer: AsyncDualWriter, topic: str, number: int) -> Seen:
-    """What `write_events` does. A cancellation ends here, which only a test may do."""
+    """Write like `write_events`. A cancellation ends here, which only a test may do."""
     sessions = async_sessionmaker(engine)
     dual_write_sessions(sessions, writer)
     write: DualWrite | None = None

@@ -23,7 +23,7 @@ _PATIENCE_S: Final = 30.0
 
 
 def is_publisher() -> bool:
-    """Return whether the current thread, or task, is the one that publishes an outbox."""
+    """Return whether the current thread, or task, is an outbox's publisher."""
     try:
         task = asyncio.current_task()
     except RuntimeError:

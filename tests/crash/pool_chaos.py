@@ -8,12 +8,12 @@ Workers do dual writes, without a pause unless the plan has one, while a seeded 
 Postgres and to the broker, and starts again what it has killed. With `--freezes` there are rivals for one transactional
 id, and a recovery service too; processes, the ways that their requests take to the broker, the broker and the database
 are stopped in their tracks for longer than the database lets a transaction idle, than a lease lasts, and on tiers 3 and
-4 than `transaction.timeout.ms`; many of them at a pause point, or right after.
-`--operator` adds a process that ends transactions of others by hand, in ways that leave a trace and in ways that leave
-none. `--real` runs an Apache Kafka of that tier instead of the emulator.
+4 than `transaction.timeout.ms`; many of them at a pause point, or right after. `--operator` adds a process that ends
+transactions of others by hand, in ways that leave a trace and in ways that leave none. `--real` runs an Apache Kafka of
+that tier instead of the emulator.
 
-Then comes calm, in which everything must come right without anybody's help: `chaos_verdict.py`. Exit status 1 where it
-does not; what the processes noted and logged is kept then.
+Then comes calm, in which everything must come right without help: `chaos_verdict.py`. Exit status 1 where it does not;
+the journals and logs of the processes are kept then.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ KILLS_AND_FREEZES: Final[Mapping[str, float]] = {
     "frozen broker": 0.4,
 }
 WHERE_BROKERS_ABORT: Final[Mapping[str, float]] = {"everybody after a decision": 1}
-"""Added on tiers 3 and 4: nobody completes what is decided, for longer than `transaction.timeout.ms`."""
+"""Added on tiers 3 and 4: no process completes decided transactions, for longer than `transaction.timeout.ms`."""
 TRAPS: Final[Mapping[PausePoint, float]] = dict.fromkeys(PausePoint, 1.0) | {
     PausePoint.AFTER_LOCK: 3,
     PausePoint.AFTER_INIT: 2,
@@ -91,14 +91,14 @@ TRAPS: Final[Mapping[PausePoint, float]] = dict.fromkeys(PausePoint, 1.0) | {
 """Where processes are stopped, by weight: around the decision, and where an id is taken over."""
 _LANES: Final = 2
 _SERVER_AWAY_S: Final = 2.0
-"""The longest that the broker or the database is frozen: everybody is."""
+"""The longest that the broker or the database is frozen, which freezes all processes."""
 _NEXT_POINT_S: Final = 0.02
 """The longest after a pause point at which a trap springs."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does; the director's choices follow from the seed, their instants from the machine."""
+    """The settings of a run; the director's choices follow from the seed, their instants from the machine."""
 
     seconds: float
     seed: int
@@ -113,7 +113,7 @@ class Plan:
     tier: Tier = Tier.KEEP_PREPARED
     real: bool = False
     deeds: Mapping[str, float] = dataclasses.field(default_factory=lambda: KILLS)
-    """What is done, by weight."""
+    """The deeds, by weight."""
     kinds: Sequence[str] = POOLS
     """Of the processes, in turns."""
     keeps_kinds: bool = False
@@ -125,11 +125,11 @@ class Plan:
     transaction_timeout_ms: int = 2_000
     """On tiers 3 and 4."""
     away: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Settings of all writers: what blocks do while Kafka is away."""
+    """Settings of all writers: the treatment of blocks while Kafka is away."""
     niceness: int = 10
     """Of the workers: others go first where they hardly pause."""
     keep: bool = False
-    """Keep what the processes have noted and logged even where all is well."""
+    """Keep the processes' journals and logs even after a good run."""
 
     @property
     def is_bounded(self) -> bool:
@@ -170,7 +170,7 @@ def with_freezes(
 
 @dataclass
 class Tally:
-    """What happened, for people."""
+    """Counts of events, for people."""
 
     kills: Counter[str] = field(default_factory=Counter)
     traps: Counter[str] = field(default_factory=Counter)
@@ -205,7 +205,7 @@ class _Worker:
     """By which its requests go; None: by none."""
     is_frozen: bool = False
     sprung: Callable[[], None] | None = None
-    """What happens when it says that it is at the point of its trap."""
+    """The action when it reports that it is at the point of its trap."""
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process.pid is not None
@@ -356,7 +356,7 @@ class Chaos:
         return self._chance.randrange(self._plan.processes)
 
     def _let_time_pass(self, seconds: float) -> None:
-        """Do what is due, and hear of traps that have sprung."""
+        """Do due deeds, and hear of traps that have sprung."""
         end_s = time.monotonic() + seconds
         while True:
             now_s = time.monotonic()
@@ -423,7 +423,7 @@ class Chaos:
                 worker.orders.send(trap)
 
     def _set_ambush(self, number: int) -> None:
-        """What a rival sends under the lock of the row, such as InitProducerId, is later than it may idle."""
+        """A rival's request under the lock of the row, such as InitProducerId, comes later than it may idle."""
         if self._workers[number].lane is not None:
             point = self._chance.choice((PausePoint.AFTER_LOCK, PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT))
             self._send_trap(number, Trap(point, 0.0, None), lambda: self._spring_ambush(number))
@@ -531,11 +531,11 @@ _OTHERS: Final = {RECOVERY: work_as_recovery, OPERATOR: work_as_operator}
 
 
 class ChaosError(AssertionError):
-    """What did not come right, and where everything stands that the processes have noted."""
+    """A failure, and the directory of the processes' journals."""
 
 
 def run_chaos(plan: Plan, kind: Callable[..., Chaos] = Chaos) -> Tally:
-    """One run; raises ChaosError where something did not come right."""
+    """One run; raises ChaosError after a failure."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dualwrite-chaos-")))
         postgres = KillablePostgres(stack.enter_context(PostgresServer.start()))

@@ -167,6 +167,6 @@ POOL_KINDS: Final[dict[str, Callable[[Job, str, Orders], PoolWorker | TaskWorker
 
 
 def work_through_pool(job: Job, name: str, kind: str, orders: Any) -> None:
-    """What a process of one of `POOL_KINDS` does."""
+    """Run a process of one of `POOL_KINDS`."""
     os.nice(job.niceness)
     POOL_KINDS[kind](job, name, Orders(orders)).work()

@@ -56,7 +56,7 @@ def make_awaited_psycopg_writer(
 
 
 def write_psycopg_events(writer: PsycopgDualWriter, topic: str, number: int) -> Seen:
-    """What `write_events` does."""
+    """Write like `write_events`."""
     tx: PsycopgDualTransaction | None = None
     try:
         with writer.transaction() as tx:
@@ -69,7 +69,7 @@ def write_psycopg_events(writer: PsycopgDualWriter, topic: str, number: int) -> 
 
 
 async def write_awaited_psycopg_events(writer: AsyncPsycopgDualWriter, topic: str, number: int) -> Seen:
-    """What `write_events` does. A cancellation ends here, which only a test may do."""
+    """Write like `write_events`. A cancellation ends here, which only a test may do."""
     tx: AsyncPsycopgDualTransaction | None = None
     try:
         async with writer.transaction() as tx:

@@ -47,7 +47,7 @@ ROUND_S: Final = 0.3
 
 
 class Writer(Protocol):
-    """One writer of any kind. What blocks never suspends."""
+    """One writer of any kind. A blocking one never suspends."""
 
     async def write(self, block: Block, topic: str, *, key: str, give_up: bool) -> None: ...
 
@@ -223,7 +223,7 @@ RIVAL_KINDS: Final[dict[str, Callable[[Job, str, Orders], Writer]]] = {
 
 
 def work_as_rival(job: Job, name: str, kind: str, orders: Any) -> None:
-    """What a process of one of `RIVAL_KINDS` does."""
+    """Run a process of one of `RIVAL_KINDS`."""
     os.nice(job.niceness)
     _work(Rival(job, name, Orders(orders), RIVAL_KINDS[kind], job.rival_id), kind)
 
@@ -246,7 +246,7 @@ def key_of(name: str) -> str:
 
 
 def work_as_only_writer(job: Job, name: str, kind: str, orders: Any) -> None:
-    """What a process of one of `ONLY_KINDS` does."""
+    """Run a process of one of `ONLY_KINDS`."""
     os.nice(job.niceness)
     key = key_of(name)
     _work(Rival(job, name, Orders(orders), ONLY_KINDS[kind], f"{job.prefix}-only-{key}", key), kind)
@@ -256,7 +256,7 @@ RECOVERY: Final = "recovery"
 
 
 def work_as_recovery(job: Job, name: str, kind: str, orders: Any) -> None:
-    """Recover the ids of everybody, early, until told to stop."""
+    """Recover all ids, early, until told to stop."""
     os.nice(job.niceness)
     journal = Journal(job, name)
     stopped = threading.Event()

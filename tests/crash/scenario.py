@@ -1,4 +1,4 @@
-"""The dual write that the crash tests break, and what must be true afterwards."""
+"""The dual write that the crash tests break, and the invariants afterwards."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ POINTS_AFTER_THE_DECISION = (PausePoint.AFTER_DATABASE_COMMIT, PausePoint.AFTER_
 
 
 class Predecessor(StrEnum):
-    """What a process that is gone has left under the transactional id."""
+    """The leftover of a gone process under the transactional id."""
 
     COMMITTED = "committed"  # the database has committed, Kafka is only prepared
     ROLLED_BACK = "rolled-back"  # Kafka is prepared, the database has rolled back
@@ -59,7 +59,7 @@ class Seen:
 
     @property
     def took_effect(self) -> bool | None:
-        """Whether the caller must take it for written; None where it was told that nobody knows."""
+        """Whether the caller must take it for written; None where the outcome is unknown."""
         if isinstance(self.error, OutcomeUnknown):
             return None
         return self.error is None or self.outcome is Outcome.COMMITTED
@@ -85,12 +85,12 @@ class ScenarioOf(Generic[WriterT]):
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
-        """After these, the next request to the database is the one that carries COMMIT."""
+        """The points after which the next request to the database carries COMMIT."""
         return POINTS_BEFORE_COMMIT_REQUEST
 
     @property
     def kafka_id(self) -> str:
-        """What Kafka sees of the id."""
+        """The id as Kafka sees it."""
         return kafka_id_of(self.database.aside, self.transactional_id)
 
     def leave_behind(self, predecessor: Predecessor, number: int = 0) -> None:
@@ -121,7 +121,7 @@ class ScenarioOf(Generic[WriterT]):
         producer.close(timeout_s=0)
 
     def write(self, writer: WriterT, number: int) -> Seen:
-        """One dual write with a known effect; what must be there at the end is noted as the caller was told."""
+        """One dual write with a known effect; its events are expected at the end, according to the caller's result."""
         seen = self.write_events(writer, number)
         if seen.error is not None and seen.outcome is not None:
             assert outcome_of(seen.error) is seen.outcome

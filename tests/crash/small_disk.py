@@ -1,4 +1,4 @@
-"""A small disk in memory under a directory, which can be filled: what a full disk does, it really does."""
+"""A small disk in memory under a directory, which can be filled: its full disk is a real one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def can_mount() -> bool:
 
 
 class SmallDisk:
-    """A file system of its own at `directory`, which keeps what it had."""
+    """A file system of its own at `directory`, which keeps its contents."""
 
     def __init__(self, directory: Path, spare_bytes: int) -> None:
         """Mount it, with so many bytes free. Nothing may use the directory meanwhile. Raises CalledProcessError."""
@@ -52,7 +52,7 @@ class SmallDisk:
             filler.unlink()
 
     def unmount(self) -> None:
-        """Unmount it as soon as nobody uses it; what it had is lost."""
+        """Unmount it as soon as it is not used; its contents are lost."""
         subprocess.run(["umount", "--lazy", self._directory], check=True)
 
 

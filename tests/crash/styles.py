@@ -34,7 +34,7 @@ class OrdinaryError(Exception):
 
 @dataclass(eq=False)
 class Member:
-    """One block: what it does, and what became of it."""
+    """One block: its script, and its result."""
 
     number: int
     script: Sequence[str]
@@ -56,7 +56,7 @@ class Member:
 
 
 class Style:
-    """A pool, and how its blocks do what a script says."""
+    """A pool, and how its blocks carry out a script."""
 
     on_sqlalchemy = False
 

@@ -53,7 +53,7 @@ def test_a_fault_at_a_point(scenario: AwaitedSessionScenario, point: PausePoint,
 
 @cases
 def test_a_cancellation_at_a_point(scenario: AwaitedSessionScenario, point: PausePoint) -> None:
-    """It strikes at the first await after the point; who asks for the outcome then is told what the row says."""
+    """It strikes at the first await after the point; a later query gets the row's outcome."""
     scenario.leave_behind(Predecessor.COMMITTED)
 
     def cancel() -> None:

@@ -54,7 +54,7 @@ def test_a_fault_at_a_point(
 
 @cases
 def test_a_cancellation_at_a_point(awaited: AwaitedScenario, point: PausePoint, predecessor: Predecessor) -> None:
-    """It strikes at the first await after the point; who asks for the outcome then is told what the row says."""
+    """It strikes at the first await after the point; a later query gets the row's outcome."""
     awaited.leave_behind(predecessor)
 
     def cancel() -> None:

@@ -28,10 +28,10 @@ NOTES = {
 
 
 class Attempt:
-    """One dual write, and what its cancellation told."""
+    """One dual write, and the outcome that its cancellation told."""
 
     def __init__(self, scenario: AnyAwaited, writer: Any, number: int) -> None:
-        self._scenario: Any = scenario  # whose writers give what it takes
+        self._scenario: Any = scenario  # its methods take a transaction of its own writers
         self._writer = writer
         self._number = number
         self.tx: DualWrite | None = None
@@ -48,7 +48,7 @@ class Attempt:
             raise
 
     async def settle(self) -> None:
-        """Note what must be there, by what the caller can know."""
+        """Note the expected events, by the caller's possible knowledge."""
         outcome = self.tx.outcome if self.tx is not None else Outcome.ROLLED_BACK
         if self.tx is not None and self.error is not None:
             assert any(NOTES[outcome] in note for note in self.error.__notes__)
@@ -61,7 +61,7 @@ class Attempt:
             self._scenario.expected += event_texts(str(self._number))
 
 
-# What comes after the first cancellation is the writer's own affair: for that, one driver of SQLAlchemy will do.
+# Steps after the first cancellation are the writer's own affair: for them, one driver of SQLAlchemy will do.
 _HOW_OFTEN = [
     ("psycopg", False),
     ("psycopg", True),
@@ -135,7 +135,7 @@ def test_the_very_first_use_cancelled_at_every_suspension(awaited: AnyAwaited, m
 def test_a_recovery_cancelled_at_every_suspension(
     awaited: AnyAwaited, predecessor: Predecessor, moment: Moment
 ) -> None:
-    """What it leaves, the next one completes by the same row."""
+    """The next one completes its leftovers by the same row."""
     number = 0
     came = True
     while came:
@@ -176,7 +176,7 @@ class Held:
 
 
 def test_close_waits_until_a_cancelled_block_is_rolled_back(awaited: AnyAwaited) -> None:
-    """Frameworks cancel what runs when a service stops, and do not wait for it."""
+    """Frameworks cancel running tasks when a service stops, and do not wait for them."""
 
     async def run() -> None:
         writer = awaited.awaited_writer()

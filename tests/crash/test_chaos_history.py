@@ -1,4 +1,4 @@
-"""What the journals of the chaos test say becomes the history that it is: the checker sees what is wrong with it."""
+"""The journals of the chaos test become the history that they describe: the checker finds its anomalies."""
 
 from __future__ import annotations
 

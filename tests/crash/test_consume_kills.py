@@ -107,7 +107,7 @@ class Workers:
 
     def stop(self) -> list[int]:
         """In order; their exit statuses."""
-        self._end.send("end")  # that something is there is all they look at
+        self._end.send("end")  # they only look whether there is a message
         for process in self._running:
             process.join(60)
             process.kill()
@@ -167,7 +167,7 @@ def test_every_record_is_carried_once(emulator: Emulator, postgres_server: objec
 
 
 class Site:
-    """A broker of one tier, a database, and who fills the one and locks the other meanwhile."""
+    """A broker of one tier, a database, a producer that fills the one and a transaction that locks the other."""
 
     def __init__(self, emulator: Emulator, engine: sa.Engine, chance: random.Random) -> None:
         self.emulator = emulator

@@ -1,6 +1,6 @@
 """The matrix of faults with a driver alone: psycopg, asyncpg.
 
-All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`, and what awaiting may change of it with
+All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`, and the possible effects of asyncio with
 `AsyncPsycopgDualWriter`.
 """
 
@@ -81,7 +81,7 @@ def awaited(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedP
         yield scenario
 
 
-# What Kafka does to a new writer is no matter of the recipe.
+# Kafka's faults on a new writer do not concern the recipe.
 _FAULTS = [(fault, Survivor.SAME_WRITER) for fault in FaultKind] + [
     (fault, Survivor.NEW_WRITER)
     for fault in (FaultKind.EXCEPTION, FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST)
@@ -153,7 +153,7 @@ _CANCELLED = [point for point in PausePoint if point is not PausePoint.AFTER_KAF
 
 @pytest.mark.parametrize("point", _CANCELLED)
 def test_a_cancellation_at_a_point(cancelled: ScenarioOf[Any], point: PausePoint) -> None:
-    """It strikes at the first await after the point; who asks for the outcome then is told what the row says."""
+    """It strikes at the first await after the point; a later query gets the row's outcome."""
     cancelled.leave_behind(Predecessor.COMMITTED)
     hook = AtPoint(point, _cancel)
     with cancelled.writer(hook) as writer:

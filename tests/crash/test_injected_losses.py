@@ -1,4 +1,4 @@
-"""What the faults of `tests/support/databases.py` strike: the request that a test means, whatever comes before it."""
+"""The faults of `tests/support/databases.py` strike the request that a test means, after any others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
 def test_the_farewell_of_a_closed_connection_is_no_request(
     store: PostgresDatabase | MariaDbDatabase, lose: Lose
 ) -> None:
-    """It has no answer, nobody waits for it, and a relay may receive it late: after the loss was asked for."""
+    """It has no response that a client waits for, and a relay may receive it late: after the loss was armed."""
     with store.engine.connect() as staying:
         pooled = store.engine.raw_connection()
         pooled.detach()

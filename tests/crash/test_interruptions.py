@@ -18,7 +18,7 @@ from dualwrite.recipes.core.slot import SlotState
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts
 from tests.support.topics import read_topic
 
-SECONDS_TO_END = 300  # what waits for Kafka would wait for an hour
+SECONDS_TO_END = 300  # a wait for Kafka would last an hour
 
 
 def interrupt() -> None:
@@ -132,7 +132,7 @@ block.__enter__().send(sys.argv[4], value="1")
 
 
 def test_a_process_that_ends_inside_a_block_ends_at_once(scenario: Scenario) -> None:
-    """What is cleaned up then cannot wait for Kafka: the thread that would carry the answer has been stopped."""
+    """Its clean-up cannot wait for Kafka: the thread that would carry the response has been stopped."""
     subprocess.run(
         [
             *(sys.executable, "-c", _LEAVES_A_BLOCK_OPEN),

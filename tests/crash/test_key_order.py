@@ -1,4 +1,4 @@
-"""Writers of one row publish in the order of their commits, whatever transactional ids they have and who is killed."""
+"""Writers of one row publish in the order of their commits, with any transactional ids and under kills."""
 
 from __future__ import annotations
 
@@ -113,13 +113,13 @@ def recover_first(accounts: PostgresDatabase, emulator: Emulator) -> Outcome:
 def test_what_is_in_doubt_keeps_its_place(accounts: PostgresDatabase, emulator: Emulator) -> None:
     with decided_by_a_dead_process(accounts, emulator) as second:
         change(second, TOPIC, "anna")
-    assert published(emulator)["anna"] == []  # readers wait at what is in doubt
+    assert published(emulator)["anna"] == []  # readers wait at the transaction in doubt
     assert recover_first(accounts, emulator) is Outcome.COMMITTED
     assert published(emulator)["anna"] == [1, 2]
 
 
 def test_what_is_published_again_comes_later(accounts: PostgresDatabase, emulator: Emulator) -> None:
-    """The exception that docs/order.md names: a broker has aborted what the database had decided."""
+    """The exception that docs/order.md names: a broker has aborted a decided transaction."""
     with decided_by_a_dead_process(accounts, emulator) as second:
         with TransactionAdmin(bootstrap_servers=emulator.bootstrap_servers) as admin:
             admin.force_terminate_transaction(kafka_id_of(accounts.engine, "first"))

@@ -1,4 +1,4 @@
-"""Each pause point x each fault x each key-value store x what a predecessor left x who goes on afterwards."""
+"""Each pause point x each fault x each key-value store x each predecessor x each survivor."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_broker_that_is_lost_at_a_point(
 def test_a_zookeeper_that_is_lost_at_a_point(
     zookeeper_server: ZooKeeperServer, emulator: Emulator, point: PausePoint, predecessor: Predecessor, fault: str
 ) -> None:
-    """Whether the write takes effect depends on when the client notices; whatever it was told is so on both sides."""
+    """Whether the write takes effect depends on when the client notices; both sides agree with its result."""
     store = ZooKeeperStore.on(zookeeper_server)
     scenario = KeyValueScenario(store, emulator)
     scenario.leave_behind(predecessor)

@@ -1,4 +1,4 @@
-"""The answer to the database's COMMIT is lost: the outcome is read from the row, now, later, or by somebody else."""
+"""The response to the database's COMMIT is lost: the row tells the outcome, now, later, or to another process."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Each pause point x each fault x each database x what a predecessor left x who goes on afterwards.
+"""Each pause point x each fault x each database x each predecessor x each survivor.
 
-What the broker or the caller's own code does is the same on every database, and is tried on one.
+Faults of the broker or of the caller's own code have the same effect on every database, and are tried on one.
 
-After the fault and the recovery the table, the topic and what the caller was told must be one and the same, nothing
-may be open, and the next dual write must work.
+After the fault and the recovery the table, the topic and the caller's result must agree, nothing may be open, and the
+next dual write must work.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ AS_PUBLISHER = pytest.mark.parametrize(
 
 
 def assert_in_order(scenario: PsycopgScenario) -> None:
-    """Assert that nothing of the dead process was published out of its order."""
+    """Assert that no block of the dead process was published out of its order."""
     of_blocks = [number for number in in_order(scenario) if number not in ("9", "100")]
     assert of_blocks == [str(number) for number in range(1, BLOCKS + 1)][: len(of_blocks)]
 
@@ -151,7 +151,7 @@ def test_a_publisher_is_killed_on_every_tier(
 def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
     postgres_server: PostgresServer, tier: Tier, point: PausePoint, has_log: bool
 ) -> None:
-    """What the outbox has no more, because that was decided, is published again from the log or from its copy."""
+    """Its decision deleted the blocks from the outbox: they are published again from the log or from its copy."""
     with scenario_on(tier, postgres_server) as (scenario, world):
         run_and_kill(scenario, point, "--publisher")
         world.abort_by_timeout()

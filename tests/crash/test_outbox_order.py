@@ -1,4 +1,4 @@
-"""Blocks that conflict are published in the order of their commits, whoever publishes them and is killed or frozen."""
+"""Blocks that conflict are published in the order of their commits, by any publisher, under kills and freezes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_publisher_that_is_killed_and_replaced(accounts: PostgresDatabase, emu
 
 
 def test_processes_that_are_killed_and_replaced(accounts: PostgresDatabase, emulator: Emulator) -> None:
-    """Either may be the one that publishes."""
+    """Either may be the publisher."""
     emulator.create_topic(TOPIC)
     with working(accounts, emulator):
         for _ in range(ROUNDS):

@@ -87,7 +87,7 @@ async def write(pool: AnyPool, awaited: AnyScenario, number: int) -> AnyWrite:
 
 
 async def put(tx: AnyWrite, awaited: AnyScenario, number: int) -> None:
-    insert: Callable[[Any, int, str], Awaitable[None]] = awaited.insert  # takes what its own writers give
+    insert: Callable[[Any, int, str], Awaitable[None]] = awaited.insert  # takes a transaction of its own writers
     await insert(tx, number, str(number))
     tx.send(awaited.topic, value=str(number), key="k")
 
@@ -146,7 +146,7 @@ def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(awaited
 
 
 def test_a_slot_whose_lease_was_lost_is_left_to_its_owner(awaited_pool: AnyScenario) -> None:
-    """Whoever finds the row replaced goes on in another slot, on SQLite when it is asked again."""
+    """A block that finds the row replaced goes on in another slot, on SQLite when it is called again."""
     leases = LeaseTable(awaited_pool)
 
     async def use(first: AnyPool) -> None:
@@ -262,7 +262,7 @@ _SOURCES = [
 def test_blocks_without_sqlalchemy_may_hold_every_connection(
     postgres_server: PostgresServer, emulator: Emulator, opened: Callable[..., Any], source_of: Callable[[str], Any]
 ) -> None:
-    """A lease that needed one more would wait for those who wait for it."""
+    """A lease that needed one more would wait for the blocks that wait for it."""
     database = PostgresDatabase(postgres_server)
 
     async def use(awaited: AnyScenario) -> None:

@@ -53,7 +53,7 @@ def leases(scenario: Scenario) -> LeaseTable:
 
 @contextmanager
 def locked_row(scenario: Scenario) -> Iterator[None]:
-    """Hold the lock of the first slot's row, as a connection does that nobody has noticed to be gone."""
+    """Hold the lock of the first slot's row, as a connection does whose loss is unnoticed."""
     table = kafka_transaction_state
     row = sa.select(table).where(table.c.transactional_id == scenario.transactional_id).with_for_update()
     with sa.create_engine(scenario.database.url, poolclass=sa.NullPool).begin() as connection:
@@ -70,7 +70,7 @@ def two_pools(scenario: Scenario, **settings: Any) -> Iterator[tuple[AnyPool, An
 
 
 def test_two_pools_that_hold_the_same_lease(scenario: Scenario, leases: LeaseTable) -> None:
-    """Whoever finds the row replaced completes what the other has left, and leaves the id to the lease's owner."""
+    """A pool that finds the row replaced completes the other's transaction, and leaves the id to the lease's owner."""
     with two_pools(scenario) as (first, second):
         assert write(first, scenario, 1).transactional_id == scenario.transactional_id
         leases.free()
@@ -87,7 +87,7 @@ def test_two_pools_that_hold_the_same_lease(scenario: Scenario, leases: LeaseTab
 def test_no_transaction_begins_under_an_id_whose_lease_was_lost_before_it_was_taken_over(
     scenario: Scenario, leases: LeaseTable, owner: str | None
 ) -> None:
-    """As if the process had slept, and another one had recovered the slot: if it is given back, nobody looks again."""
+    """As if the process had slept, and another one had recovered the slot and given it back: no process looks again."""
     if locks_whole_database(scenario):
         pytest.skip("on SQLite nobody can take a lease while a transaction holds the lock of the whole file")
     with make_pool(scenario) as before:
@@ -140,7 +140,7 @@ def test_on_sqlite_a_block_whose_lease_was_lost_before_its_first_statement_is_re
 
 
 def test_a_dual_write_whose_slots_are_lost_one_after_the_other_changes_nothing(scenario: Scenario) -> None:
-    """As by somebody who takes over every id without asking for its row."""
+    """As by a process that takes over every id without asking for its row."""
     stealing = False
 
     def steal(point: PausePoint) -> None:
@@ -175,7 +175,7 @@ def test_a_slot_that_is_stolen_between_the_first_statement_and_the_lock(scenario
     expected = {"1", "2", "4"}
     with make_pool(scenario, source=source) as first:
         write(first, scenario, 1)
-        with suppress(FencedError, scenario.database_error):  # a snapshot cannot lock what was changed since
+        with suppress(FencedError, scenario.database_error):  # a snapshot cannot lock a row that was changed since
             with first.transaction() as tx:
                 read(tx, "SELECT id FROM events")
                 leases.free()
@@ -223,7 +223,7 @@ def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(
 def test_a_lease_that_expires_during_a_dual_write(
     scenario: Scenario, leases: LeaseTable, point: PausePoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else recovers the slot as soon as the row lets it."""
+    """Another process recovers the slot as soon as the row lets it."""
     monkeypatch.setattr(pool_settings, "_RECOVERY_LOCK_TIMEOUT_MS", 20)
     if locks_whole_database(scenario):
         pytest.skip("on SQLite nobody can take a lease while a dual write holds the lock of the whole file")
@@ -318,7 +318,7 @@ def test_an_emptied_table_hides_no_slot(scenario: Scenario, leases: LeaseTable, 
 def test_a_slot_that_could_not_be_prepared_after_the_table_was_emptied_is_recovered(
     scenario: Scenario, leases: LeaseTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lease looks like that of a new slot, but a dead process has left something open under its id."""
+    """Its lease looks like that of a new slot, but a dead process has left a transaction open under its id."""
     monkeypatch.setattr(PoolMaintenance, "start", lambda self, *, swept=False: None)
     scenario.leave_behind(Predecessor.COMMITTED)
     prepare, failures = OwnedId.ensure_row, iter([InjectedError("the database is gone for a moment")])
@@ -396,9 +396,9 @@ def locks_whole_database(scenario: Scenario) -> bool:
 
 
 def persist(pool: AnyPool, scenario: Scenario, number: int, *, is_snapshot: bool = False) -> AnyWrite:
-    """Ask again where a block that has lost its slot gets no other one.
+    """Try again where a block that has lost its slot gets no other one.
 
-    On SQLite nobody can lease another slot under its lock, and in a snapshot nobody sees the row of a new one.
+    On SQLite no other slot can be leased under its lock, and a snapshot does not show the row of a new one.
     """
     with suppress(FencedError, *([SnapshotTooOldError] if is_snapshot else [])):
         return write(pool, scenario, number)
@@ -410,7 +410,7 @@ def persist(pool: AnyPool, scenario: Scenario, number: int, *, is_snapshot: bool
 def test_what_a_task_has_in_hand_no_other_task_of_its_process_takes(
     scenario: Scenario, leases: LeaseTable, change: str
 ) -> None:
-    """As if the process had slept for longer than its lease; that of the slot in recovery is nobody's then."""
+    """As if the process had slept for longer than its lease; the slot in recovery has no owner then."""
     if locks_whole_database(scenario):
         pytest.skip("on SQLite nobody can take a lease while a recovery holds the lock of the whole file")
     scenario.leave_behind(Predecessor.COMMITTED)
@@ -432,7 +432,7 @@ def test_what_a_task_has_in_hand_no_other_task_of_its_process_takes(
 
 
 def test_recover_waits_for_what_the_background_has_in_hand(scenario: Scenario, leases: LeaseTable) -> None:
-    """It could not resolve it, so that `recover()` must."""
+    """The background could not resolve the slot, so that `recover()` must."""
     scenario.leave_behind(Predecessor.COMMITTED)
     leases.add(0, "dead")
     in_hand, goes_on = threading.Event(), threading.Event()

@@ -42,8 +42,8 @@ QUARRELLING = [
 ]
 tasks = st.sampled_from([Task.WRITE] * 4 + [Task.WRITE_DATABASE_ONLY, Task.RECOVER])
 points = st.sampled_from(PausePoint)
-# What takes two or three coincidences is drawn more often than it would come about: an id that changes hands because
-# its owner lost the row lock, and a database that goes away with the answer to a commit.
+# Histories that take two or three coincidences are drawn more often than they would come about: an id that changes
+# hands because its owner lost the row lock, and a database that goes away with the response to a commit.
 strikes = st.one_of(
     st.lists(st.sampled_from(Strike), max_size=2),
     st.just([Strike.DATABASE_CUT]),
@@ -53,7 +53,7 @@ strikes = st.one_of(
 
 @st.composite
 def episodes(draw: st.DrawFn) -> list[Step]:
-    """What one process does and suffers in a row; a process that is left standing goes on in another episode."""
+    """Steps and faults of one process in a row; a process that is left standing goes on in another episode."""
     process = draw(processes)
     steps: list[Step] = []
     if draw(st.integers(0, 3)):  # else it goes on from where it stands
@@ -71,7 +71,7 @@ def ends_of(process: int) -> st.SearchStrategy[list[Step]]:
 def quarrels(draw: st.DrawFn) -> list[Step]:
     """One process stops at a point, another one takes its transactional id over, and the first goes on.
 
-    The first stops more often where it is about to act upon what it knows, the second where it leaves most to others.
+    The first stops more often where it is about to act upon its knowledge, the second where it leaves most to others.
     """
     first, second = draw(st.sampled_from(QUARRELLING))
     stops = st.one_of(points, st.sampled_from([PausePoint.AFTER_LOCK, PausePoint.BEFORE_DATABASE_COMMIT]))
@@ -117,7 +117,7 @@ def clients_of(database: Database) -> Iterator[list[Database]]:
 @pytest.fixture(scope="module")
 def sqlite_clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Database]]:
     directory = Path(tmp_path_factory.mktemp("histories"))
-    # One process runs at a time, so who waits for another's write lock waits in vain.
+    # One process runs at a time, so a wait for another's write lock is in vain.
     with clients_of(SqliteDatabase(directory, busy_timeout_s=LOCK_TIMEOUT_MS / 1000)) as clients:
         yield clients
 

@@ -1,6 +1,6 @@
 """A writer on psycopg whose id is ready: it locks the row, and the message of COMMIT writes it.
 
-What happens between the two must leave the row as it was.
+Events between the two must leave the row as it was.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_records_that_are_refused_take_the_row_with_them(scenario: PsycopgScenar
 def test_a_transaction_that_is_not_the_one_that_wrote_the_row_is_not_committed(
     scenario: PsycopgScenario, connection: psycopg.Connection, point: PausePoint, ending: str
 ) -> None:
-    """Somebody, a forked process for instance, ends it on the socket that it shares, and maybe begins another one."""
+    """A forked process, for instance, ends it on the socket that it shares, and maybe begins another one."""
     hook = AtPoint(point, lambda: _raw(connection, ending), armed=False)
     with ready(scenario, hook) as writer:
         before = scenario.row()
@@ -125,7 +125,7 @@ def test_a_transaction_that_failed_after_the_row_was_written(
 
 
 def test_a_row_that_another_writer_has_written_since_is_taken_over(scenario: PsycopgScenario) -> None:
-    """What the other one may have left is completed by its row first, and neither is blocked."""
+    """The other one's leftover is completed by its row first, and neither is blocked."""
     with ready(scenario) as older, scenario.writer() as newer:
         assert scenario.write(newer, 1).error is None
         theirs = scenario.row()

@@ -100,7 +100,7 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(scenario: S
             seen = older.wake()
             third = scenario.write(newer, 3)
     if point in commits_without_looking(scenario):
-        # It had sent all it had to send, and the row that could tell it what became of that has been replaced.
+        # It had sent all its requests, and the row that could tell their outcome has been replaced.
         assert isinstance(seen.error, OutcomeUnknown)
     else:
         assert seen.took_effect is False
@@ -131,8 +131,8 @@ def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(scenario: Scena
 def test_an_idle_owner_finds_out_at_its_next_write(scenario: Scenario, point: PausePoint) -> None:
     """The older one is alive and idle and believes that the id is its own; the newer one loses its database.
 
-    Where the row has been replaced, the older one completes what is left and takes the id over; else Kafka fences it,
-    unless the newer one has asked Kafka for nothing.
+    Where the row has been replaced, the older one completes the leftover and takes the id over; otherwise Kafka fences
+    it, unless the newer one has sent Kafka no request.
     """
     with scenario.writer(engine=sa.create_engine(scenario.database.url)) as older:
         assert scenario.write(older, 1).error is None
@@ -161,7 +161,7 @@ def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_re
 
 
 def test_a_fenced_writer_names_what_it_left_in_doubt(scenario: Scenario) -> None:
-    """The newer one fenced it between its two commits, and died before it had completed what it found."""
+    """The newer one fenced it between its two commits, and died before it had completed its transaction."""
     with sleeping(scenario, PausePoint.AFTER_DATABASE_COMMIT) as older:
         with (
             scenario.writer(AtPoint(PausePoint.AFTER_INIT, scenario.database.cut)) as newer,

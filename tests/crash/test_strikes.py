@@ -111,7 +111,7 @@ def strike(at: int, act: Callable[[], object]) -> str:
 
 
 def is_about_strike(error: BaseException | None) -> bool:
-    """Return whether it is what struck, or what SQLAlchemy raises because its driver was struck in a statement."""
+    """Return whether it is the strike's error, or SQLAlchemy's because its driver was struck in a statement."""
     while isinstance(error, sa.exc.DBAPIError | psycopg.Error):
         error = error.__context__
     return isinstance(error, StruckError)

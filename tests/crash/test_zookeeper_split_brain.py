@@ -1,4 +1,4 @@
-"""ZooKeeper without its lock node: whoever locks takes the decision away from who had locked before."""
+"""ZooKeeper without its lock node: a new lock takes the decision away from the earlier owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process does that does dual writes 1, 2, ... and kills itself at a pause point; see `killed.py`."""
+"""A process that does dual writes 1, 2, ... and kills itself at a pause point; see `killed.py`."""
 
 from __future__ import annotations
 
