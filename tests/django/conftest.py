@@ -12,7 +12,7 @@ from tests.support.databases import Database, PostgresDatabase
 
 @pytest.fixture
 def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    """For what only PostgreSQL has."""
+    """For features of PostgreSQL alone."""
     made = PostgresDatabase(postgres_server)
     yield made
     made.close()

@@ -66,7 +66,7 @@ def add_alias(alias: str, url: sa.URL, dualwrite: dict[str, Any], **more: Any) -
 
 
 def drop_alias(alias: str) -> None:
-    """Take a database out of the settings, and close what this thread and the pool have open."""
+    """Take a database out of the settings, and close the connections of this thread and of the pool."""
     from dualwrite.recipes.django.pools import close_pools
 
     connections[alias].close()
@@ -89,7 +89,7 @@ def pool_on(alias: str) -> AnyPool:
 
 @dataclass
 class Shop:
-    """One database, one topic, and what writes to both."""
+    """One database, one topic, and writes to both."""
 
     database: Database
     emulator: Emulator
@@ -119,13 +119,13 @@ class Shop:
         transaction.on_commit(function, using=self.alias)
 
     def written(self) -> list[str]:
-        """Return what is in the table and in the topic. Fails if they differ."""
+        """Return the values in the table and in the topic. Fails if they differ."""
         in_table, in_topic = self.on_each_side()
         assert in_table == in_topic
         return in_table
 
     def on_each_side(self) -> tuple[list[str], list[str]]:
-        """Return what is in the table, and what is in the topic."""
+        """Return the values in the table, and those in the topic."""
         in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
         return sorted(event_bodies(self.database)), sorted(in_topic)
 

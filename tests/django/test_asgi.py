@@ -1,4 +1,4 @@
-"""What an ASGI server tells the application about its life, and views that are cancelled."""
+"""The lifespan messages of an ASGI server, and views that are cancelled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def refuse(scope: Any, receive: Any, send: Any) -> None:
 
 
 def live(application: Any) -> list[str]:
-    """Start and end a server of the application. Return what that is told."""
+    """Start and end a server of the application. Return its messages to the application."""
     told: list[str] = []
     messages = iter(["lifespan.startup", "lifespan.shutdown"])
 
@@ -49,7 +49,7 @@ async def djangos(scope: Any, receive: Any, send: Any) -> None:
 
 
 async def return_at_once(scope: Any, receive: Any, send: Any) -> None:
-    """As an application that ignores what it does not know."""
+    """Act as an application that ignores unknown scopes."""
 
 
 async def leave_after_the_start(scope: Any, receive: Any, send: Any) -> None:
@@ -74,7 +74,7 @@ def test_the_ids_are_given_back_when_the_server_ends(shop: Shop, application: An
 
 
 def test_the_lifespan_of_the_application_is_passed_on(shop: Shop) -> None:
-    """What it writes when it ends is published, and the ids are given back after that."""
+    """Records written at its end are published, and the ids are given back after that."""
     seen: list[str] = []
 
     def place(number: int) -> None:

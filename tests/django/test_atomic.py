@@ -1,4 +1,4 @@
-"""`transaction.atomic()` as a dual write: savepoints, callbacks, errors, and what an application may do to it."""
+"""`transaction.atomic()` as a dual write: savepoints, callbacks, errors, and an application's interference."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ def test_needs_rollback_is_djangos(shop: Shop) -> None:
     assert shop.written() == []
 
 
-# ---- what is done past Django ----------------------------------------------------------------------------------------
+# ---- statements past Django -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "ROLLBACK; BEGIN"])
@@ -336,7 +336,7 @@ def test_the_end_is_not_the_drivers_to_call(shop: Shop, method: str) -> None:
 
 
 def test_an_end_past_the_driver_too_is_found_by_the_mark(postgres_shop: Shop) -> None:
-    """What the COMMIT has made permanent stays, without its record, and the error says so."""
+    """The committed rows stay, without their records, and the error says so."""
     with pytest.raises(TransactionEndedInsideError), postgres_shop.atomic():
         postgres_shop.put(1)
         connections[postgres_shop.alias].connection.pgconn.exec_(b"ROLLBACK; BEGIN")
@@ -397,7 +397,7 @@ def test_an_interruption_right_after_the_dual_write_has_begun(shop: Shop) -> Non
     assert shop.written() == ["2"]
 
 
-# ---- what only MySQL has ---------------------------------------------------------------------------------------------
+# ---- MySQL alone ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def test_a_temporary_table_commits_nothing(mysql_shop: Shop) -> None:
 @pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "CREATE TABLE other (id int)", "SET autocommit = 1"])
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_an_end_past_the_cursors_is_found_by_the_mark(mysql_shop: Shop, sql: str, goes_on: bool) -> None:
-    """What the COMMIT has made permanent stays, without its record, and the error says so."""
+    """The committed rows stay, without their records, and the error says so."""
     with (
         pytest.raises(TransactionEndedInsideError, match="keeps only what a COMMIT made permanent"),
         mysql_shop.atomic(),
@@ -488,7 +488,7 @@ def test_a_deadlock_undoes_both(mysql_shop: Shop, sends_first: bool) -> None:
                     send(mysql_shop.topic, str(first), using=mysql_shop.alias)
                 execute(mysql_shop, f"UPDATE events SET event_key = '{first}' WHERE id = {first}")
                 locked.wait(60)
-                with suppress(OperationalError):  # of the one that is chosen
+                with suppress(OperationalError):  # of the victim
                     execute(mysql_shop, f"UPDATE events SET event_key = '{first}' WHERE id = {second}")
                 if not sends_first:
                     send(mysql_shop.topic, str(first), using=mysql_shop.alias)
@@ -687,7 +687,7 @@ def test_a_connection_that_is_lost_after_the_decision_is_no_error(store: Databas
 
 
 def test_without_autocommit_a_later_loss_is_an_error(store: Database, emulator: Emulator) -> None:
-    """It is not that of what was decided before."""
+    """It is not an error of the earlier decision."""
     with shop_on(store, emulator) as shop:
         transaction.set_autocommit(False, using=shop.alias)
         shop.put(1)
@@ -819,7 +819,7 @@ def write_in_several_requests(shop: Shop, end_request: Callable[[], object]) -> 
         end_request()
     with shop.atomic():
         shop.put(9)
-        connections[shop.alias].close()  # in the block: whoever gets the connection next gets it without its watch
+        connections[shop.alias].close()  # in the block: the next user of the connection gets it without its watch
     with shop.atomic():
         shop.put(4)
     assert shop.written() == ["0", "1", "2", "3", "4"]
@@ -832,7 +832,7 @@ def test_connections_that_are_kept(store: Database, emulator: Emulator, is_check
         before.ensure_connection()
         of_driver = before.connection
         write_in_several_requests(shop, before.close_if_unusable_or_obsolete)
-        assert before.connection is not of_driver  # because of the one that was closed in its block
+        assert before.connection is not of_driver  # because it was closed in its block
 
 
 @pytest.mark.skipif(django.VERSION < (5, 1), reason="Django has pools since 5.1")

@@ -64,7 +64,7 @@ def write_in_a_new_session(shop: Shop, before: int) -> None:
 
 
 def test_a_child_connects_anew(shop: Shop) -> None:
-    """As a worker of a server that has asked the database something before it forked: a socket is of one process."""
+    """As a worker of a server that has queried the database before it forked: a socket is of one process."""
     before = session(shop)
     in_a_child(lambda: write_in_a_new_session(shop, before))
     assert session(shop) == before

@@ -1,4 +1,4 @@
-"""What applications' tests see: `captured_records()` in a TestCase, and where the database commits."""
+"""The testing tools for applications: `captured_records()` in a TestCase, and where the database commits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class GivenUpError(Exception):
 
 @contextmanager
 def a_test_case(shop: Shop) -> Iterator[None]:
-    """Do what `TestCase` does around a test."""
+    """Do the work of `TestCase` around a test."""
     atomic: Any = transaction.atomic(using=shop.alias)
     atomic._from_testcase = True
     with atomic:
