@@ -45,7 +45,7 @@ def next_cluster(tier: Tier) -> Iterator[Emulator]:
 
 
 def leave(site: Site, finds: str) -> list[str]:
-    """Write, and leave what recovery has to deal with. Return what is decided."""
+    """Write, and leave work for recovery. Return the decided values."""
     site.write("before")
     if finds == "in doubt":
         site.decided()

@@ -1,4 +1,4 @@
-"""`RecoveryService` on brokers of every tier, and what the bounded ones may lose."""
+"""`RecoveryService` on brokers of every tier, and the possible losses of the bounded ones."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_an_operators_abort_is_told_until_it_is_acknowledged(world: World, engin
             assert (found.action, found.changed, found.is_left) == (Action.LOST, False, True)
             with writer_of(world, engine) as writer, pytest.raises(PreparedTransactionLost):
                 write(writer, "refused")
-            admin.force_terminate_transaction(kafka_id)  # has nothing to end, and leaves what shows it
+            admin.force_terminate_transaction(kafka_id)  # has no transaction to end, and leaves the evidence
     (acknowledged,) = recover(world, engine, acknowledge_lost=["tid"]).found
     assert (acknowledged.action, acknowledged.changed) == (Action.ACKNOWLEDGE, True)
     assert recover(world, engine).found == ()

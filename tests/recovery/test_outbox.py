@@ -1,4 +1,4 @@
-"""What recovery does about the outbox of a pool: found with and without a publisher, and with and without its row."""
+"""Recovery and the outbox of a pool: found with and without a publisher, and with and without its row."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def leave_waiting(scenario: Scenario, *numbers: int, **settings: Any) -> None:
 
 
 def found_by(scenario: Scenario, *, apply: bool, **settings: Any) -> list[tuple[str, Action, bool]]:
-    """Return what a round has found; the id is selected by the prefix of the pool."""
+    """Return the findings of a round; the id is selected by the prefix of the pool."""
     settings = {"prefix": f"{prefix_of(scenario)}-", "transactional_ids": ()} | settings
     with service(scenario, **settings) as recovery:
         report = recovery.recover() if apply else recovery.plan()
@@ -113,7 +113,7 @@ def test_a_living_publisher_is_not_fenced(scenario: Scenario, publisher: AnyPool
     execute(
         scenario,
         "INSERT INTO kafka_transaction_outbox (transactional_id, seq, stored_at_ms, records)"
-        " VALUES (:id, 1000000, :now, '\\x00')",  # what Kafka or this version cannot take
+        " VALUES (:id, 1000000, :now, '\\x00')",  # unreadable for Kafka or for this version
         id=outbox_of(scenario),
         now=int(time.time() * 1000) - 1_000,
     )
@@ -146,7 +146,7 @@ def test_a_lease_that_has_expired_protects_nobody(scenario: Scenario, publisher:
 
 
 COPIES = {Tier.KEEP_PREPARED: 0, Tier.STORED_PAIR: 0, Tier.BOUNDED: 1, Tier.BOUNDED_V1: 1}
-"""How many copies recovery keeps of what it publishes: one where brokers may abort it."""
+"""How many copies recovery keeps of its publications: one where brokers may abort them."""
 
 
 @pytest.mark.parametrize(("tier", "copies"), COPIES.items())

@@ -1,4 +1,4 @@
-"""`RecoveryService` on both databases: what it resolves, what it leaves alone, and that it may be repeated."""
+"""`RecoveryService` on both databases: resolved ids, ids that it leaves alone, and repetition."""
 
 from __future__ import annotations
 
