@@ -102,7 +102,7 @@ class Gate:
             self._changed.notify_all()
 
     def waiting(self, what: What | None, timeout_s: float) -> Parked | bool:
-        """Wait for a request for `what`, or for None until the process has ended. Return the request, or if it ended."""
+        """Wait for a request for `what`, or for None until the process has ended. Return the request, or if it has."""
         with self._changed:
             self._changed.wait_for(lambda: self._found(what), timeout_s)
             return self._found(what)
