@@ -37,7 +37,7 @@ OF_THE_CLUSTER: Final[Mapping[str, str]] = {
     ),
     "Produce with null in place of records": "87; Kafka fails, and does not answer",
     "a reassignment that another one replaces": (
-        "only what the new target lacks is removed; Kafka 4.4 keeps what the first one was to remove"
+        "replicas are removed only if the new target lacks them; Kafka 4.4 goes on to remove those of the first, too"
     ),
     "lists of all topics": "internal topics exist from the start, so these have them",
     "fetch sessions (KIP-227)": "declined, as by a Kafka whose cache of sessions is full: every Fetch is a full one. "
