@@ -123,7 +123,7 @@ _ON_MARIADB_TOO = (
 
 
 _ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_stored_blocks_pool")
-"""Where the scenario says by "psycopg" that SQLAlchemy is not used; the database is another Postgres."""
+"""Modules whose scenario "psycopg" runs without SQLAlchemy; its database is another Postgres."""
 
 
 _ON_POSTGRES_ALONE = (

@@ -366,7 +366,7 @@ def test_examples_of_the_emulators_administration_run(run: Run, number: int) -> 
 
 @pytest.mark.parametrize(("page", "number"), RUN_AS_THEY_ARE)
 def test_examples_of_the_producer_run(run: Run, emulator: Emulator, page: str, number: int) -> None:
-    with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:  # for those that consume
+    with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:  # for the examples that consume
         producer.send("orders", key="0", value="shade")
     run(examples(DOCS / page)[number])
     assert all(transaction.state != "Ongoing" for transaction in emulator.transactions())

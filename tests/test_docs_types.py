@@ -22,7 +22,7 @@ from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.unavailable import skip
 from tests.test_docs import PAGES, ROOT, examples
 
-pytestmark = pytest.mark.timeout(1800)  # each checker reads everything that the samples import
+pytestmark = pytest.mark.timeout(1800)  # each checker reads all imports of the samples
 
 FRAGMENTS: Final = ("broker.faults.add(Fault(point=", "df.write.format(", "orders = (\n    spark.readStream")
 """How they begin."""

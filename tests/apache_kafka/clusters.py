@@ -37,7 +37,7 @@ class Cluster:
         return self.tier is not Tier.STORED_PAIR
 
     def settings(self, transactional_id: str, **more: Any) -> dict[str, Any]:
-        """Of a producer with two-phase commit, as far as this cluster has it; by names with underscores."""
+        """Settings of a producer with two-phase commit, as far as this cluster has it; names have underscores."""
         settings = {
             "bootstrap_servers": self.bootstrap_servers,
             "transactional_id": transactional_id,

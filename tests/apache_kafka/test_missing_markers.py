@@ -48,7 +48,7 @@ def abort_by_a_restart(kind: Kind) -> tuple[int, list[bytes]]:
 
 @pytest.mark.timeout(300)
 def test_an_aborted_record_becomes_readable_on_4_4() -> None:
-    """Where the leader is there in time, the marker is written; so not each restart shows it."""
+    """If the leader is back in time, the marker is written; so not every restart shows it."""
     seen = [abort_by_a_restart(RELEASED)]
     while seen[-1] == (0, [b"committed"]) and len(seen) < MOST_RESTARTS:
         seen.append(abort_by_a_restart(RELEASED))

@@ -61,13 +61,13 @@ class World:
         del self.settings["transaction_two_phase_commit_enable"]  # the recipes ask for it
 
     def time_out_soon(self) -> None:
-        """From now on, if prepared transactions have a timeout here."""
+        """Let prepared transactions time out from now on, if they have a timeout here."""
         if self.cluster.is_bounded:
             self.settings["transaction_timeout_ms"] = TIMEOUT_MS
 
     @property
     def pool_settings(self) -> dict[str, Any]:
-        """Of a pool whose first id is the one of this world."""
+        """Settings of a pool whose first id is this world's."""
         prefix = self.transactional_id.removesuffix(transactional_id_of("", 0))
         settings = self.settings | {"prefix": prefix, "max_writers": 1, "lease_ms": 1_000}
         del settings["transactional_id"]
@@ -242,7 +242,7 @@ SECOND_WRITE: Final[Mapping[str, type[FencedError] | None]] = {
     "operator": None,
     "initialised": FencedError,  # another producer had the id: it is for the next writer
 }
-"""How the next write of its own process ends. Where the abort left a trace, that process has repaired by then."""
+"""The next write of its own process ends so. If the abort left a trace, that process has repaired by then."""
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -493,7 +493,7 @@ def test_what_was_aborted_before_a_foreign_commit_is_published_again(world: Worl
 
 @pytest.fixture(params=[OLDER, RELEASED], ids=["tier 4", "tier 3"], scope="module")
 def forgetful(request: pytest.FixtureRequest) -> Iterator[ApacheKafka]:
-    """A broker that forgets ids that are not used for a moment."""
+    """A broker that forgets idle ids after a moment."""
     kafka = real_kafka(
         request.param,
         properties={

@@ -75,7 +75,7 @@ def admin(kafka: ApacheKafka) -> AdminClient:
 
 @pytest.fixture
 def settings_for(kafka: ApacheKafka, new_name: NewName) -> Callable[..., dict[str, Any]]:
-    """Of a producer that comes in by a listener, `host` in place of the address if given."""
+    """Settings of a producer at a listener, with `host` in place of the address if given."""
 
     def settings_for(listener: str, settings: dict[str, Any], host: str = "127.0.0.1") -> dict[str, Any]:
         where = {"bootstrap.servers": kafka.address(listener).replace("127.0.0.1", host)}

@@ -181,7 +181,7 @@ def test_prepared_beyond_its_time(cluster: Cluster, make_face: MakeFace, topic: 
 
 @pytest.mark.parametrize("cluster", [Tier.STORED_PAIR], indirect=True, ids=["tier 2"])
 def test_without_a_timeout(cluster: Cluster, make_face: MakeFace, topic: str, new_name: NewName) -> None:
-    """The broker looks for expired transactions all the while, and leaves those that are prepared alone."""
+    """The broker keeps looking for expired transactions, and leaves prepared ones alone."""
     name, impatient = new_name("txn"), new_name("txn")
     producer = make_face("sync", cluster.settings(name))
     producer.init_transactions()

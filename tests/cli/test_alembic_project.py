@@ -40,7 +40,7 @@ def project(tmp_path: Path, database: Database) -> Project:
         with database.engine.begin() as connection:
             connection.exec_driver_sql("DROP TABLE events")  # of the other tests
         alembic.command.init(Config(str(tmp_path / "alembic.ini")), str(tmp_path / "migrations"))
-        config = Config(output_buffer=io.StringIO())  # without the file, whose logging would replace that of the tests
+        config = Config(output_buffer=io.StringIO())  # without the file, whose logging would replace the tests'
         config.set_main_option("script_location", str(tmp_path / "migrations"))
         url = database.url.render_as_string(hide_password=False)
         config.set_main_option("sqlalchemy.url", url.replace("%", "%%"))

@@ -119,7 +119,7 @@ _NOTE_PREPARED = """
     CREATE TRIGGER note_prepared AFTER DELETE ON kafka_transaction_outbox
     FOR EACH STATEMENT EXECUTE FUNCTION note_prepared()
 """
-"""Notes which statements the session that publishes has prepared."""
+"""Notes the statements that the publisher's session has prepared."""
 
 
 def execute(scenario: Scenario, sql: str) -> list[str]:

@@ -164,7 +164,7 @@ def test_a_record_of_somebody_else_is_found(emulator: Emulator, url: sa.URL, tmp
 
 
 def started_to_write(emulator: Emulator, url: sa.URL) -> subprocess.Popen[str]:
-    """Which says so once each worker has committed."""
+    """It prints a line once each worker has committed."""
     started = process(*options(emulator, url, *SLOW, "--seconds", 100, "--workers", 2))
     assert started.stdout is not None
     while "writing" not in (line := started.stdout.readline()):

@@ -17,7 +17,7 @@ from tests.support.servers.mariadb import MariaDbServer
 from tests.support.servers.postgres_releases import RELEASES, start_postgres
 from tests.support.servers.required import servers_are_required
 
-pytestmark = pytest.mark.timeout(240)  # a process that starts others, on a machine that does much else
+pytestmark = pytest.mark.timeout(240)  # a process that starts others, on a busy machine
 
 IN_PROCESS_ONLY = 18
 """The number of tests that SQLite skips: they need a socket to cut, row locks, or an isolation level."""

@@ -155,7 +155,7 @@ class Watch:
 
 
 class AwayChaos(Chaos):
-    """One run on servers of its own, of which the broker is away at times."""
+    """One run on servers of its own; the broker is away at times."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ transactional id, and one living process at a time) is in the order of its commi
 for the keys of a pool, whose blocks go under several ids.
 
 With "refuse": no transaction of a writer waited for its client for as long as a second, or as many seconds as processes
-wanted each CPU. A writer that knew that Kafka is away said so within 100 ms; one in a hundred may wait for a CPU.
+wanted each CPU. A writer that knew of Kafka's absence said so within 100 ms; one in a hundred may wait for a CPU.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Told(NamedTuple):
     """One block, as its caller saw it."""
 
     writer: str
-    """Of one life of one process."""
+    """A writer in one life of one process."""
     begun_s: float
     ended_s: float | None
     how: str
@@ -183,7 +183,7 @@ class AwayVerdict(Verdict):
             self._problems.append(f"the database still stores (blocks, bytes): {left}")
 
     def _count_ordered(self) -> int:
-        """Of those keys the checker has compared the order: each is a sequence."""
+        """Count the records of those keys: each is a sequence, so the checker has compared their order."""
         return sum(bool(ONLY_KEY.fullmatch(key)) for key, _ in read_topic(self._job.bootstrap_servers, self._job.topic))
 
     # ---- "refuse" -------------------------------------------------------------------------------------------

@@ -57,5 +57,5 @@ def _process_of(name: str) -> str:
 
 
 def _in_order(event: Invoke | Ok | Fail | Unknown) -> tuple[int, ...]:
-    """By life and block of each process: clocks may be set, and processes are not compared by them here."""
+    """Order by life and block of each process: clocks may be set, and processes are not compared by them here."""
     return tuple(int(number) for number in re.findall(r"\d+", event.dual_write))

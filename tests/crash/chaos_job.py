@@ -32,7 +32,7 @@ events = sa.Table(
     sa.Column("xid", sa.BigInteger, server_default=sa.text("pg_current_xact_id()::text::bigint")),
     sa.Column("at", sa.DateTime(timezone=True), server_default=sa.text("clock_timestamp()")),
 )
-"""The data. The server notes which database transaction wrote a row, so that clients need not."""
+"""The data. The server itself notes which transaction wrote a row."""
 
 INSERT: Final = "INSERT INTO chaos_events (body) VALUES (%s)"
 

@@ -178,12 +178,12 @@ class Verdict:
         self._problems += [f"{count - MOST_SHOWN} more: {what}" for what, count in shown.items() if count > MOST_SHOWN]
 
     def _bodies_of(self, finding: Finding, in_table: Mapping[str, int]) -> list[str]:
-        """The first row of each dual write, or the one that it would have had."""
+        """The first row of each dual write, or the expected one if it is missing."""
         bodies = [bodies_of(name) for name in finding.dual_writes]
         return [next((body for body in each if body in in_table), each[0]) for each in bodies]
 
     def _story(self, body: str) -> str:
-        """All that is known of one row or record."""
+        """The known events of one row or record."""
         name = body.rpartition(":")[0]
         lines = [f"  {body}"]
         lines += [f"    journal: {line}" for line in self._journal_lines() if line.startswith(f"{name} ")]
@@ -223,7 +223,7 @@ class Verdict:
                 self._found.told[told] += 1
 
     def _count_repairs(self) -> None:
-        """In the logs of all processes that ever ran, this one's included."""
+        """Count in the logs of all processes that ever ran, this one included."""
         directory = self._job.journals
         for log in (*directory.glob("*.log"), *directory.parent.glob("calm.log")):
             text = log.read_text()

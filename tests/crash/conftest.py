@@ -42,7 +42,7 @@ AnyAwaited = AwaitedScenario | AwaitedPsycopgScenario | AsyncpgScenario
 
 @pytest.fixture(params=[*DRIVERS_OF_SQLALCHEMY, "psycopg-alone", "asyncpg-alone"])
 def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyAwaited]:
-    """A scenario for each awaited driver: those of SQLAlchemy, and those that are used alone."""
+    """A scenario for each awaited driver, with and without SQLAlchemy."""
     with opened_for(request, emulator, tmp_path) as scenario:
         yield scenario
 

@@ -118,7 +118,7 @@ async def no_poison_awaited(tx: Any, record: ConsumedRecord, error: Exception) -
 
 
 def work(task: Task, end: Connection) -> None:
-    """Until it is killed, or told to end, or the log is another one (`ANOTHER_LOG`)."""
+    """Work until it is killed, or told to end, or the log is another one (`ANOTHER_LOG`)."""
     try:
         if task.library == "aiokafka":
             asyncio.run(_work_awaited(task, end))

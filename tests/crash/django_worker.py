@@ -19,7 +19,7 @@ from tests.django.project import INSERT
 THREADS = 3
 LEASE_MS = 500
 DROPPED = "dropped"
-"""In the bodies of rows that are rolled back with a savepoint."""
+"""Marks the bodies of rows that are rolled back with a savepoint."""
 
 
 class GivenUpError(Exception):

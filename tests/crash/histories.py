@@ -251,7 +251,7 @@ class Process:
             self._throw = error
 
     def run_to_the_end(self) -> None:
-        """Without pauses."""
+        """Run without pauses."""
         self._calm = True
         self.advance_to(None)
 

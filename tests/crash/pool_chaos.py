@@ -9,8 +9,8 @@ Postgres and to the broker, and starts again what it has killed. With `--freezes
 id, and a recovery service too; processes, the ways that their requests take to the broker, the broker and the database
 are stopped in their tracks for longer than the database lets a transaction idle, than a lease lasts, and on tiers 3 and
 4 than `transaction.timeout.ms`; many of them at a pause point, or right after. `--operator` adds a process that ends
-transactions of others by hand, in ways that leave a trace and in ways that leave none. `--real` runs an Apache Kafka of
-that tier instead of the emulator.
+transactions of others by hand, with and without a trace. `--real` runs an Apache Kafka of that tier instead of the
+emulator.
 
 Then comes calm, in which everything must come right without help: `chaos_verdict.py`. Exit status 1 where it does not;
 the journals and logs of the processes are kept then.
@@ -115,19 +115,19 @@ class Plan:
     deeds: Mapping[str, float] = dataclasses.field(default_factory=lambda: KILLS)
     """The deeds, by weight."""
     kinds: Sequence[str] = POOLS
-    """Of the processes, in turns."""
+    """The kinds of the processes, in turns."""
     keeps_kinds: bool = False
     """Whether the process that takes the place of a dead one is of its kind."""
     lanes: int = 0
     idle_timeout_ms: int | None = None
-    """After which the database ends a session that idles in a transaction."""
+    """The time after which the database ends a session that idles in a transaction."""
     lease_ms: int = 2_000
     transaction_timeout_ms: int = 2_000
     """On tiers 3 and 4."""
     away: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Settings of all writers: the treatment of blocks while Kafka is away."""
     niceness: int = 10
-    """Of the workers: others go first where they hardly pause."""
+    """The workers' niceness: other processes go first where workers hardly pause."""
     keep: bool = False
     """Keep the processes' journals and logs even after a good run."""
 
@@ -202,7 +202,7 @@ class _Worker:
     process: BaseProcess
     orders: Connection
     lane: int | None
-    """By which its requests go; None: by none."""
+    """The lane of its requests; None: it has none."""
     is_frozen: bool = False
     sprung: Callable[[], None] | None = None
     """The action when it reports that it is at the point of its trap."""
@@ -349,7 +349,7 @@ class Chaos:
                 self._freeze(f"lane {index}", self._lanes[index], self._for_how_long_s())
 
     def _victim(self, deed: str) -> int:
-        """Rivals are the ones that take ids over all the time."""
+        """Prefer rivals: they take ids over all the time."""
         rivals = [number for number, worker in self._workers.items() if worker.kind.startswith("rival")]
         if rivals and ("rival" in deed or ("pause point" in deed and self._chance.random() < 0.5)):
             return self._chance.choice(rivals)

@@ -29,7 +29,7 @@ from tests.crash.chaos_job import (
 )
 
 GIVEN_UP: Final = 0.1
-"""Of the blocks."""
+"""The share of blocks that are given up."""
 
 
 Kind = Literal["pool", "outbox"]

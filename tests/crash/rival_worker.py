@@ -39,7 +39,7 @@ from tests.crash.chaos_job import (
 )
 
 LONGEST_LIFE: Final = 60
-"""Of a writer, in blocks."""
+"""The longest life of a writer, in blocks."""
 RECOVERS: Final = 0.03
 GIVES_UP: Final = 0.1
 MIN_AGE_MS: Final = 500

@@ -21,11 +21,11 @@ from tests.crash.scenario import event_texts as event_texts
 from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 FAULTS = (FaultKind.EXCEPTION, FaultKind.DATABASE_ANSWER_LOST, FaultKind.BROKER_CUT)
-"""Those that end differently, as in `test_sessions_matrix.py`."""
+"""Faults that end differently, as in `test_sessions_matrix.py`."""
 
 
 _HEART = [PausePoint.AFTER_LOCK, PausePoint.BEFORE_DATABASE_COMMIT, PausePoint.AFTER_DATABASE_COMMIT]
-"""Where drivers differ most, as in `test_awaited_matrix.py`."""
+"""Points where drivers differ most, as in `test_awaited_matrix.py`."""
 
 cases = pytest.mark.parametrize(
     ("scenario", "point"),

@@ -77,20 +77,20 @@ class Workers:
         return process
 
     def kill(self, number: int) -> None:
-        """With SIGKILL, and start it again."""
+        """Kill with SIGKILL, and start it again."""
         assert not self.has_failed, "see what it wrote to stderr"
         self._running[number].kill()
         self._running[number].join()
         self._running[number] = self._start(self.tasks[number])
 
     def freeze(self, number: int, seconds: float) -> None:
-        """With SIGSTOP, for longer than its session lasts, so that another has its partitions when it wakes up."""
+        """Freeze with SIGSTOP, for longer than its session lasts: another one has its partitions when it wakes up."""
         os.kill(self._running[number].pid, signal.SIGSTOP)
         time.sleep(seconds)
         os.kill(self._running[number].pid, signal.SIGCONT)
 
     def start_again(self) -> None:
-        """Those that have ended by themselves."""
+        """Start workers again that have ended by themselves."""
         self._running = [
             process if process.exitcode is None else self._start(task)
             for process, task in zip(self._running, self.tasks, strict=True)
@@ -106,7 +106,7 @@ class Workers:
         return any(process.exitcode is not None for process in self._running)
 
     def stop(self) -> list[int]:
-        """In order; their exit statuses."""
+        """Stop them in order; return their exit statuses."""
         self._end.send("end")  # they only look whether there is a message
         for process in self._running:
             process.join(60)
@@ -178,7 +178,7 @@ class Site:
         self._ended = threading.Event()
 
     def fill(self, count: int, name: str) -> None:
-        """In transactions, some of which are aborted: a log with gaps."""
+        """Fill it by transactions, some of them aborted: a log with gaps."""
         with Producer(bootstrap_servers=self.emulator.bootstrap_servers, transactional_id="filler") as producer:
             producer.init_transactions()
             for number in range(0, count, 10):

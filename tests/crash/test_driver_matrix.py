@@ -50,7 +50,7 @@ def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
 
 
 Blocking = PsycopgScenario | AsyncpgScenario
-"""A scenario whose writers have the blocking names, and of which all of the matrix is tested."""
+"""A scenario whose writers have the blocking names; it gets the whole matrix."""
 
 Awaited = AwaitedPsycopgScenario | AsyncpgScenario
 

@@ -66,7 +66,7 @@ def working(database: PostgresDatabase, emulator: Emulator, settings: dict[str, 
 
 
 def write_under_kills(database: PostgresDatabase, emulator: Emulator, settings: dict[str, Any]) -> None:
-    """Let two processes write, one of which is killed and replaced again and again; then kill both."""
+    """Let two processes write, and kill and replace one of them again and again; then kill both."""
     with working(database, emulator, settings):
         for _ in range(KILLS):
             goal = sum(versions(database).values()) + BETWEEN_KILLS

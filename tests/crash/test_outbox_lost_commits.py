@@ -37,7 +37,7 @@ ERRORS = (psycopg.Error, asyncpg.PostgresError, OSError, sa.exc.DBAPIError)
 
 @pytest.fixture(autouse=True)
 def be_quick(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Let the background rest, so that the first COMMIT that the proxy sees is that of a block.
+    """Let the background rest, so that the proxy sees a block's COMMIT first.
 
     Return a function after which it hurries, once a block has woken it.
     """
@@ -53,7 +53,7 @@ def publishing(scenario: PsycopgScenario) -> Iterator[None]:
 
 
 def silent_style(scenario: PsycopgScenario, open_style: Open, **settings: Any) -> Style:
-    """Return one that publishes nothing and has written block 1, and whose background asks nothing more."""
+    """Return a style that has written block 1 without publishing it, and whose background sends no more queries."""
     with outbox_pool(scenario, SILENT) as pool:
         write(pool, scenario, 0)
     style = open_style(SILENT, lease_ms=QUIET_LEASE_MS, **settings)
@@ -66,7 +66,7 @@ def silent_style(scenario: PsycopgScenario, open_style: Open, **settings: Any) -
 
 
 def lose_database_at_commit(scenario: PsycopgScenario, lost: Member, *, applied: bool) -> None:
-    """Let the COMMIT of a block, which holds, be the last that the database hears, or the first that it does not."""
+    """Let the COMMIT of a block, which holds, be the last request to reach the database, or the first that fails to."""
     assert lost.holds.wait(PATIENCE_S)
     with scenario.database.aside.connect() as connection:
         connection.exec_driver_sql(_END_IDLE)

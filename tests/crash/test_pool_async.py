@@ -40,7 +40,7 @@ Use = Callable[[AnyPool], Awaitable[None]]
 
 @pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone", "asyncpg-alone"])
 def awaited_pool(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
-    """A scenario for each awaited driver: those of SQLAlchemy, and those that are used alone."""
+    """A scenario for each awaited driver, with and without SQLAlchemy."""
     driver: str = request.param
     on_sqlite = driver == "aiosqlite"
     database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))

@@ -20,7 +20,7 @@ SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 SECONDS_WITH_FREEZES = float(os.environ.get("CHAOS_SECONDS", "15"))
 SECONDS_TO_COME_RIGHT = 180
 REST_S = 1.0
-"""At the most, between two dual writes of a slot: of 64 slots some are always in the middle of one."""
+"""The longest rest between two dual writes of a slot: of 64 slots some are always in the middle of one."""
 SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**31)))
 
 

@@ -110,7 +110,7 @@ def lose_while_waiting(pool: AnyPool, scenario: Scenario, leases: LeaseTable, ow
 
 
 def test_the_lease_is_looked_at_after_each_take_over(database: Database) -> None:
-    """Where an abort raises the epoch, a slot is taken over again after a block that was rolled back."""
+    """Where an abort raises the epoch, a slot is taken over again after a rolled-back block."""
     if database.engine.dialect.name != "postgresql":
         pytest.skip("SQLite locks the whole file, and on MariaDB a block that waited for its slot gets no new one")
     with Emulator(config=TIERS[Tier.STORED_PAIR]) as emulator:
@@ -396,7 +396,7 @@ def locks_whole_database(scenario: Scenario) -> bool:
 
 
 def persist(pool: AnyPool, scenario: Scenario, number: int, *, is_snapshot: bool = False) -> AnyWrite:
-    """Try again where a block that has lost its slot gets no other one.
+    """Try again if a block that has lost its slot gets no other one.
 
     On SQLite no other slot can be leased under its lock, and a snapshot does not show the row of a new one.
     """

@@ -42,8 +42,8 @@ QUARRELLING = [
 ]
 tasks = st.sampled_from([Task.WRITE] * 4 + [Task.WRITE_DATABASE_ONLY, Task.RECOVER])
 points = st.sampled_from(PausePoint)
-# Histories that take two or three coincidences are drawn more often than they would come about: an id that changes
-# hands because its owner lost the row lock, and a database that goes away with the response to a commit.
+# Some histories are drawn more often than chance would: an id changes hands because its owner lost the row lock, or a
+# database goes away with the response to a commit.
 strikes = st.one_of(
     st.lists(st.sampled_from(Strike), max_size=2),
     st.just([Strike.DATABASE_CUT]),

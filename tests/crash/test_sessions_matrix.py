@@ -15,7 +15,7 @@ from tests.crash.scenario import AtPoint, Predecessor, event_texts
 from tests.support.databases import Database
 
 FAULTS = (FaultKind.EXCEPTION, FaultKind.DATABASE_ANSWER_LOST, FaultKind.BROKER_CUT)
-"""Those that end differently; the others take the same way through a writer, by any kind of commit."""
+"""Faults that end differently; the others take the same way through a writer, by any kind of commit."""
 
 
 @pytest.fixture(params=Way)

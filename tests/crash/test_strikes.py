@@ -37,7 +37,7 @@ class Face:
     write: Callable[[Any, int], object]
     number: int = 0
     struck: dict[str, str] = field(default_factory=dict)
-    """By the event in question: where it was struck."""
+    """The place of the strike, by the struck event."""
 
     def next(self) -> int:
         self.number += 1

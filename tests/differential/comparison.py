@@ -38,7 +38,7 @@ _CONFIRMATIONS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A sequence whose last step, or whose logs, are not the same."""
+    """A sequence whose last response, or whose logs, differ."""
 
     seed: str
     steps: tuple[Step, ...]

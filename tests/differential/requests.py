@@ -14,7 +14,7 @@ from tests.emulator.api.raw_client import milliseconds, request_parts
 Fields = dict[str, Any]
 _MAX_SEQUENCE: Final = 2**31
 _TIMESTAMP_MS: Final = time.time_ns() // 1_000_000
-"""Of all records: those of long ago would make Kafka roll a segment at the first marker behind them."""
+"""The timestamp of all records: old ones would make Kafka roll a segment at the first marker behind them."""
 _UNKNOWN_PRODUCER_ID: Final = 10**15 + 7
 _SUBSCRIPTION: Final = b"\0\0\0\0\0\1\0\1t\xff\xff\xff\xff"
 _SUBSCRIPTIONS: Final = {

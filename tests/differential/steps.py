@@ -1,4 +1,4 @@
-"""Sequences of requests, made from a seed; everything that brokers choose themselves has a symbol.
+"""Sequences of requests, made from a seed; brokers' own choices have symbols.
 
 A producer is the letter of its transactional id, or "I" for one without; its epoch is given relative to the last one
 that it was told. Topics, groups and transactional ids have letters too, and get new names for each sequence.

@@ -41,7 +41,7 @@ CONFIG = BrokerConfig(
 
 @contextmanager
 def two(other: BrokerConfig = CONFIG) -> Iterator[Addresses]:
-    """Two emulators, of which the second one may have other settings."""
+    """Two emulators; the second one may have other settings."""
     with Emulator(config=CONFIG) as one, Emulator(config=other) as another:
         yield one.bootstrap_servers, another.bootstrap_servers
 

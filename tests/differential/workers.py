@@ -18,7 +18,7 @@ from tests.differential.comparison import Comparison, Difference
 from tests.differential.side import Side
 
 Addresses = tuple[str, str]
-"""Of the emulator and of Apache Kafka."""
+"""The addresses of the emulator and of Apache Kafka."""
 _STUCK_AFTER_S: Final = 600.0
 """A sequence takes seconds; one that differs is played some dozens of times."""
 _LOOK_EVERY_S: Final = 1.0

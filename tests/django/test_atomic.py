@@ -99,7 +99,7 @@ def test_outside_of_a_block_a_record_is_refused(shop: Shop) -> None:
 
 @pytest.mark.parametrize("first_sends_outside", [True, False])
 def test_an_inner_block_that_fails_drops_its_records(shop: Shop, first_sends_outside: bool) -> None:
-    """Where nothing was sent outside, the dual write itself began inside, and is undone with the savepoint."""
+    """If nothing was sent outside, the dual write itself began inside, and is undone with the savepoint."""
     with shop.atomic():
         if first_sends_outside:
             shop.put(1)
@@ -613,7 +613,7 @@ def test_a_lost_commit_is_looked_up(store: Database, emulator: Emulator, applied
     ran: list[int] = []
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=applied))
     with shop_on(store, emulator, pause=lose) as shop:
-        shop.pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
+        shop.pool.recover()  # the background sweeps at its start: it commits nothing after this
 
         def write() -> None:
             with shop.atomic():
@@ -637,7 +637,7 @@ def test_a_lost_commit_does_not_turn_autocommit_on(store: Database, emulator: Em
     """Django connects again with autocommit on, where each later statement would commit by itself."""
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=applied))
     with shop_on(store, emulator, pause=lose) as shop:
-        shop.pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
+        shop.pool.recover()  # the background sweeps at its start: it commits nothing after this
         transaction.set_autocommit(False, using=shop.alias)
         shop.put(1)
         if applied:
@@ -658,7 +658,7 @@ def test_autocommit_is_on_in_the_next_request(store: Database, emulator: Emulato
     """As always in Django, although the connection of the last one is gone by then."""
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=True))
     with shop_on(store, emulator, pause=lose) as shop:
-        shop.pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
+        shop.pool.recover()  # the background sweeps at its start: it commits nothing after this
         connection = connections[shop.alias]
         transaction.set_autocommit(False, using=shop.alias)
         shop.put(1)
@@ -712,7 +712,7 @@ def test_an_outcome_that_is_unknown_stays_the_error(store: Database, emulator: E
 
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     with shop_on(store, emulator, pause=lose, dualwrite={"resolve_timeout_ms": 200}) as shop:
-        shop.pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
+        shop.pool.recover()  # the background sweeps at its start: it commits nothing after this
         with pytest.raises(OutcomeUnknown) as raised, shop.atomic():
             write = shop.put(1)
             shop.on_commit(lambda: ran.append(1))

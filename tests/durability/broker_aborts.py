@@ -71,7 +71,7 @@ OLDER_THAN_P: Final[dict[Broker, Verdict]] = {
     Broker.REPAIRED: Verdict(None, _B, _N),
     Broker.REPAIRING: Verdict(Outcome.ROLLED_BACK, _B),
 }
-"""The event takes P back, with all that followed it."""
+"""The event takes P back, and all later steps."""
 
 OLDER_THAN_Q: Final[dict[Broker, Verdict]] = {
     Broker.TIMEOUT: Verdict(Outcome.REPAIRED, _D),
@@ -123,9 +123,9 @@ class Site:
     topic: str
     transactional_id: str
     settings: dict[str, Any] = field(default_factory=dict)
-    """Of the writers."""
+    """The settings of the writers."""
     straight: sa.URL | None = None
-    """Past a pooler; None if there is none."""
+    """The URL past a pooler; None if there is none."""
 
     # ---- one process each ------------------------------------------------------------------------------------
 

@@ -106,7 +106,7 @@ class Staging:
 
 @contextmanager
 def failover(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """To a synchronous standby."""
+    """Fail over to a synchronous standby."""
     with ExitStack() as lives:
         pair = lives.enter_context(PostgresPair()).start(empty)
         staging = Staging(lives, cases)
@@ -129,7 +129,7 @@ def one_server(empty: PostgresNode, cases: Sequence[Case]) -> Iterator[tuple[Pos
 
 @contextmanager
 def crash(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """At once, of a server whose commits need not be on the disk."""
+    """Crash a server whose commits need not be on the disk."""
     with one_server(empty, cases) as (node, staging):
         url = new_database(node)
         ask(url, f"ALTER DATABASE {url.database} SET synchronous_commit = off")
@@ -142,7 +142,7 @@ def crash(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureReq
 
 @contextmanager
 def restore_before(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """From a backup that is older than P."""
+    """Restore a backup that is older than P."""
     with one_server(empty, cases) as (node, staging):
         staging.settle(new_database(node))
         staging.steps(before=node.back_up)
@@ -152,7 +152,7 @@ def restore_before(empty: PostgresNode, cases: Sequence[Case], request: pytest.F
 
 @contextmanager
 def restore_between(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """From a backup that has P, and is older than its repair."""
+    """Restore a backup that has P, and is older than its repair."""
     with one_server(empty, cases) as (node, staging):
         staging.settle(new_database(node))
         staging.steps(between=node.back_up)
@@ -162,7 +162,7 @@ def restore_between(empty: PostgresNode, cases: Sequence[Case], request: pytest.
 
 @contextmanager
 def two_databases(empty: PostgresNode, cases: Sequence[Case], request: pytest.FixtureRequest) -> Iterator[Stage]:
-    """With the same ids, on one broker: an abort in one does not touch the other."""
+    """Run two databases with the same ids on one broker: an abort in one does not touch the other."""
     with one_server(empty, cases) as (node, staging):
         staging.settle(new_database(node), new_database(node))
         staging.steps()

@@ -141,7 +141,7 @@ def test_what_was_lost_in_a_failover_is_on_neither_side(
 
 @pytest.fixture
 def node(empty_node: PostgresNode) -> Iterator[PostgresNode]:
-    """Of which nothing is written to the disk before a COMMIT asks for it."""
+    """A server that writes to the disk only when a COMMIT asks for it."""
     with PostgresPair() as made:
         made.primary.copy(empty_node)
         made.primary.configure("wal_writer_delay = '10s'\n")
@@ -178,12 +178,12 @@ def test_another_transaction_with_the_same_numbers_tells_nothing(
         NetworkProxy.for_database(node.url) as proxy,
         pool_on(proxy.through(node.url), emulator, SILENT, **PATIENT) as pool,
     ):
-        pool.recover()  # so that its background, which sweeps as it begins, does not either
+        pool.recover()  # the background sweeps at its start: nor does it send it
         write(pool, 0)
         until(lambda: pool.status.outbox_blocks > 0)
         with pytest.raises(psycopg.Error), pool.transaction() as tx:
             put(tx, 3)
-            node.ask("CHECKPOINT")  # after which the sequence begins anew where it is now
+            node.ask("CHECKPOINT")  # the sequence begins anew at its present number after it
             proxy.cut_at(crashes_at_commit)
         assert tx.outcome is Outcome.ROLLED_BACK
     assert newest(node) == seqs[0], "the number was given again"

@@ -53,7 +53,7 @@ def test_a_single_call_in_a_long_step_runs_at_its_time() -> None:
 
 
 def test_weeks_pass_in_a_moment_with_a_data_directory(tmp_path: Path) -> None:
-    """All that is due happens: the open transaction is aborted, and the records are deleted."""
+    """All due work is done: the open transaction is aborted, and the records are deleted."""
     topics = {f"t{number}": 3 for number in range(20)}
     config = BrokerConfig(log_roll_ms=1000)
     with (

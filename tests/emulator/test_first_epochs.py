@@ -48,7 +48,7 @@ def test_a_known_id_keeps_its_producer_id(emulator: Emulator, client: RawClient)
 
 
 def assert_goes_on(client: RawClient, producer_id: int) -> None:
-    """To the last epoch, and then with another producer id."""
+    """It goes on to the last epoch, and then with another producer id."""
     assert initialised(client) == (producer_id, LAST)
     another_id, epoch = initialised(client)
     assert another_id != producer_id

@@ -84,7 +84,7 @@ class Run:
     left: int = 0
     """How many of them had no row at the last death."""
     agreed_after_s: float = 0.0
-    """From the last death to the agreement of both sides."""
+    """Seconds from the last death to the agreement of both sides."""
     endings: list[Ending] = field(default_factory=list)
 
     @property
@@ -174,7 +174,7 @@ class HttpService:
         return any(written)
 
     def _put(self, client: httpx.Client, number: int) -> bool:
-        """Return whether there was a response that says that the order is written."""
+        """Return whether a response says that the order is written."""
         try:
             response = client.put(self._path.format(number), json={"item": "lamp"})
         except httpx.TransportError:

@@ -1,7 +1,7 @@
 """The lives of services that end by a signal between any two steps of a dual write.
 
 Each life is a process of its own, forked from one that has loaded the libraries. It sends itself the signal at a pause
-point that is drawn before: the how-manyth that it reaches, whichever request or message that belongs to.
+point whose number is drawn before, counted over all requests and messages.
 """
 
 from __future__ import annotations

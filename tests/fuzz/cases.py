@@ -82,7 +82,7 @@ def _of_a_client(random: Random, capture: Capture) -> list[bytes]:
 
 
 def damaged(random: Random, content: bytes) -> bytes:
-    """Return a frame that was valid once, mostly with a size that fits."""
+    """Return a damaged frame, mostly with a size that fits."""
     content = content[4:]
     for _ in range(random.randint(1, 4)):
         place = random.randint(0, min(len(content), 4_000))

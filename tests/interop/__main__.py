@@ -29,7 +29,7 @@ from .conftest import KAFKA_VERSION_USED
 from .report_card import ReportCard
 
 _TIMEOUT_S: Final = 300
-"""Of one case."""
+"""The time limit of one case."""
 
 _NOTHING_SELECTED: Final = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 

@@ -37,7 +37,7 @@ class CaseProgram:
         self._reader.start()
 
     def start(self, case: str, **inputs: Any) -> Future[Any]:
-        """Begin a case beside those that run."""
+        """Begin a case beside others."""
         number = next(self._numbers)
         over: Future[Any] = Future()
         self._waiting[number] = over

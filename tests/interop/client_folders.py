@@ -1,7 +1,7 @@
 """The folders of foreign clients: each folder's cases, and its client.
 
 A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`. A folder's
-`cases.py` lists which must pass (the list only grows) and which are known to fail, where, and why.
+`cases.py` lists cases that must pass (the list only grows), and known failures with their brokers and reasons.
 """
 
 from __future__ import annotations

@@ -67,4 +67,4 @@ class ForeignClient(Protocol):
         """High watermark, or last stable offset."""
 
     def committed_offset(self, servers: str, group: str, topic: str) -> int | None:
-        """The offset at which a consumer of that group would start."""
+        """The first offset for a consumer of that group."""

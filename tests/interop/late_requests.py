@@ -66,7 +66,7 @@ class Findings:
             self.notes.append(f"{client} on {broker}, {cell}: {anomaly}")
 
     def table(self, clients: Sequence[str], brokers: Sequence[str]) -> Iterator[str]:
-        """In Markdown."""
+        """The table in Markdown."""
         columns = [(client, broker) for broker in brokers for client in clients]
         yield (
             "| request | what happens to it | " + " | ".join(f"{client}, {broker}" for client, broker in columns) + " |"

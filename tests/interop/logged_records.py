@@ -20,7 +20,7 @@ from .wire import READ_COMMITTED, READ_UNCOMMITTED, Wire
 cramjam: Any = import_module("cramjam")
 
 CODECS: Final[tuple[str, ...]] = ("none", "gzip", "snappy", "lz4", "zstd")
-"""By their numbers in a batch's attributes."""
+"""Codecs by their numbers in a batch's attributes."""
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BYTES_BEFORE_CRC_COVERAGE: Final = 21
@@ -162,7 +162,7 @@ class _Reader:
 
     def record(self) -> tuple[int, int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]:
         self._varint()  # its length
-        self._position += 1  # attributes, of which none is in use
+        self._position += 1  # attributes, all unused
         delta_ms, delta = self._varint(), self._varint()
         key, value = self._bytes(), self._bytes()
         headers = tuple(((self._bytes() or b"").decode(), self._bytes()) for _ in range(self._varint()))

@@ -75,7 +75,7 @@ class SecuredBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Of the listener that needs no login, as a super user."""
+        """The address of the listener that needs no login, as a super user."""
         return self.addresses["PLAINTEXT"]
 
     def servers(self, login: Login) -> str:

@@ -61,5 +61,5 @@ def test_the_page_has_the_tables_of_differences() -> None:
 
 
 def test_the_page_has_a_row_for_each_client() -> None:
-    page = PAGE.read_text()  # its versions are those that were measured
+    page = PAGE.read_text()  # its versions are the measured ones
     assert not [client.name for client in ALL_FOLDERS if f"\n| {client.name} | " not in page]

@@ -17,7 +17,7 @@ ProducerOf = Callable[..., ForeignProducer]
 
 
 def end_of(wire: Wire, topic: str) -> int:
-    """Where the partition ends, once no transaction is open on it."""
+    """The end of the partition, once no transaction is open on it."""
 
     def ends() -> tuple[int, int]:
         return wire.list_offsets(topic, isolation=READ_COMMITTED), wire.list_offsets(topic)

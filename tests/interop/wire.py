@@ -164,7 +164,7 @@ class Batch:
 
     base_offset: int
     next_offset: int
-    """Where reading goes on: a compacted batch has fewer records than offsets."""
+    """The next offset to read: a compacted batch has fewer records than offsets."""
     identity: Identity
     keys: tuple[bytes | None, ...]
     values: tuple[bytes | None, ...]

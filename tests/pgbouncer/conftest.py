@@ -33,7 +33,7 @@ def pooler(request: pytest.FixtureRequest, behind: sa.URL) -> Iterator[PgBouncer
 
 @pytest.fixture
 def direct(behind: sa.URL) -> Iterator[sa.Engine]:
-    """Past the pooler, with all tables."""
+    """An engine past the pooler, with all tables."""
     engine = sa.create_engine(behind)
     create_state_table(engine)
     create_lease_table(engine)

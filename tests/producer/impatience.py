@@ -11,7 +11,7 @@ from dualwrite.producer import Producer
 
 @contextmanager
 def impatient(producer: Producer | AsyncProducer, max_block_ms: int) -> Iterator[None]:
-    """Time out early in this block only; the calls that set the scene have the time that a busy machine needs."""
+    """Time out early in this block only; the preparations have the time that a busy machine needs."""
     patient = producer.max_block_ms
     producer.max_block_ms = max_block_ms
     try:

@@ -51,7 +51,7 @@ def broker(shared_emulator: Emulator) -> Iterator[Emulator]:
 
 @pytest.fixture
 def topic() -> str:
-    """Of its own for each case, and so is the transactional id of the same name."""
+    """A topic for each case, with a transactional id of the same name."""
     return f"t-{next(_names)}"
 
 
@@ -80,7 +80,7 @@ def committed_offset(broker: Emulator, group: str, topic: str) -> int:
 
 
 def everything(topic: str) -> list[Call]:
-    """Two transactions that commit, one that does not, and every call that waits."""
+    """Two transactions that commit, one that does not, and every waiting call."""
     offsets = {TopicPartition(topic, 0): 5}
     prepared: list[PreparedTxnState] = []
 
@@ -141,7 +141,7 @@ def test_the_same_call_again_and_all_is_as_if_nothing_had_been(
         faults(broker, Delay(3), count=None)
 
     async def run() -> None:
-        # a record that left by itself may be stored before the call that would have waited for it
+        # a record that left by itself may be stored before the call that should wait for it
         producer = make(broker, topic, linger_ms=60_000, delivery_timeout_ms=120_000)
         met = await run_and_repeat(producer, everything(topic), at, moment)
         assert met == STEPS or at or "replies" in world

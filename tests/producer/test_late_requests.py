@@ -110,7 +110,7 @@ def test_a_producer_whose_id_was_taken_over_leaves_it_alone(site: Site) -> None:
 
 @on_version_1
 def test_what_a_late_request_has_opened_is_ended_by_its_own_producer(site: Site) -> None:
-    """Without an InitProducerId, which would fence the producer, and without leaving it open before readers."""
+    """No InitProducerId ends it, which would fence the producer; nor does it stay open before readers."""
     with closing(site.producer()) as producer:
         late = site.proxy.catch(ADD_PARTITIONS, site.transactional_id, Fate.HELD)
         site.write(producer, b"first")

@@ -418,7 +418,7 @@ def test_an_abort_between_two_batches_tears_a_partition(world: World) -> None:
 
 @pytest.mark.parametrize("api", ["Metadata", "Fetch"])
 def test_a_topic_that_a_broker_does_not_know_yet(world: World, api: str) -> None:
-    """As one that has just started, or that is cut off from the controller."""
+    """Such as one that has just started, or is cut off from the controller."""
     manifest = world.prepared(b"a")
     world.abort_by_operator()
     producer = world.recovering()

@@ -58,7 +58,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 
 def cases(actions: list[Action], *, every: bool) -> pytest.MarkDecorator:
-    """(profile, request, which, action); of each kind of request the first, or all that are listed."""
+    """(profile, request, which, action); the first request of each kind, or all listed ones."""
     rows = [
         pytest.param(profile, api, skip, action, id=f"{profile.value}-{action!r}-{api}-{skip}")
         for profile in PROFILES
@@ -85,7 +85,7 @@ def _is_told_apart_by_nobody(profile: Profile, api: str, action: Action) -> bool
 
 
 def three_transactions(world: World, producer: Producer) -> None:
-    """One that is committed, one that is aborted, one that is committed."""
+    """Run three transactions: commit, abort, commit."""
     producer.init_transactions()
     for number in range(3):
         producer.begin_transaction()
@@ -130,7 +130,7 @@ def test_a_request_that_is_applied_when_everything_is_over(world: World, api: st
     three_transactions(world, producer)
     fault.release()
     assert_all_is_well(world)
-    if api != "InitProducerId":  # of which a late one fences
+    if api != "InitProducerId":  # a late one of these fences
         world.run(producer, "last")
         assert world.committed() == ["0 left", "2 left", "last", "0 right", "2 right"]
 

@@ -52,7 +52,7 @@ OF_ADMINS = (
 
 
 def _first(values: Iterable[Any], count: int) -> list[Any]:
-    """Return the parameters of a test, of which `make test` runs the first ones."""
+    """Return the parameters of a test; `make test` runs the first ones."""
     return [pytest.param(each, marks=[] if number < count else pytest.mark.proof) for number, each in enumerate(values)]
 
 

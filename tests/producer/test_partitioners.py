@@ -1,4 +1,4 @@
-"""Where records of each `partitioner` are stored, beside librdkafka's own choice."""
+"""The partitions of records for each `partitioner`, beside librdkafka's own choice."""
 
 from __future__ import annotations
 

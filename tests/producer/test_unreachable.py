@@ -23,7 +23,7 @@ from tests.producer.conftest import MakeProducer, ReadCommitted
 
 TIMEOUT_MS = 300
 LONG_MS = 60_000
-"""Longer than a test may take."""
+"""Outlasts a test."""
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_listener_that_closes_every_connection() -> None:
 
 
 def hang_up_on_everybody(listening: socket.socket) -> None:
-    """In a thread, until the listener is closed."""
+    """Run in a thread, until the listener is closed."""
 
     def run() -> None:
         with suppress(OSError):
@@ -157,7 +157,7 @@ def test_the_only_broker_dies_of_a_request(ready: ParticipantProducer, emulator:
 
 @pytest.mark.parametrize("end", ["prepare_transaction", "commit_transaction", "abort_transaction"])
 def test_the_end_of_a_transaction(ready: ParticipantProducer, emulator: Emulator, end: str) -> None:
-    """A call that ended so is repeated later, and then succeeds: it has been pending all the time."""
+    """A repetition later succeeds: the call has been pending all the time."""
     ready.begin_transaction()
     ready.send("orders", b"v", partition=0).result()
     crash(emulator)

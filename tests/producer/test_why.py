@@ -37,7 +37,7 @@ def address(listening: socket.socket) -> str:
 
 
 def answer_everybody(listening: socket.socket, answer: bytes) -> None:
-    """In a thread, until the listener is closed."""
+    """Run in a thread, until the listener is closed."""
 
     def run() -> None:
         while True:

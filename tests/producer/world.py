@@ -28,7 +28,7 @@ class World:
         self.made: list[Producer] = []
 
     def producer(self, transactional_id: str | None = "tid", **settings: Any) -> Producer:
-        """With short back-offs; not initialised."""
+        """Return a producer with short back-offs; not initialised."""
         defaults: dict[str, Any] = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
         defaults |= {"linger_ms": 0}
         if transactional_id is not None:
@@ -87,7 +87,7 @@ class World:
         return Wire(self.emulator.bootstrap_servers.split(",")[node])
 
     def nothing_is_open(self) -> bool:
-        """Whether every transaction is over, once those that are decided are complete."""
+        """Whether every transaction is over, once decided ones are complete."""
         self.settle()
         return all(state in ("Empty", "CompleteCommit", "CompleteAbort") for state in self.states().values())
 

@@ -103,7 +103,7 @@ class Automaton:
         return node
 
     def close(self) -> None:
-        """End the programs that wait for a reply, even those that resist."""
+        """End the waiting programs, even those that resist."""
         for running, _ in self._live.values():
             _abandon(running)
         self._live.clear()

@@ -1,4 +1,4 @@
-"""A clock for the code of one process, of which many are interleaved in one thread."""
+"""The clock of one process's code, among many that are interleaved in one thread."""
 
 from __future__ import annotations
 

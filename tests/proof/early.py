@@ -93,7 +93,7 @@ class MarkedTransaction(CheckedTransaction):
 
 
 class MarkedDatabase(CheckedDatabase):
-    """A database whose state row has a mark, which should be the one that this process has raised."""
+    """A database whose state row has a mark: the expected one is this process's own."""
 
     def __init__(self) -> None:
         super().__init__(by_commit=False)

@@ -44,13 +44,13 @@ _KEY: Final = (1 << 60) - 1
 """An int of 60 bits takes 32 bytes, one of 61 bits takes 48."""
 
 _FAIR_RUN_EVERY: Final = 2048
-"""From one of so many states a fair schedule is run to its end."""
+"""A fair schedule is run to its end from one of so many states."""
 
 _LONGEST_RUN: Final = 1000
 """In steps; a world without faults left settles in less than 100."""
 
 _COLLECT_EVERY: Final = 8192
-"""In states: often enough that the garbage of programs is found among the youngest objects."""
+"""In states: often enough to find the garbage of programs among the youngest objects."""
 
 
 @dataclass
@@ -101,7 +101,7 @@ class Explorer:
         self._visited = Visited(rules.symmetry.key(self._start))
         self._here = 0
         self._raised: tuple[int, str] | None = None
-        """From which state a fair schedule raises an error, which the search itself comes to by fewer steps."""
+        """The state from which a fair schedule raises an error, which the search itself reaches by fewer steps."""
         self.found = Found(1, 0, 0, 0)
 
     def search(self, most_states: int | None = None) -> Found:
@@ -190,7 +190,7 @@ def explored(setting: Setting, most_states: int | None = None) -> Found:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Without repeated searches for cycles among millions of tuples that have none: a third of the time."""
+    """Disable the repeated searches for cycles among millions of tuples without any: a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

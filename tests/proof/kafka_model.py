@@ -125,7 +125,7 @@ PROFILES: Final = {
     3: Profile("tier 3 (Kafka 4)", _KAFKA_4_RULES, _features(2)),
     4: Profile("tier 4 (Kafka 3.9)", _KAFKA_3_RULES, _features(0)),
 }
-"""By tier."""
+"""Profiles by tier."""
 
 OLD_GROUPS: Final = PROFILES[4]._replace(name="tier 4 (Kafka 3.9 with the old group coordinator)", forgets_offsets=True)
 

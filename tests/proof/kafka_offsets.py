@@ -14,7 +14,7 @@ from tests.proof.kafka_requests import CommitOffset, OffsetCommitted
 
 
 class Position(NamedTuple):
-    """Where the reader of one input stands."""
+    """The position of the reader of one input."""
 
     reader: str
     offset: int

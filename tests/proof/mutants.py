@@ -36,7 +36,7 @@ class Edit(NamedTuple):
 
 
 class Mutant(NamedTuple):
-    """A mistake, the guard that it removes, and where the search finds it."""
+    """A mistake, the guard that it removes, and the space that finds it."""
 
     name: str
     stands_for: str

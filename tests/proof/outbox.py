@@ -1,7 +1,7 @@
 """Processes of a pool with an outbox: the real blocks, the real publisher, and the queries of its background.
 
-A process adds blocks or publishes, as a pool with `Outbox(publishes=False)` and `dualwrite publish` do; the one that
-comes after a crash does both. Only the carriers of requests and statements are replaced, the threads, and the clock.
+A process adds blocks or publishes, as a pool with `Outbox(publishes=False)` and `dualwrite publish` do; a process after
+a crash does both. Only the carriers of requests and statements are replaced, the threads, and the clock.
 """
 
 from __future__ import annotations
@@ -336,7 +336,7 @@ def publishes(
 
 
 def publishes_the_rest(profile: Profile, *, tries: int, is_readable: bool = True) -> Program:
-    """Return the program of processes that publish all that is left, and one more block."""
+    """Return the program of processes that publish all remaining blocks, and one more."""
 
     async def program(told: list[Said]) -> None:
         has_added = False

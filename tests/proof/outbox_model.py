@@ -92,7 +92,7 @@ class Outbox(NamedTuple):
     passed_ms: int = 0
     """How much time has passed."""
     earlier: tuple[tuple[bytes, frozenset[bytes]], ...] = ()
-    """Of each added block, the blocks that were committed then, and so come before it."""
+    """For each added block, the blocks that were committed then, and so come before it."""
 
 
 EMPTY: Final = Outbox()
@@ -108,7 +108,7 @@ def committed(outbox: Outbox, changes: Changes) -> Outbox:
 
 
 def gone_back(outbox: Outbox, state: Outbox) -> Outbox:
-    """Return the table of a standby that takes over, which may give numbers again that were given before."""
+    """Return the table of a standby that takes over; it may give numbers a second time."""
     return outbox._replace(
         rows=state.rows, next_seq=state.logged_seq, logged_seq=state.logged_seq, passed_ms=outbox.passed_ms + 1
     )

@@ -1,8 +1,8 @@
 """`OutboxRules`: the possible steps of an outbox, its adders and its publishers, and the invariants.
 
-Blocks are added by some processes, and published by others, each of which may believe that it alone publishes: its
-lease lapses at any step, and it goes on at any later one. The steps of Kafka, the state row and commits are those of
-`world.py`. In addition each statement on the outbox is a step of its own, because the table is not locked.
+Blocks are added by some processes, and published by others, each possibly in the belief to be alone: its lease lapses
+at any step, and it goes on at any later one. The steps of Kafka, the state row and commits are those of `world.py`. In
+addition each statement on the outbox is a step of its own, because the table is not locked.
 
 python -m tests.proof.outbox_world --tier 3 --faults losses=1
 """
@@ -34,7 +34,7 @@ from tests.proof.world import Budget, Rules, Step, World, has_open, replaced, se
 
 _SETTLING_TRIES: Final = 4
 _BOUNDED: Final = (PROFILES[3], PROFILES[4])
-"""Where brokers abort prepared transactions after a timeout, so that the database keeps a copy."""
+"""Profiles of brokers that abort prepared transactions after a timeout, so that the database keeps a copy."""
 
 _FORGETTING: Final = ("foreigners", "expiries")
 """Faults that may make a coordinator forget the end of a transaction before a publisher has noted it."""

@@ -361,7 +361,7 @@ class CheckedKafka:
         if not operation.done and not self._unsent:
             manager.settle_without_kafka()
         if not operation.done and manager.exchange.request is not None:
-            manager.on_no_response(self._now_ms)  # of a call that was given up; its connection is closed
+            manager.on_no_response(self._now_ms)  # of an abandoned call; its connection is closed
         while not operation.done:
             await self._advance(manager, operation)
         manager.acknowledge(operation)
@@ -634,7 +634,7 @@ class CheckedTransaction:
         self.commit_was_sent = True
         reply = await ask(Commit(self._number))
         if not reply:
-            # That message is not sent on a connection that is known to be gone; COMMIT alone may be.
+            # A broken connection that is noticed sends no such message; COMMIT alone may be sent.
             self.commit_was_sent = not (is_carrying and reply is KNOWN_GONE)
             raise DatabaseGone("COMMIT")
         self._is_over = True
@@ -702,7 +702,7 @@ class CheckedDatabase:
 
 
 A_MOMENT_S: Final = 100.0
-"""Longer than any wait between two attempts."""
+"""Outlasts every wait between two attempts."""
 
 
 async def _no_sleep(seconds: float) -> None:

@@ -131,7 +131,7 @@ def _slot(transactional_id: str) -> int:
 
 
 class PooledKafka(CheckedKafka):
-    """Kafka's side of one id of a pool; all that is sent goes through `_live`, whose id is known after `take_over`."""
+    """Kafka's side of one id of a pool; all requests go through `_live`, whose id is known after `take_over`."""
 
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)

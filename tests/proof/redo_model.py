@@ -24,7 +24,7 @@ RedoRows = tuple[tuple[Value, ...], ...]
 
 _SCHEMA: Final = (Path(dualwrite.__file__).parent / "recipes" / "sql" / "redo_schema.sql").read_text(encoding="utf-8")
 _TOKEN: Final = slice(1, 9)
-"""Where `record_block.py` puts the bytes that differ between any two blocks."""
+"""The bytes of `record_block.py` that differ between any two blocks."""
 
 _CHECKSUM_BYTES: Final = 4
 _SOME_TIME_MS: Final = 1
@@ -90,7 +90,7 @@ def of_id(rows: RedoRows, transactional_id: Value) -> RedoRows:
 
 
 def with_changed(rows: RedoRows, changed: RedoRows) -> RedoRows:
-    """Return the table with these rows of the ids that they name, of which each has one that is never deleted."""
+    """Return the table with these rows of their ids, each of which has one row that is never deleted."""
     ids = {row[0] for row in changed}
     kept = tuple(row for row in rows if row[0] not in ids)
     return tuple(sorted((*kept, *changed), key=lambda row: (str(row[0]), str(row[1]).rjust(20))))

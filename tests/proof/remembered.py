@@ -10,7 +10,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _MOST_ANSWERS: Final = 200_000
-"""Of one function. A space of millions of states has a few thousand."""
+"""Results per function. A space of millions of states has a few thousand."""
 
 _values: Final[dict[tuple[type, Hashable], Hashable]] = {}
 """One object for all equal values of a type that were returned, so that they are known by their identity later.

@@ -111,12 +111,12 @@ class Replay:
         self._lives: list[RealProcess] = []
         self._dead: list[RealProcess] = []
         self._commits: dict[tuple[int, int, int], HeldCommit] = {}
-        """Those that are on their way."""
+        """COMMITs on their way."""
         self._of_operators: list[Hashable] = []
         """Operators' requests that have not arrived."""
         self._given_up: dict[int, list[Parked]] = {}
         self._producer_ids: dict[str, str] = {}
-        """Those of the model, by real ones."""
+        """The model's producer ids, by real ones."""
         self._markers: list[HeldPoint] = []
         self._steps: list[str] = []
 
@@ -366,7 +366,7 @@ class Replay:
             what = what_of(self._request(self._world, number))
             given_up = self._given_up.get(number, [])
             if given_up and not process.gate.waiting(what, _GIVEN_UP_WAIT_S):
-                for parked in given_up:  # in the model, a call that was given up has lost its connection
+                for parked in given_up:  # in the model, an abandoned call has lost its connection
                     parked.meet(Fate.DELAYED)
                 given_up.clear()
             is_there = process.gate.waiting(what, WAIT_S)

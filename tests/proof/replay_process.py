@@ -91,7 +91,7 @@ def _decide(loop: asyncio.AbstractEventLoop, decided: asyncio.Future[Fate], fate
 
 
 class GatedKafka(AsyncKafkaParticipant):
-    """The real participant. Its requests are held on the wire, but for those that read the log: these are held here."""
+    """The real participant. Its requests are held on the wire; only reads of the log are held here."""
 
     def __init__(self, settings: Mapping[str, Any], gate: GateOfLoop) -> None:
         super().__init__(settings)
@@ -103,7 +103,7 @@ class GatedKafka(AsyncKafkaParticipant):
             if fate is Fate.GIVEN_UP:
                 pair = str(manifest.prepared_state)
                 raise OutcomeUnknown("no leader responded", transactional_id=TRANSACTIONAL_ID, prepared_state=pair)
-            # Where the story says that no marker is found, none is waited for.
+            # If the story finds no marker, none is awaited.
             return await super().end_of(manifest, timeout_ms, is_over=is_over or fate is not Fate.ANSWERED)
         finally:
             parked.done.set_result(None)
@@ -229,7 +229,7 @@ class GatedDatabase:
         self._gate = gate
         self._begun = 0
         self.newest: dict[int, GatedTransaction] = {}
-        """By number."""
+        """Transactions by number."""
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         with _named_as_in_the_model():

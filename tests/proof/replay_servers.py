@@ -23,9 +23,9 @@ from tests.proof.kafka_requests import TOPIC, TRANSACTIONAL_ID
 from tests.proof.replay_network import WAIT_S, ReplayError, postgres_target
 
 TRANSACTION_TIMEOUT_MS: Final = 100_000
-"""Of our writers, where transactions have a timeout; another one than that of foreign programs."""
+"""The timeout of our writers' transactions, if they have one; it differs from that of foreign programs."""
 EXPIRATION_MS: Final = 3_600_000
-"""Longer than any transaction times out in a story, and shorter than anything else is forgotten."""
+"""Outlasts every transaction in a story; all other state is forgotten later."""
 
 _NEVER_MS: Final = 10**12
 
@@ -35,11 +35,11 @@ _CONFIGS: Final[dict[int, dict[str, Any]]] = {
     3: {"profile": Profile.KAFKA_4_3, "transaction_two_phase_commit_enable": False},
     4: {"profile": Profile.KAFKA_3_9, "transaction_two_phase_commit_enable": False},
 }
-"""By tier."""
+"""Brokers by tier."""
 
 
 class Servers:
-    """A Postgres that is started here, or that others have started."""
+    """A Postgres that is started here, or one that runs already."""
 
     def __init__(self, server: PostgresServer | None = None) -> None:
         self._own = PostgresServer.start() if server is None else None

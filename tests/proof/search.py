@@ -21,7 +21,7 @@ from tests.proof.kafka_model import PROFILES
 from tests.proof.spaces import Space, catalogue
 
 _MOST_STATES_AT_ONCE: Final = 5_000_000
-"""Of one space: half a gigabyte."""
+"""States of one space: half a gigabyte."""
 
 
 @dataclass

@@ -43,7 +43,7 @@ _LATER_S: Final = 1e6
 
 
 _IDENTITY: Final = DatabaseIdentity("aaaaaaaa")
-"""Without one the service would leave the id alone."""
+"""Without an identity the service would leave the id alone."""
 
 
 class ReadRow(NamedTuple):

@@ -66,7 +66,7 @@ class Graph:
         return set(range(len(self.worlds))) - settled
 
     def has_cycle(self) -> bool:
-        """Return whether a state can be reached again: whether some cannot be put behind all that lead to them."""
+        """Return whether a state can be reached again: whether the states have no topological order."""
         entering = [0] * len(self.worlds)
         after: list[list[int]] = [[] for _ in self.worlds]
         for here, there in self.steps():

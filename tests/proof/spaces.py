@@ -1,4 +1,4 @@
-"""The spaces that are searched: which broker, which faults, and which dual writes.
+"""The searched spaces: broker, faults, and dual writes.
 
 `SMALL` is for `make test`, `LARGE` for `make proof`, and `python -m tests.proof.search` goes through `catalogue`. Two
 processes share one transactional id in each. `python -m tests.proof.explore` searches any other space.
@@ -47,7 +47,7 @@ class Space(NamedTuple):
     by_commit: bool = False
     """Whether the row is written by the message of COMMIT, as with psycopg."""
     after_crash: tuple[bytes, ...] = (b"c1",)
-    """The dual writes of the process that comes after one that was killed. Two such processes would write the same."""
+    """The dual writes of the process that comes after a killed one. Two such processes would write the same."""
 
     shape: Shape = ONE_RECORD
     """The records of a dual write."""
@@ -163,7 +163,7 @@ _WITH_RETURN: Final = tuple(
     for name in Budget._fields
     if name not in ("upgrades", "aborts", "lapses", "rounds", "hours", *(_HIDES_RESTORE if back.restores else ()))
 )
-"""Two faults, one of which is a database that goes back."""
+"""Two faults, one of them a database that goes back."""
 
 _MORE: Final = (
     *(Space(tier, budget) for tier, budget in product(PROFILES, ONE_FAULT)),

@@ -173,7 +173,7 @@ _ERROR: Final = re.compile(r"error_code=(\d+)")
 
 
 class Setting(NamedTuple):
-    """Where a story takes place: everything that `Rules` and the budget need."""
+    """The setting of a story: all parameters of `Rules` and the budget."""
 
     tier: int
     budget: Budget

@@ -27,7 +27,7 @@ class Symmetry:
     ) -> None:
         """`written`: the values of the programs that begin the list. `identical`: processes that have one program.
 
-        Processes are given by their numbers, which are the numbers of their programs for those that write.
+        Processes are given by their numbers; those of writers are also the numbers of their programs.
         """
         alike: dict[int, list[int]] = {}
         for number, values in enumerate(written):
@@ -94,7 +94,7 @@ class _Exchange:
         return at
 
     def _renamed(self, value: Any) -> Any:
-        """Return a value in which the values that the processes write are exchanged."""
+        """Return a value with the written values exchanged."""
         if isinstance(value, bytes):
             return self._names.get(value, value)
         if not isinstance(value, tuple | frozenset):

@@ -15,7 +15,7 @@ from tests.proof.world import Budget, Rules
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines, of which there would be thousands."""
+    """Silence thousands of log lines."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -20,7 +20,7 @@ _WRITTEN_ONCE = ((b"a1",), (b"b1",))
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines, of which there would be thousands."""
+    """Silence thousands of log lines."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

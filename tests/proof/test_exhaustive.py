@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(900)  # a large search, on a busy machine
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines, of which there would be millions."""
+    """Silence millions of log lines."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -22,7 +22,7 @@ _SPACES = sorted({mutant.space for mutant in MUTANTS}, key=lambda space: space.n
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines, of which there would be millions."""
+    """Silence millions of log lines."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

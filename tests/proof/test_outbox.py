@@ -63,7 +63,7 @@ LARGE: Final = (
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines, of which there would be millions."""
+    """Silence millions of log lines."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -38,7 +38,7 @@ def _name(setting: Setting) -> str:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines, of which there would be millions."""
+    """Silence millions of log lines."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
@@ -62,7 +62,7 @@ RulesOf = Callable[[Setting, type[Rules]], Rules]
 
 
 def ends(rules: Rules, graph: Graph) -> set[Any]:
-    """Return everything that can be seen at rest: requests that may still arrive change nothing any more."""
+    """Return all observations at rest: requests that may still arrive have no effect."""
 
     def told(world: World) -> tuple[Any, ...]:
         return tuple(rules.programs[process.program].nodes[process.node].told for process in world.processes)

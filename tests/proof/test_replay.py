@@ -39,7 +39,7 @@ MANY = [sample for tier in (1, 2, 3, 4) for sample in samples(tier, 45, seed=100
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> Iterator[None]:
-    """Without log lines about deliberate faults."""
+    """Silence log lines about deliberate faults."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

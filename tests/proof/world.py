@@ -121,7 +121,7 @@ class Budget(NamedTuple):
     outages: int = 0
     """Times at which Kafka cannot be reached any more; it comes back at any later step."""
     deletions: int = 0
-    """Times at which retention deletes all that is decided in the log, which consumers have read."""
+    """Times at which retention deletes all decided records of the log, which consumers have read."""
     failovers: int = 0
     """Standbys that take over from the database's primary, with or without its undurable commits."""
     restores: int = 0
@@ -146,7 +146,7 @@ class Txn(NamedTuple):
     is_committing: bool = False
     """Whether its COMMIT is on the way, and no process waits for it."""
     redo: RedoRows | None = None
-    """The stored blocks of the ids of which it has changed some; None if it has changed nothing there."""
+    """The changed stored blocks, of all ids that it has changed; None if it has changed none."""
     cut_off: tuple[str, str] | None = None
     """The row as the old primary shows it, if a standby took over and the connection is still to the old one."""
     held: tuple[Held, ...] = ()

@@ -67,7 +67,7 @@ def make_pool(
 
 
 def drop_idle_connections(pool: AnyPool) -> None:
-    """Those that the pool's background keeps, or is about to keep."""
+    """Drop the connections of the pool's background, present and coming."""
     if isinstance(pool, PsycopgDualWriterPool):
         assert isinstance(pool.backend, PostgresPoolBackend)
         background: Any = pool.backend.background
@@ -90,7 +90,7 @@ def narrow_source(scenario: AnyScenario, connections: int) -> Iterator[Source]:
 
 
 def isolated_source(scenario: AnyScenario, level: str) -> Source:
-    """Whose connections have this isolation level."""
+    """Return a source whose connections have this isolation level."""
     if not isinstance(scenario, PsycopgScenario):
         return scenario.database.engine.execution_options(isolation_level=level)
 

@@ -1,4 +1,4 @@
-"""Single steps of which the tests of dual writes consist."""
+"""Single steps of the tests of dual writes."""
 
 from __future__ import annotations
 

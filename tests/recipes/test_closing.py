@@ -94,7 +94,7 @@ class FirstAttempt:
 
 
 def pool_in_doubt(kind: type[Face], world: World) -> Face:
-    """Return a pool that has decided event 1, which Kafka has not confirmed, and whose background waits."""
+    """Return a pool that has decided event 1 without Kafka's confirmation, and whose background waits."""
     pause: Any = FirstAttempt()
     face = kind(world, pause)
     world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))

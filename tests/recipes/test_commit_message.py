@@ -123,7 +123,7 @@ def driver_of(connection: sa.Connection) -> Any:
 
 
 def raw(connection: sa.Connection, text: str) -> None:
-    """Past everything that psycopg and SQLAlchemy know."""
+    """Execute past psycopg's and SQLAlchemy's own bookkeeping."""
     driver_of(connection).pgconn.exec_(text.encode())
 
 
@@ -238,7 +238,7 @@ def test_what_a_hook_has_committed_is_not_taken_for_the_decision(
 
 @pytest.mark.parametrize("way", ["as text", "past SQLAlchemy"])
 def test_a_lock_that_a_hook_has_given_up(scenario: Scenario, writer: DualWriter, write: Write, way: str) -> None:
-    """By a rollback to a savepoint from before the lock, which the mark outlives."""
+    """By a rollback to a savepoint from before the lock; the mark outlives it."""
 
     def hook(connection: sa.Connection) -> None:
         if way == "as text":

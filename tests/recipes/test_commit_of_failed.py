@@ -31,7 +31,7 @@ _FAILS = "SELECT * FROM no_such_table"
 
 
 class Failing:
-    """Lets the transaction of a connection fail right before its COMMIT is sent, past all that watches it."""
+    """Lets the transaction of a connection fail right before its COMMIT is sent, unseen by any watch."""
 
     connection: Any = None
 

@@ -38,7 +38,7 @@ VALUES = "abcdefghij"
 
 @pytest.fixture
 def emulator() -> Iterator[Emulator]:
-    """Whose output topic takes small records only."""
+    """A broker whose output topic takes small records only."""
     config = BrokerConfig(offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
     with Emulator(config=config, topics={"in": 2}) as running:
         running.create_topic("out", 1, {"max.message.bytes": "1000"})

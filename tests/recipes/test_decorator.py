@@ -295,7 +295,7 @@ def test_nothing_is_tried_again_after_the_decision(scenario: Scenario) -> None:
 
 
 def test_a_real_conflict(scenario: Scenario, writer: DualWriter) -> None:
-    """Two read the same rows and write conclusions from them: Postgres commits one, SQLite the one that writes."""
+    """Two read the same rows and write conclusions from them: Postgres commits one, SQLite the writing one."""
     with writer.transaction() as tx:
         put(tx, scenario, 1)
     engine = scenario.database.engine

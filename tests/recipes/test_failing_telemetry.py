@@ -60,7 +60,7 @@ class Propagator(TextMapPropagator):
 
 
 class Meter:
-    """Of which every instrument fails."""
+    """A meter whose every instrument fails."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: type("Instrument", (), {"add": fail, "record": fail})()

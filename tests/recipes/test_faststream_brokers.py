@@ -393,7 +393,7 @@ def test_the_partition_is_lost_in_the_middle_of_a_block(
 def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_timeout(
     postgres: PostgresDatabase, emulator: Emulator
 ) -> None:
-    """Without one its successor would wait for the row for as long as the member is frozen."""
+    """Without it the successor would wait for the row for as long as the member is frozen."""
     site = Site(postgres, emulator, "aiokafka")
     values = send_five(site)
     with postgres.aside.begin() as connection:

@@ -76,7 +76,7 @@ class Taker:
             self.error = error
 
     def fall_asleep(self) -> None:
-        """Until a request is held; then the database ends its session, and its lock with it."""
+        """Sleep until a request is held; then the database ends its session, and its lock with it."""
         self._thread.start()
         until(lambda: any(handle.held for handle in self._held))
         for handle in self._held:
@@ -325,7 +325,7 @@ def test_a_database_that_was_restored_while_kafka_was_still_to_follow(world: Wor
 
 
 class Clock:
-    """In place of `time`, ahead of it."""
+    """A clock in place of `time`, ahead of it."""
 
     def __init__(self) -> None:
         self.ahead_s = 0.0

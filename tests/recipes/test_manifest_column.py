@@ -48,7 +48,7 @@ def columns(database: Database) -> list[str]:
 
 
 def assert_added(database: Database) -> None:
-    """Assert that the table has the column, and the decision that it had."""
+    """Assert that the table has the column, and still the old decision."""
     assert columns(database).count("manifest") == 1
     store = SqlAlchemyStateStore(database.engine)
     with database.engine.begin() as connection:

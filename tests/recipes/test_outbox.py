@@ -158,7 +158,7 @@ def test_a_hundred_threads_share_ten_connections(scenario: PsycopgScenario) -> N
 
 
 def test_large_records(scenario: PsycopgScenario, open_style: Open) -> None:
-    """More of them than one transaction takes."""
+    """More records than one transaction takes."""
     style = open_style(max_request_size=4 << 20)
     text = "x" * (900 << 10)
 

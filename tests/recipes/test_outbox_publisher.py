@@ -55,7 +55,7 @@ from tests.support.narrowing import current
 __all__ = ["forgetful", "open_style", "scenario"]  # fixtures
 
 NOWHERE: Final = "127.0.0.1:1"
-"""Where no broker is."""
+"""An address without a broker."""
 
 
 def publisher_of(pool: Any) -> OutboxPublisher:

@@ -1,4 +1,4 @@
-"""The process that publishes vacuums the outbox's table, which the publisher reads past all that it has deleted."""
+"""The publishing process vacuums the outbox's table, because the publisher reads past all deleted rows."""
 
 from __future__ import annotations
 

@@ -320,7 +320,7 @@ def test_a_commit_without_an_answer_is_resolved_in_the_background(
 
     strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
-        pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
+        pool.recover()  # the background sweeps at its start: it commits nothing after this
         with pytest.raises(OutcomeUnknown), pool.transaction() as tx:
             put(tx, scenario, 1)
         assert current(tx.outcome) is None
@@ -345,7 +345,7 @@ def test_a_commit_that_nobody_can_resolve_any_more_is_told(
 
     strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
-        pool.recover()  # so that the background, which sweeps as it begins, commits nothing after this
+        pool.recover()  # the background sweeps at its start: it commits nothing after this
         with pytest.raises(OutcomeUnknown), pool.transaction() as tx:
             put(tx, scenario, 1)
         another_way = sa.create_engine(database.url, poolclass=sa.NullPool)

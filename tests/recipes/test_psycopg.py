@@ -575,7 +575,7 @@ def test_savepoints_by_other_methods_are_refused(
 
 
 def raw(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: str) -> None:
-    """Past everything that a dual write can see."""
+    """Execute past every check of a dual write."""
     connection.pgconn.exec_(statement.encode())
 
 

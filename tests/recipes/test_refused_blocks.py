@@ -53,7 +53,7 @@ REFUSING: Final = "refusing"
 
 SETTINGS: Final = AWAY | {"max_block_ms": 60_000, "retry_backoff_ms": 20}
 IMPATIENT: Final = SETTINGS | {"max_block_ms": 4_000}
-"""For a topic that does not exist, which is waited for as long."""
+"""For a missing topic, which is awaited for as long."""
 
 AnyFace = Any
 

@@ -35,7 +35,7 @@ from tests.support.databases import Database
 UNTIL_DECIDED: Final = list(PausePoint)[: list(PausePoint).index(PausePoint.AFTER_DATABASE_COMMIT)]
 
 LONG_MS: Final = 300_000
-"""Longer than a test may take."""
+"""Outlasts a test."""
 
 every_tier = pytest.mark.parametrize("tier", Tier, ids=[tier.name for tier in Tier])
 every_way = pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def store(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def site(store: Database) -> Iterator[Site]:
-    """Where the tier makes no difference."""
+    """One tier, for tests where it makes no difference."""
     with site_of(Tier.BOUNDED, store) as made:
         yield made
 
@@ -271,7 +271,7 @@ def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier)
                 with pytest.raises(RetriableError, match="they are owed now"):
                     writer.recover()
                 assert writer.state is SlotState.IN_DOUBT
-            write(writer, "later")  # its own transaction is aborted, and then the one that publishes it again
+            write(writer, "later")  # its own transaction is aborted, and then the repair
             assert writer.state is SlotState.IN_DOUBT
         assert site.committed() == []
         assert site.recover() is Outcome.REPAIRED
@@ -325,7 +325,7 @@ def test_what_was_committed_is_never_published_again(store: Database, tier: Tier
             owner = site.decided()
             site.falls_asleep(at, DualWriter.recover)
         let_end(site, way)
-        if way is Way.USED and tier in BY_STORED_PAIR:  # which looks like a database that went back
+        if way is Way.USED and tier in BY_STORED_PAIR:  # it looks like a database that went back
             with pytest.raises(DatabaseWentBackError, match="another program uses the id"):
                 site.recover() if via == "recover" else site.write("refused")
             acknowledge(store, site.emulator)

@@ -623,7 +623,7 @@ def test_a_repair_is_logged_and_counted(
         assert (before["repaired"], before["republished"]) == (0, 0)
         caplog.clear()
         assert site.recover() is Outcome.REPAIRED
-        # the aborted transaction, and before its row is settled, the one that was published again
+        # the aborted transaction, and before its row is settled, its repair
         assert counted() == {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
         told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
         found, published = [line for line in told if str(old) in line]

@@ -28,7 +28,7 @@ from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 @pytest.fixture(params=Tier, ids=[tier.name for tier in Tier])
 def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
-    """In place of the usual one: a broker of each tier."""
+    """A broker of each tier, in place of the usual one."""
     with Emulator(config=TIERS[request.param]) as running:
         yield running
 
@@ -118,7 +118,7 @@ def test_what_hangs_stops_the_next_writer_until_it_has_its_marker(scenario: AnyS
 
 
 def test_the_recovery_service_repairs(scenario: AnyScenario) -> None:
-    """By any face, it is the same row."""
+    """Every face has the same row."""
     leave_aborted(scenario, 1)
     with service(scenario) as recovery:
         (planned,) = recovery.plan().found

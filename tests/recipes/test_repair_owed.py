@@ -206,7 +206,7 @@ def test_an_application_that_fails_its_block_repairs_nothing(site: Site) -> None
 
 @pytest.fixture(params=Tier, ids=[tier.name for tier in Tier])
 def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
-    """In place of the usual one: a broker of each tier."""
+    """A broker of each tier, in place of the usual one."""
     config: BrokerConfig = TIERS[request.param]
     with Emulator(config=config) as running:
         yield running

@@ -759,7 +759,7 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: Scenario, sessio
 def test_a_session_whose_transaction_was_ended_past_it_says_so_at_its_end(
     scenario: Scenario, sessions: Sessions, caplog: pytest.LogCaptureFixture, ending: str, end: str
 ) -> None:
-    """A COMMIT there leaves the row without its record, of which no later statement would tell."""
+    """A COMMIT there leaves the row without its record, and no later statement would reveal that."""
     session = sessions()
     put(session, scenario, 1)
     session.flush()

@@ -270,7 +270,7 @@ def test_a_pool_commits_several_at_the_same_time(on_postgres: AwaitedScenario) -
 
 
 def test_a_listener_that_awaits_right_before_commit_lets_other_tasks_in_between(on_postgres: AwaitedScenario) -> None:
-    """Which commit must not be taken for this one."""
+    """Their commits must not be taken for this one."""
 
     async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
         first_is_there, second_is_over = asyncio.Event(), asyncio.Event()

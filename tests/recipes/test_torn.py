@@ -391,7 +391,7 @@ def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(s
 def test_a_description_that_is_older_than_the_row(
     store: Database, tier: Tier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The pair that a commit leaves is that of the next transaction, which is open meanwhile and does not hang."""
+    """A commit leaves the pair of the next transaction, which is open meanwhile and does not hang."""
     decided: list[str] = []
 
     def die(point: PausePoint) -> None:

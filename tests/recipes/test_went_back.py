@@ -274,7 +274,7 @@ def test_the_same_values_of_another_id_are_no_repair(site: Site) -> None:
 
 
 def test_more_of_the_same_values_under_another_id_at_the_same_time_are_looked_at_by_an_operator(site: Site) -> None:
-    """Whose records they are cannot be told: an id that has expired gets another producer id."""
+    """An expired id gets another producer id, so the owner of the records is unknown."""
     aborted(site, timestamp_ms=4711)
     let_end(site, Way.INITIALISED)
     other = site.world.ready(transactional_id="other")

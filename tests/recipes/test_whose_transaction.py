@@ -281,7 +281,7 @@ def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(
 
 
 def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: DualWriter) -> None:
-    """psycopg's own way to begin is used; where that changes, this fails."""
+    """It uses psycopg's own way to begin, and fails if that changes."""
     if scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("is of psycopg")
     with writer.transaction() as tx:
@@ -323,7 +323,7 @@ def test_a_listener_that_sends_the_first_statement_finds_the_mark(scenario: Scen
 
 
 def _raw(connection: sa.Connection, text: str) -> None:
-    """Past everything that psycopg and SQLAlchemy know."""
+    """Execute past psycopg's and SQLAlchemy's own bookkeeping."""
     driver: Any = connection.connection.driver_connection
     driver.pgconn.exec_(text.encode())
 

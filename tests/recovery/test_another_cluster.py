@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[Database]:
 
 @contextmanager
 def next_cluster(tier: Tier) -> Iterator[Emulator]:
-    """A cluster that has assigned some producer ids already, so that no pair is that of a row."""
+    """A cluster that has assigned some producer ids already, so that no pair equals a row's."""
     topics = {"orders": 2, "others": 2}
     with Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock()) as another:
         world = World(another, tier)

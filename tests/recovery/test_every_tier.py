@@ -55,7 +55,7 @@ def test_a_crash_at_any_point(world: World, engine: sa.Engine, at: PausePoint) -
 def test_a_loss_between_the_looks_at_rows_and_at_kafka_is_told(
     world: World, engine: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the row of before, the abort would be one of long ago."""
+    """By the earlier row, the abort would be an old one."""
 
     def pause(point: PausePoint) -> None:
         if point is PausePoint.AFTER_DATABASE_COMMIT and "lost" in rows(engine):

@@ -34,7 +34,7 @@ BESIDE_THE_ROW = [
 whether a process publishes it."""
 VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
 ENDS = [None, (), *itertools.combinations_with_replacement(PartitionEnd, 2)]
-"""By the log: not read; of a transaction without records; of one in two partitions."""
+"""The log's answer: not read; of a transaction without records; of one in two partitions."""
 
 
 def end_of(ends: tuple[PartitionEnd, ...] | None) -> TransactionEnd | None:

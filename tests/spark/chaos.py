@@ -98,7 +98,7 @@ class Plan:
 
 
 def plan_of_tier(seconds: float, seed: int, tier: Tier, *, real: bool, table: str = "sql") -> Plan:
-    """Return the plan of a run; where brokers abort slow transactions, it sleeps for longer than that."""
+    """Return the plan of a run; where brokers abort slow transactions, it sleeps for longer than their timeout."""
     plan = Plan(seconds, seed, tier=tier, real=real, table=table)
     return replace(plan, asleep_s=(1.0, 1.5 * BOUNDED_MS / 1000)) if plan.is_bounded else plan
 
@@ -346,7 +346,7 @@ class Chaos:
         server.thaw()
 
     def _take_connections(self, postgres: KillablePostgres) -> None:
-        """Hold all that Postgres has left for a while."""
+        """Hold all remaining connections of Postgres for a while."""
         engine = sa.create_engine(postgres.url, poolclass=sa.NullPool)
         with ExitStack() as held:
             with suppress(DBAPIError):

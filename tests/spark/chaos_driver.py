@@ -38,11 +38,11 @@ class Job:
     options: dict[str, str]
     stall_s: float
     session_checkpoint: str | None = None
-    """Where the session keeps checkpoints, in a directory with the name of the query; None: an option says."""
+    """The session's directory of checkpoints, in a directory with the name of the query; None: an option says."""
 
     @property
     def calm(self) -> Path:
-        """The file that orders the calm phase, at whose end the driver exits."""
+        """The file that orders the calm phase; the driver exits at its end."""
         return Path(self.directory, "calm")
 
     @property

@@ -73,7 +73,7 @@ class SqlTable:
 
 @dataclass
 class _Decided:
-    """The rows of the decided batches, also of those that the store has deleted since."""
+    """The rows of the decided batches, including those deleted from the store."""
 
     records: dict[int, int] = field(default_factory=dict)
 

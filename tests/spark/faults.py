@@ -26,7 +26,7 @@ _LONGEST_WAIT_S: Final = 60.0
 
 
 class Process(StrEnum):
-    """Which of a query's Python processes, by the module that Spark runs in it."""
+    """A query's Python process, by the module that Spark runs in it."""
 
     PLANNER = "pyspark.sql.worker.write_into_data_source"
     TASK = "pyspark.worker"

@@ -35,7 +35,7 @@ class Drive:
     kill_at: int | PausePoint | None
     """The pause point at which it kills itself, by name or counted from its start."""
     environment: Mapping[str, str]
-    """More variables of its environment."""
+    """Additional variables of its environment."""
 
     def run(self) -> None:
         """Live, to the end or to the kill."""

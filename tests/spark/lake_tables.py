@@ -30,7 +30,7 @@ class LakeTable(ABC):
 
     kind: ClassVar[str]
     root: Path
-    """Of all its files, but not of its catalog."""
+    """The directory of all its files, but not of its catalog."""
 
     @abstractmethod
     def __init__(self, directory: Path, columns: pa.Schema = COLUMNS) -> None:
@@ -39,7 +39,7 @@ class LakeTable(ABC):
     @property
     @abstractmethod
     def place(self) -> LakePlace:
-        """Where the options say that it is."""
+        """The table's place, as an option."""
 
     @property
     @abstractmethod
@@ -49,7 +49,7 @@ class LakeTable(ABC):
     @property
     @abstractmethod
     def directory(self) -> Path:
-        """Where tasks put data files."""
+        """The directory of the tasks' data files."""
 
     @abstractmethod
     def read(self) -> pa.Table:
@@ -303,7 +303,7 @@ KINDS: Final[dict[str, type[DeltaLake] | type[IcebergLake]]] = {"delta": DeltaLa
 
 
 class UnreliableLog:
-    """A log whose commits say that they have failed."""
+    """A log whose commits claim to have failed."""
 
     has_effect = True
 

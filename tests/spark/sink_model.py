@@ -187,7 +187,7 @@ class Stalling:
         self._points_left: float = 0
         self._stop_at: PausePoint | None = None
         self.point: PausePoint | None = None
-        """Where it stalls."""
+        """Its present pause point."""
         self.result: Any = None
         self.error: Exception | None = None
 

@@ -361,7 +361,7 @@ def test_each_losing_copy_uses_up_one_id(store: AnyStore, sink: str, losers: Seq
         leased_ids.update(ids.values())
         gone.add(ids[loser])
     assert len(leased_ids) == len(losers) + 1
-    store.retire_orphans(sink, {f"{sink}-0-2": "7:3"})  # of another store: which ids that one leased is unknown
+    store.retire_orphans(sink, {f"{sink}-0-2": "7:3"})  # of another store: its leased ids are unknown
     assert min(leased_slots(store, sink, plan(store, sink), 2)) >= 3
 
 
@@ -624,7 +624,7 @@ def test_a_plan_of_a_job_says_what_is_undecided(store: AnyStore, sink: str) -> N
 
 
 def test_a_lease_costs_four_statements(store: AnyStore, sink: str) -> None:
-    """Durability or a lock, the row of the sink, all that the lease depends on, and the attempt."""
+    """Durability or a lock, the row of the sink, all conditions of the lease, and the attempt."""
     if not isinstance(store, CommitStore):
         pytest.skip("there are no statements")
     generation = plan(store, sink)

@@ -37,7 +37,7 @@ def world(tier: Tier) -> Iterator[KafkaWorld]:
 
 @pytest.fixture
 def newest() -> Iterator[KafkaWorld]:
-    """Where the tier makes no difference."""
+    """The newest broker, for tests where the tier makes no difference."""
     with kafka_world(Tier.KEEP_PREPARED) as running:
         yield running
 

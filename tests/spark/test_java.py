@@ -1,4 +1,4 @@
-"""Which Java is used, and that Spark starts on one without the module that it requires."""
+"""The choice of Java, and that Spark starts on one without the module that it requires."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def _with_version(directory: Path, version: int) -> Path:
 
 @pytest.mark.parametrize("feature", sorted(WRITER_FEATURES))
 def test_the_library_commits_to_what_is_supported(sqlite_store: CommitStore, tmp_path: Path, feature: str) -> None:
-    """Else a decided batch would be owed for ever."""
+    """Otherwise a decided batch would be owed for ever."""
     _assert_published(sqlite_store, tmp_path, _with_feature(tmp_path, feature))
 
 

@@ -84,7 +84,7 @@ def test_a_second_store_is_refused_before_anything_is_written(
 
 def test_one_of_two_claims_at_once_is_refused(world: LakeWorld, other: LakeWorld) -> None:
     class Overtaken:
-        """A log whose claim comes after that of the other store."""
+        """A log whose claim comes after the other store's."""
 
         def __init__(self, place: LakePlace, sink_id: str) -> None:
             self._log = open_log(place, sink_id)

@@ -639,7 +639,7 @@ def test_values_arrive_unchanged(sqlite_world: LakeWorld, tmp_path: Path) -> Non
     result = process.sink.write(plan, task(0, 0), iter([given]))
     process.commit([result], 0)
     found = table.read().combine_chunks()
-    for name in (name for name in names if name != "wide"):  # which has NaN, and that equals nothing
+    for name in (name for name in names if name != "wide"):  # it has NaN, which equals nothing
         wanted = given.column(name).cast(columns.field(name).type)
         assert found[name].combine_chunks().cast(wanted.type).equals(wanted), name
     assert str(found["wide"].to_pylist()) == "[1.5, nan]"

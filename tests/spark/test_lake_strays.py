@@ -1,4 +1,4 @@
-"""Data files that nothing names any more: which of them `Strays` deletes, and which it must not."""
+"""Data files that no table and no store names any more: `Strays` deletes some, and must keep others."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_what_is_prepared_or_owed_stays_however_old_it_is(world: LakeWorld) -> N
 
 
 def test_files_of_others_stay(world: LakeWorld, tmp_path: Path) -> None:
-    """Of other sinks of the same store, of other stores' sinks, and of other programs."""
+    """Files of other sinks of the same store, of other stores' sinks, and of other programs."""
     second = LakeWorld(world.database, world.table)
     run_batch(second.process(), 0, [3])
     file = killed(second, 1)

@@ -312,7 +312,7 @@ def test_a_driver_that_dies_among_them_leaves_them_to_the_next(world: World) -> 
 
 
 class Site:
-    """An application whose store is lost, and the store that it gets instead."""
+    """An application whose store is lost, and its new one."""
 
     def __init__(self, kafka: KafkaWorld, lost: sa.Engine, new: sa.Engine) -> None:
         self.kafka = kafka

@@ -82,7 +82,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 def run(code: str, directory: Path, broker: Broker, store: PostgresDatabase, **names: object) -> dict[str, Any]:
-    """Return an example with the servers of the test instead of those that it shows."""
+    """Return an example with the servers of the test instead of its own."""
     for shown, real in {
         "127.0.0.1:9092": broker.bootstrap_servers,
         "postgresql+psycopg://localhost/shop": url_of(store),

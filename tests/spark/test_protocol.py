@@ -84,7 +84,7 @@ def test_steps_in_every_order(store: CommitStore) -> None:
             try:
                 getattr(caller, step)()
             except SinkFencedError:
-                assert "abort" in order  # of which nothing can be written or committed any more
+                assert "abort" in order  # no task can write it or commit it any more
         Query(world, [Caller.VALUES]).run()
         world.assert_exactly_once(Caller.VALUES)
 

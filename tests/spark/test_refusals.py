@@ -74,7 +74,7 @@ def test_an_abort_that_fails_is_in_the_log_only(caplog: pytest.LogCaptureFixture
 
 
 class Aborted:
-    """A sink that notes which generations it was told to give up."""
+    """A sink that notes the generations that it was told to give up."""
 
     def __init__(self) -> None:
         self.generations: list[int | None] = []

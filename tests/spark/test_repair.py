@@ -43,7 +43,7 @@ P: Final = PausePoint
 
 OF_FINISH: Final = (P.AFTER_DECISION, P.AFTER_TAKE_OVER, P.BEFORE_COMPLETION, P.AMONG_COMPLETIONS, P.BEFORE_STATUSES)
 OF_REPAIR: Final = range(1, 13)
-"""The pause points that a process reaches which completes one aborted transaction."""
+"""The pause points of a process that completes one aborted transaction."""
 
 every_tier = pytest.mark.parametrize("tier", TIERS, ids=lambda tier: f"tier {int(tier)}")
 every_way = pytest.mark.parametrize(
@@ -61,7 +61,7 @@ some_ways = pytest.mark.parametrize(
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[RepairSite]:
-    """Where the tier makes no difference."""
+    """One tier, for tests where it makes no difference."""
     with repair_site(Tier.BOUNDED, tmp_path) as made:
         yield made
 
@@ -279,7 +279,7 @@ def test_what_was_repaired_is_not_published_again_for_a_store_that_was_restored(
 
 
 def contents_of(site: RepairSite, *, read_committed: bool) -> list[list[Any]]:
-    """Return all that a record has but its offset, by partition."""
+    """Return all of a record but its offset, by partition."""
     records = site.emulator.records
     found = [records("orders", partition, read_committed=read_committed) for partition in (0, 1)]
     return [[record._replace(offset=0) for record in of_partition] for of_partition in found]
@@ -492,7 +492,7 @@ def _set_manifests(site: RepairSite, manifests: dict[str, str | None]) -> None:
 @pytest.mark.parametrize("tier", BOUNDED, ids=lambda tier: f"tier {int(tier)}")
 @pytest.mark.parametrize("mode", ["auto", "resume"])
 def test_a_batch_that_takes_longer_than_the_timeout_is_not_decided(tmp_path: Path, tier: Tier, mode: str) -> None:
-    """Three waves of tasks, of which the first has prepared long before the last."""
+    """Three waves of tasks; the first has prepared long before the last."""
     with repair_site(tier, tmp_path) as site:
         sink = site.sink(txn__mode=mode)
         plan = sink.plan(SCHEMA, query_id=QUERY)
@@ -514,7 +514,7 @@ def test_a_batch_that_takes_longer_than_the_timeout_is_not_decided(tmp_path: Pat
 
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR, *BOUNDED], ids=lambda tier: f"tier {int(tier)}")
 def test_an_abort_at_a_later_epoch_is_not_taken_for_a_commit(tmp_path: Path, tier: Tier) -> None:
-    """It is where an InitProducerId leaves it; without a manifest, nothing says of which transaction it was."""
+    """It is where an InitProducerId leaves it; without a manifest, the transaction is unknown."""
     with repair_site(tier, tmp_path) as site:
         site.decided("a")
         (transactional_id,) = site.world.open_ids()

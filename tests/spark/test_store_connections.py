@@ -367,7 +367,7 @@ def test_a_statement_may_be_slow(node: PostgresNode, impatient: World) -> None:
 
 
 def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F811
-    """In transaction mode each transaction may run on another connection of the server, of which there are three."""
+    """In transaction mode each transaction may run on any of the server's three connections."""
     new_store(sa.create_engine(behind, poolclass=sa.NullPool))
     try:
         pooler = PgBouncer(behind, pool_size=3)

@@ -35,7 +35,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[KafkaWorld]:
 
 @pytest.fixture
 def newest() -> Iterator[KafkaWorld]:
-    """Where the tier makes no difference."""
+    """The newest broker, for tests where the tier makes no difference."""
     with kafka_world(Tier.KEEP_PREPARED) as running:
         yield running
 

@@ -57,7 +57,7 @@ class History:
         self.leased: dict[str, str] = {}
         """The ids that were ever leased, by attempt."""
         self.decided: dict[tuple[int, tuple[str, ...]], int] = {}
-        """By batch and winners: the offset of the decision."""
+        """The offset of the decision, by batch and winners."""
         self.retired: set[str] = set()
         self._may_lose = may_lose
 
@@ -138,7 +138,7 @@ class World:
         self.chance = random.Random(seed)
         self.partition = FakePartition()
         self.all: list[StoredRecord] = []
-        """Every record of the log, those that were deleted included."""
+        """Every record of the log, including deleted ones."""
         self.may_lose = may_lose
         self.told_leases: dict[str, str] = {}
         self.told_decided: list[tuple[int, tuple[str, ...]]] = []

@@ -76,7 +76,7 @@ class SameAnswers(RuleBasedStateMachine):
         self.topic = TopicStore(FakeLog(self.partition))
         self.topic.create()
         self.attempts: list[tuple[str, str, str]] = []
-        """In both stores, and the sink."""
+        """The attempts' ids in both stores, and the sink."""
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):

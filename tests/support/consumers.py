@@ -46,7 +46,7 @@ def cooperative(bootstrap_servers: str, group: str, session_timeout_ms: int = 10
 
 
 def kip_848(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
-    """Of the new protocol of groups, whose times are the broker's (`group.consumer.session.timeout.ms`)."""
+    """A consumer of the new group protocol, whose times are the broker's (`group.consumer.session.timeout.ms`)."""
     library: Any = import_module("confluent_kafka")
     return library.Consumer(
         {
@@ -61,7 +61,7 @@ def kip_848(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000
 
 
 def aiokafka_consumer(bootstrap_servers: str, group: str, session_timeout_ms: int = 10_000) -> Any:
-    """To be started in a loop."""
+    """A consumer to be started in a loop."""
     library: Any = import_module("aiokafka")
     return library.AIOKafkaConsumer(
         bootstrap_servers=bootstrap_servers,

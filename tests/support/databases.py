@@ -46,7 +46,7 @@ class Database(Protocol):
         """Lose the connection at the next COMMIT of `engine`, with or without carrying it out."""
 
     def refuse_new_connections(self) -> None:
-        """Refuse new connections of `engine` from now on; those that stand go on."""
+        """Refuse new connections of `engine` from now on; existing ones go on."""
 
     def come_back(self) -> None: ...
 

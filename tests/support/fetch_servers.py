@@ -32,7 +32,7 @@ from tests.support.spark_classes import make_spark_classes
 
 
 def main() -> None:
-    """Fetch all servers; print those that cannot be fetched."""
+    """Fetch all servers; print the failures."""
     for version in (KAFKA_VERSION, OLDER_VERSION):
         _fetch(f"Apache Kafka {version}", partial(fetch_kafka, version))
         _fetch(f"Apache Kafka {version}'s class-data archive", partial(make_kafka_classes, version))

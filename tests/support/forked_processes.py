@@ -34,7 +34,7 @@ _PRELOADED: Final = [
 
 
 def processes() -> ForkServerContext:
-    """Where a process of the tests starts others: one server for all of them, as there can be no second."""
+    """Return the context in which test processes start others: one server for all, as there can be no second."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     return context

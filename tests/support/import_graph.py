@@ -1,4 +1,4 @@
-"""The import graph of the project's packages, read from source: which module imports which, and in which cycles.
+"""The import graph of the project's packages and its cycles, read from source.
 
 An edge goes from a module to each module that one of its `import` statements names, wherever the statement stands: at
 the top, inside a function, or under `if TYPE_CHECKING`. Imports of a package's `__init__` that Python performs by
@@ -36,7 +36,7 @@ def import_graph(*packages: str, root: Path = ROOT) -> dict[str, set[str]]:
 
 
 def external_imports(module: str, path: Path) -> set[str]:
-    """Return the top-level names of everything that one module imports, its own package included."""
+    """Return the top-level names of all imports of one module, its own package included."""
     return {name.partition(".")[0] for name, _ in _import_statements(module, path)}
 
 

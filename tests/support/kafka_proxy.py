@@ -1,6 +1,6 @@
 """A relay in front of one Kafka broker that understands frames: it catches one request and has it lost or late.
 
-Clients that ask the broker where its coordinators and leaders are hear the relay's address, so that everything passes.
+The relay replaces the addresses of coordinators and leaders by its own, so that every request passes it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Caught:
         assert self._answered.wait(WAIT_S), "the late request was not answered"
 
     def catch(self, link: _Link, frame: bytes) -> None:
-        """To be called by the relay."""
+        """Called by the relay."""
         self._link, self._frame = link, frame
         self._seen.set()
 
     def is_answered_by(self, frame: bytes) -> bool:
-        """To be called by the relay, with each response on the connection of the caught request."""
+        """Called by the relay, with each response on the connection of the caught request."""
         if frame[:4] != self._frame[4:8]:  # the correlation id
             return False
         self._answered.set()
@@ -98,7 +98,7 @@ class KafkaProxy:
         return self._trap
 
     def take(self, frame: bytes) -> Caught | None:
-        """To be called by links: return the trap, if it waits for this frame."""
+        """Called by links: return the trap, if it waits for this frame."""
         with self._lock:
             trap = self._trap
             if trap is None or not trap.accepts(frame):

@@ -24,7 +24,7 @@ class KeyValueStore(Protocol):
     """An empty store, whose values are the events in the order of their keys."""
 
     address: str
-    """Where a worker process finds it."""
+    """The address for a worker process."""
 
     def writer(self, **settings: Any) -> KeyValueDualWriter[Any, Any]: ...
 
@@ -145,7 +145,7 @@ class ZooKeeperStore:
             self.proxy.cut_at(_is_multi)
 
     def come_back(self) -> None:
-        """No fault waits any more, and the client has noticed those that struck."""
+        """No fault is armed any more, and the client has noticed past ones."""
         self.proxy.disarm()
         KazooRetry(max_tries=100, delay=0.02, max_delay=0.1)(self.client.exists, self.state_path)
 

@@ -1,4 +1,4 @@
-"""The matrix of late requests: the cells of each broker, and the errors of those that cost something.
+"""The matrix of late requests: the cells of each broker, and their reported errors.
 
 There are no other errors, and no cell has an anomaly. An InitProducerId is the one request that Kafka cannot tell from
 a newer producer's, and on an open transaction it looks at nothing but the producer id. A late one therefore fences its
@@ -37,7 +37,7 @@ def why_not(kind: str, cell: Cell) -> str | None:
 
 
 def cells(kind: str) -> Iterator[Cell]:
-    """All that there are."""
+    """All cells."""
     for request in Request:
         for how in How:
             for end in End:

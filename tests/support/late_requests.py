@@ -20,7 +20,7 @@ from tests.support.names import next_name
 
 
 class Request(Enum):
-    """Which request is caught."""
+    """The caught request."""
 
     INIT = "InitProducerId"
     RAISE = "InitProducerId with the producer's own pair"
@@ -91,7 +91,7 @@ class Prepares(Protocol):
 
 
 MakeProducer = Callable[[str, str], ForeignProducer]
-"""From bootstrap servers and a transactional id; not initialised."""
+"""Makes a producer from bootstrap servers and a transactional id; not initialised."""
 
 
 @dataclass(frozen=True, slots=True)

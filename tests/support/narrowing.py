@@ -12,5 +12,5 @@ T = TypeVar("T")
 
 
 def current(value: T) -> T:
-    """Return `value`, so that mypy does not narrow the expression that was read."""
+    """Return `value`, so that mypy does not narrow the original expression."""
     return value

@@ -29,7 +29,7 @@ IN_ONE_JVM: Final = (
     "tests/interop/spark/test_connector.py",
     "tests/spark/test_pages.py",
 )
-"""Those that call `start_session`. The last of them stops the session."""
+"""Files that call `start_session`. The last of them stops the session."""
 
 ON_REAL_KAFKAS: Final = (
     "tests/apache_kafka/test_readme.py",
@@ -54,7 +54,7 @@ ON_REAL_KAFKAS: Final = (
     "tests/interop/raw_wire/test_odd_requests.py",
     "tests/interop/raw_wire/test_produce_checks.py",
 )
-"""Those that ask `tests.support.real_kafkas` for a broker, which ends with the last test of them."""
+"""Files that ask `tests.support.real_kafkas` for a broker, which ends with their last test."""
 
 SHARING_NOTHING: Final = (
     "tests/proof/test_exhaustive.py",
@@ -62,7 +62,7 @@ SHARING_NOTHING: Final = (
     "tests/proof/test_simulation.py",
     "tests/spark/test_repair.py",
 )
-"""Those whose tests take long, and could each stand in a file of their own: each is a piece of work."""
+"""Files whose tests take long, and could each stand in a file of their own: each is a piece of work."""
 
 LONGEST: Final = (
     *IN_ONE_JVM,
@@ -153,8 +153,8 @@ def _is_worker(config: pytest.Config) -> bool:
 def _import_in_turns(config: pytest.Config) -> None:
     """Import the test files, each process beginning with its own share of them.
 
-    pytest rewrites the asserts of a file that it imports for the first time and keeps the result, which is two thirds
-    of the time that collecting takes. Beginning all at the same file, each process would do that for all files.
+    pytest rewrites the asserts of a newly imported file and keeps the result: two thirds of the time of collecting.
+    Beginning all at the same file, each process would do that for all files.
     """
     worker: dict[str, str | int] = config.workerinput  # type: ignore[attr-defined]
     modules = _test_modules(config.rootpath)

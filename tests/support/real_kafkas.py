@@ -1,7 +1,7 @@
 """Real Apache Kafkas that several folders share: each is started when it is first asked for.
 
-`tests.support.parallel_runs` has everything that uses them run in one process, and ends them when the last test of it
-has run: a broker takes CPU while it idles. Topics, groups and transactional ids are named by `tests.support.names`.
+`tests.support.parallel_runs` runs all their tests in one process, and ends them after the last one: an idle broker
+takes CPU. Topics, groups and transactional ids are named by `tests.support.names`.
 """
 
 from __future__ import annotations
@@ -62,6 +62,6 @@ def shared_kafka(kind: Kind) -> ApacheKafka:
 
 
 def stop_shared_kafkas() -> None:
-    """End those that run."""
+    """End the running ones."""
     while _running:
         _running.popitem()[1].stop()

@@ -28,12 +28,12 @@ _WORKERS_PYTHON: Final = Path(__file__).with_name("spark_python")
 
 
 def settings() -> dict[str, str]:
-    """Of every session."""
+    """The settings of every session."""
     return {**_SETTINGS, "spark.driver.extraJavaOptions": driver_options()}
 
 
 def prepare_environment() -> None:
-    """Of this process, for the JVM that it starts and for Python workers: executors take `python3` of the PATH else."""
+    """Prepare this process for its JVM and for Python workers: otherwise executors take the PATH's `python3`."""
     ensure_java()
     os.environ["DUALWRITE_SPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = str(_WORKERS_PYTHON)

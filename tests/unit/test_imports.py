@@ -67,7 +67,7 @@ def python(code: str, *, given: str = "") -> str:
 
 
 def loaded(name: str, before: str) -> list[str]:
-    """Return the modules that importing a public name loads, beside those that another import has loaded."""
+    """Return the modules that importing a public name loads, without those that another import has loaded."""
     return python(LOADED.format(name=name, before=before)).split()
 
 

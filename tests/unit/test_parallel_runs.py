@@ -1,4 +1,4 @@
-"""The files that `make test` treats specially exist, and none is missing among those that share a real Kafka."""
+"""The lists of `make test` name existing files, and all files that share a real Kafka."""
 
 from __future__ import annotations
 

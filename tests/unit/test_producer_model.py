@@ -294,7 +294,7 @@ def refusal(request: m.Request | list[Sent], code: int) -> Any:
 
 
 class ProducerModel(RuleBasedStateMachine):
-    """One transactional id; one producer at a time, besides those that only take over."""
+    """One transactional id; one producer at a time, besides mere recoverers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -542,7 +542,7 @@ class ProducerModel(RuleBasedStateMachine):
     @precondition(lambda self: self.call is not None and self.call[0] in ("offsets", "prepare"))
     @rule(really=RARELY)
     def abort_instead(self, really: bool) -> None:
-        """Abort after a call that decides nothing has timed out."""
+        """Abort after a call without a decision has timed out."""
         if not really:
             return
         self.call = None

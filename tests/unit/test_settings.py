@@ -1,4 +1,4 @@
-"""The typed settings are those that are checked at run time, and every value of a type is accepted there."""
+"""The typed settings are the ones checked at run time, and every value of a type is accepted there."""
 
 from __future__ import annotations
 

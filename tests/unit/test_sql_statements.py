@@ -42,7 +42,7 @@ def _dollar_quoted(draw: st.DrawFn) -> str:
     return f"${tag}${draw(_TEXT).replace('$', '')}${tag}$"
 
 
-# For each dialect: texts that are one token, and texts that are not.
+# For each dialect: texts of one token, and other texts.
 _KINDS: dict[str, tuple[Reading, list[st.SearchStrategy[str]], list[st.SearchStrategy[str]]]] = {
     "postgres": (
         POSTGRES_READINGS[0],

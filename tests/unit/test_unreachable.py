@@ -48,7 +48,7 @@ class Network:
         return SimpleNamespace(lost=False, in_flight=0, close=lambda: None, problem="lost", unserved=False)
 
     async def unreachable_since_ms(self, at_ms: float) -> float | None:
-        """Try every address that is due at that time, one after the other."""
+        """Try every due address at that time, one after the other."""
         self.now_ms = at_ms
         for _ in range(3):
             self.connections.to_any(at_ms, "owner")

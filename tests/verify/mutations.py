@@ -175,7 +175,7 @@ def go_past_one_of_two_records(events: list[Event], chance: random.Random) -> li
 
 
 def _seen_later(events: Sequence[Event], values: set[str]) -> list[tuple[Poll, Record]]:
-    """Without the first poll of each reader: where it begins, only that one says."""
+    """Without the first poll of each reader: only that one shows where it begins."""
     begun: set[tuple[str, str]] = set()
     found: list[tuple[Poll, Record]] = []
     for poll in _all(events, Poll):

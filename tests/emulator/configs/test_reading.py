@@ -1,4 +1,4 @@
-"""Settings from a file or a test: which are accepted, which are reported as without effect, which are refused."""
+"""Settings from a file or a test: accepted, reported as without effect, or refused."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_what_is_refused(properties: dict[str, Any], said: str) -> None:
     ],
 )
 def test_an_unknown_setting_is_a_warning(caplog: pytest.LogCaptureFixture, name: str, said: str) -> None:
-    """As in Kafka, where it may be that of a plugin."""
+    """As in Kafka, where it may be a plugin's."""
     config = BrokerConfig.from_properties({name: "7", "num.partitions": "4"})
     assert (config.num_partitions, config.properties[name]) == (4, "7")
     assert [message for logger, _, message in caplog.record_tuples if logger.startswith("dualwrite.")] == [said]

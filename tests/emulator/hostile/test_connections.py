@@ -1,4 +1,4 @@
-"""Connections that are too many, idle, half open, or whose client never reads."""
+"""Too many connections, idle and half-open ones, and clients that never read."""
 
 from __future__ import annotations
 

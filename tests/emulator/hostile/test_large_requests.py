@@ -188,7 +188,7 @@ def _fetch_of_topics(client: RawClient) -> Any:
 
 
 def _leave(client: RawClient) -> Any:
-    """Remove static members that are not in the group, which has others."""
+    """Remove static members that the group does not have."""
     member = {"group_id": "left", "member_id": "", "member_epoch": 0, "rack_id": None, "server_assignor": None}
     wishes = {"rebalance_timeout": milliseconds(10_000), "subscribed_topic_names": ("t",), "topic_partitions": ()}
     for index in range(10):

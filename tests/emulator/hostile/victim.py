@@ -81,7 +81,7 @@ def _correlation_ids(received: bytes) -> list[int]:
 
 
 def correlation_ids_sent(data: bytes) -> list[int]:
-    """Of the whole frames in `data`, as far as its sizes make sense."""
+    """Return the ids in the whole frames of `data`, as far as its sizes make sense."""
     ids, place = [], 0
     while place + 12 <= len(data):
         (size,) = struct.unpack_from(">i", data, place)

@@ -71,7 +71,7 @@ def compressed(codec: int, body: bytes) -> bytes:
 
 
 def linked(codec: int, body: bytes) -> bytes:
-    """Compress with blocks that refer to others, where the codec has that."""
+    """Compress with blocks that refer to others, if the codec can."""
     cramjam: Any = import_module("cramjam")
     return bytes(cramjam.lz4.compress(body)) if codec == LZ4 else compressed(codec, body)
 

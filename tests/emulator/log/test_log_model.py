@@ -172,7 +172,7 @@ class History:
 
 
 def consume(log: PartitionLog, position: int, max_bytes: int) -> list[tuple[int, bytes]]:
-    """Return all that a read_committed consumer gets from `position` on, fetch after fetch."""
+    """Return all records that a read_committed consumer gets from `position` on, fetch after fetch."""
     delivered: list[tuple[int, bytes]] = []
     while True:
         result = log.read(position, max_bytes=max_bytes, read_committed=True, at_least_one=True)

@@ -123,7 +123,7 @@ def test_whole_and_damaged(runs: Runs, seed: int) -> None:
 
 
 def _flipped(body: bytes, records: list[bytes], generator: random.Random) -> bytes:
-    """Change a byte at the beginning of a record, where everything that decides is."""
+    """Change a byte at the beginning of a record, where the deciding fields are."""
     victim = generator.randrange(len(records))
     begin = sum(map(len, records[:victim]))
     damaged = bytearray(body)

@@ -1,4 +1,4 @@
-"""A log that lost its unreplicated tail is the log to which that tail was never appended."""
+"""A log without its unreplicated tail equals one to which that tail was never appended."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ TOPIC = "many"
 
 
 class HasToAbortError(Exception):
-    """The client says that this transaction cannot be committed, and that another one can."""
+    """The client says that only another transaction can be committed."""
 
 
 class Client(Protocol):

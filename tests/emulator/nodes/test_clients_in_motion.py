@@ -21,7 +21,7 @@ from tests.emulator.nodes.reading import read_committed
 PARTITIONS = 3
 OUTCOMES = [True, False, True, True, False]
 DISTURBED = (1, 2)
-"""The disturbed transactions: one that is aborted and one that is committed."""
+"""The disturbed transactions: an aborted and a committed one."""
 
 Disturbance = Callable[[Emulator], FaultHandle | None]
 

@@ -34,7 +34,7 @@ def completion(emulator: Emulator) -> FaultHandle:
 
 
 def state(emulator: Emulator) -> str:
-    """Of the only transactional id."""
+    """The state of the only transactional id."""
     (described,) = emulator.transactions()
     return described.state
 
@@ -85,7 +85,7 @@ class Racer:
         return int(answer.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code)
 
     def write(self, partition: int = 0) -> int:
-        """One record, its partition added before where that is the client's task; the error of the Produce."""
+        """Write one record, after adding its partition if that is the client's task; return the Produce's error."""
         if not self.new:
             assert self.add(partition) == 0
         return self.produce(partition)

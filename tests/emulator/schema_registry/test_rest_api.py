@@ -269,7 +269,7 @@ def test_hostile_bodies(url: str, body: Any, expected: tuple[int, int]) -> None:
 
 
 def test_the_loop_is_free_while_schemas_are_compared(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decision that takes long holds up neither requests that read nor the brokers."""
+    """A slow decision holds up neither reading requests nor the brokers."""
     entered, released = threading.Event(), threading.Event()
     decided = service._decided
 

@@ -47,7 +47,7 @@ def running() -> Iterator[Emulator]:
 
 @pytest.fixture
 def emulator(running: Emulator) -> Iterator[Emulator]:
-    """Without any rule."""
+    """An emulator without any rule."""
     yield running
     running.remove_acls()
 

@@ -42,7 +42,7 @@ class Contents(NamedTuple):
     topics: dict[str, tuple[str, dict[str, str | None]]]
     """Id and settings."""
     records: dict[tuple[str, int], tuple[int, _Records]]
-    """Of each partition: the log start offset, and offset, key and value of every record."""
+    """For each partition: the log start offset, and offset, key and value of every record."""
     users: list[str]
     group_offset: int
 
@@ -236,7 +236,7 @@ DAMAGE: Final[dict[str, Callable[[Path], None]]] = {
 
 
 def stored(path: Path) -> dict[str, bytes]:
-    """Return the files that a refused start must not change: all but those that each start writes anew."""
+    """Return the files that a refused start must not change: all but the regularly rewritten ones."""
     every = [file for file in path.rglob("*") if file.is_file()]
     files = [file for file in every if file.suffix not in _DERIVED and file.name not in _ANEW]
     return {str(file.relative_to(path)): file.read_bytes() for file in files}

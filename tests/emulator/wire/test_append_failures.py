@@ -15,7 +15,7 @@ NONE, CT = Code.NONE, Code.CONCURRENT_TRANSACTIONS
 
 
 _STATUS = 16
-"""Where a value has the state: after version, producer id, epoch and timeout."""
+"""The offset of the state in a value: after version, producer id, epoch and timeout."""
 
 
 class FailingLog:

@@ -262,7 +262,7 @@ def test_open_is_open(world: World) -> None:
     assert produce(world, identity.bumped(), 11, sequence=1) == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert produce(world, identity.bumped(), 11, sequence=0) == NONE
     assert produce(world, identity, 11, sequence=1) == IPE
-    world.wire.init("x")  # whose abort has the epoch that was made up
+    world.wire.init("x")  # whose abort has the made-up epoch
 
 
 @rule("Guard / open means open with the same epoch (KAFKA-18575, KAFKA-18654)")
@@ -316,7 +316,7 @@ def test_queue(world: World, by: int, first: Code, second: Code) -> None:
         waiting = ask(world, threads, identity, 1)
         wait_until(lambda: queued_epoch(world) == identity.producer_epoch)
         incoming = ask(world, threads, identity.bumped(by), 2)
-        # the one that has to go gets its response while the first request is still in flight
+        # the evicted one gets its response while the first request is still in flight
         gone = incoming if by < 0 else waiting
         assert gone.result(60).error == (second if by < 0 else first)
         assert not in_flight.done()

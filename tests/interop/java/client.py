@@ -117,7 +117,7 @@ def _command(source: Path, jars: Path) -> list[str]:
 
 
 def fetch_programs() -> None:
-    """Fetch and compile everything that the cases run. Raises ServerUnavailableError."""
+    """Fetch and compile the programs of the cases."""
     compiled(_RUNNER, fetch_tools())
     compiled(_SHARE_CASES, fetch_kafka(KAFKA_VERSION))
 
@@ -172,7 +172,7 @@ class JavaTools:
         return self.start(main, *arguments, stdin=stdin).result(timeout_s)
 
     def run_alone(self, main: str, *arguments: str) -> Ended:
-        """In a JVM of its own, for tools that finish their work only when that ends."""
+        """Run it in a JVM of its own, for tools that finish their work only at its end."""
         done = subprocess.run([*_java(), main, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
         return Ended(done.returncode, done.stdout, done.stderr)
 

@@ -18,7 +18,7 @@ from tests.support.unavailable import skip
 
 _TIMEOUT_S = 180
 LONG_LOCK_MS = "60000"
-"""Longer than a member waits for records."""
+"""Outlasts a member's wait for records."""
 
 
 class Members:

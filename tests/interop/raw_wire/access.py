@@ -33,7 +33,7 @@ from tests.interop.wire import GROUP, NOBODY, TRANSACTION, Wire, wait_for, wait_
 from tests.support.servers.apache_kafka import ApacheKafka
 
 REQUESTS = {**ADMIN_AND_CLIENT_REQUESTS, **SHARE_REQUESTS}
-"""All that the cases name."""
+"""All requests of the cases."""
 PASSWORD = "password"
 ANONYMOUS = "User:ANONYMOUS"
 

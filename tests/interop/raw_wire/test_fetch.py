@@ -15,7 +15,7 @@ from tests.support.names import next_name
 FULL, NOT_FOUND = 0, 70
 SESSION_IDS: Final = (0, 5, -1, 2**30)
 EPOCHS: Final = {-1: FULL, 0: FULL, 1: NOT_FOUND, 5: NOT_FOUND, 2**31 - 1: NOT_FOUND, -2: NOT_FOUND}
-"""By the epoch alone: none of these sessions exists."""
+"""The error by the epoch alone: none of these sessions exists."""
 
 RECORDS: Final = plain_batch(b"1", b"2")
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.compared
 
 @pytest.fixture(scope="module", params=["emulated_kafka", "emulated_kafka_4_4", "apache_kafka"])
 def broker(request: pytest.FixtureRequest) -> Broker:
-    """Those that have these versions."""
+    """The brokers that have these versions."""
     chosen: Broker = request.getfixturevalue(request.param)
     return chosen
 

@@ -25,7 +25,7 @@ def apache_kafka_with_logins() -> Iterator[ApacheKafka]:
 
 @pytest.fixture(scope="module")
 def transcripts(apache_kafka_with_logins: ApacheKafka) -> dict[str, list[str]]:
-    """Of all scripts, at the same time: some have to wait for the end of a session that Kafka counts."""
+    """The transcripts of all scripts, played at the same time: some wait for the end of a session."""
 
     def transcript(name: str) -> list[str]:
         listener, run = SCRIPTS[name]

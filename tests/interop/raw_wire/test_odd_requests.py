@@ -209,7 +209,7 @@ def test_markers_of_one_producer(wire: Wire) -> None:
 
 
 def test_a_marker_that_cannot_be_built_fails_the_request(wire: Wire) -> None:
-    """Those before it are written by then."""
+    """The markers before it are written by then."""
     topics = topics_of(wire, 3)
     first, second = 10**13, 10**13 + 1
     written = write(wire, marker(first, topics[0]), marker(-1, topics[1]), marker(second, topics[2]))
@@ -336,7 +336,7 @@ def delete(wire: Wire, topic: str, before_offset: int) -> None:
 def test_last_stable_offset_after_a_deletion_into_a_transaction(
     broker: Broker, wire: Wire, transactional_id: str, topic: str, before_offset: int
 ) -> None:
-    """From 4.0 on it is the start of the batch in which the log starts now, which can be before the log."""
+    """From 4.0 on it is the start of the batch that holds the log start, which can be before the log."""
     identity = wire.init_ok(transactional_id)
     assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
     for sequence in (0, 4):

@@ -36,7 +36,7 @@ def broker(request: pytest.FixtureRequest) -> Broker:
 
 @pytest.fixture
 def identity(wire: Wire, transactional_id: str, topic: str) -> Identity:
-    """Of the transactional id, which has added the topic to its transaction."""
+    """An identity whose transaction has the topic."""
     identity = wire.init_ok(transactional_id)
     assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
     return identity

@@ -29,7 +29,7 @@ DIFFERENCES: Mapping[str, str] = {
 
 ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
 LONG_LOCK_MS = "60000"
-"""Longer than any condition here is waited for."""
+"""Outlasts every wait here."""
 UNKNOWN = "This server does not host this topic-partition."
 
 

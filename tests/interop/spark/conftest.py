@@ -1,4 +1,4 @@
-"""A Spark session that knows its own connector, and where topics are."""
+"""A Spark session with Spark's own Kafka connector, and the topics."""
 
 from __future__ import annotations
 

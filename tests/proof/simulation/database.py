@@ -99,7 +99,7 @@ class DatabaseServer:
         self.leases: Callable[..., Any] = _ignore
         """Carries out a transaction on the table of leases at a time."""
         self._waits: dict[int, tuple[Session | None, Change, Reply]] = {}
-        """By position in the log: whose COMMIT waits for the standby."""
+        """By position in the log: the session whose COMMIT waits for the standby."""
         self._holders: dict[str, Session] = {}
         self._queue: deque[_Waiter] = deque()
         self._loop = loop

@@ -29,14 +29,14 @@ class Victims(Protocol):
     """The processes of the application."""
 
     def living(self) -> list[Process]:
-        """Return those that run."""
+        """Return the running ones."""
 
     def kill(self, process: Process) -> None:
         """Kill one; it is started again later."""
 
 
 class Faults:
-    """Everything that can go wrong."""
+    """All faults."""
 
     def __init__(
         self,

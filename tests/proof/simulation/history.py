@@ -69,7 +69,7 @@ class History:
         self.told: Final[list[Told]] = []
         self.recovered: Final[list[Recovered]] = []
         self.decided: Final[dict[str, Decided]] = {}
-        """By write, in the order in which the database has decided them."""
+        """Decisions by write, in the database's order."""
         self.is_decided: Callable[[str], bool] = self.decided.__contains__
 
     def next_position(self) -> int:

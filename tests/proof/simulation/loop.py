@@ -95,7 +95,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
     def __init__(self, random: Random) -> None:
         self.now_s = 0.0
         self.world: Final = Process("world")
-        """Whose callbacks are not part of any program: the simulation itself."""
+        """The simulation itself: its callbacks are not part of any program."""
         self.current = self.world
         self.problems: list[str] = []
         """The errors that callbacks raised."""
@@ -287,7 +287,7 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self._is_closed
 
     def close(self) -> None:
-        """End everything that still waits, without letting it do anything any more."""
+        """End all waiting callbacks, without running them."""
         self._is_closed = True
         self._timers.clear()
         for task in self._tasks:

@@ -122,7 +122,7 @@ class Network:
         self._opened = 0
         self._cuts: set[frozenset[str]] = set()
         self.slowness: dict[str, float] = {}
-        """By place: how many times longer everything takes to and from it."""
+        """How many times longer every message to and from a place takes."""
         loop.connect = self._create_connection
 
     # ---- places ---------------------------------------------------------------------------------------------

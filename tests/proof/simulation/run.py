@@ -51,7 +51,7 @@ class Result(NamedTuple):
     problems: list[str]
     lines: list[str]
     digest: str
-    """Of the history: the same for the same seed."""
+    """A digest of the history: the same for the same seed."""
     steps: int
     writes: int
     decided: int
@@ -185,7 +185,7 @@ class Writers(World):
         self._settings = Settings(self.random, self.brokers.bootstrap, self.tier)
         self._ids = self.random.choice((["id0"], ["id0"], ["id0", "id1"], [POOL]))
         self._processes: dict[Process, int] = {}
-        """Those that run, with the number of dual writes that they were started for."""
+        """The running processes, with the number of dual writes that they were started for."""
         self._starting = 0
         """How many are about to be started."""
         self._recovered = 0
@@ -201,7 +201,7 @@ class Writers(World):
         return not self._processes and not self._starting
 
     def settle(self) -> None:
-        """Begin to recover each id, in a pool when all leases of those that are gone have expired.
+        """Begin to recover each id, in a pool once all leases of dead processes have expired.
 
         A clock of the database that was put back makes them expire later, which is documented.
         """

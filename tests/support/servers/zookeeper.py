@@ -38,7 +38,7 @@ admin.enableServer=false
 
 
 class ZooKeeperServer:
-    """One standalone server, whose data is in a temporary directory that `stop` removes.
+    """One standalone server. `stop` removes its data.
 
     Sessions expire after one second at the earliest. The process ends with this object or with this interpreter, at the
     latest.

@@ -72,7 +72,7 @@ def test_a_chain_of_moves_balances_where_no_single_move_can() -> None:
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[list[Subscriber], dict[uuid.UUID, int]]:
-    """Any members, subscriptions and former targets, of which some are out of date."""
+    """Any members, subscriptions and former targets, some of them out of date."""
     counts = {topic: draw(st.integers(0, 5)) for topic in draw(st.sets(st.sampled_from([A, B, C])))}
     every = [name for letter in "abc" for name in sorted(partitions(letter, *range(6)))]
     owners = draw(st.lists(st.integers(0, 6), min_size=len(every), max_size=len(every)))
