@@ -39,8 +39,8 @@ TABLES: Final = {
 OF_REDO: Final = {kafka_transaction_redo: create_redo_table}
 """The table with the records that the database stores, for Direct(when_kafka_is_away="store")."""
 
-OF_OUTBOX: Final = OF_REDO | {kafka_transaction_outbox: create_outbox_table}
-"""The table with the records that wait to be published, and that with copies, which the publisher may need."""
+OF_OUTBOX: Final = {kafka_transaction_outbox: create_outbox_table}
+"""The table with the records that wait to be published."""
 
 OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 """The table with the positions of consumer groups, for `OffsetsInDatabase`."""
@@ -68,7 +68,7 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 @click.option(
     "--outbox",
     is_flag=True,
-    help="Also create the tables of Outbox(): that of --redo, and one more. Only on PostgreSQL.",
+    help="Also create the table of Outbox(), with records to be published. Only on PostgreSQL.",
 )
 def command(
     *,

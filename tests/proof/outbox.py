@@ -41,7 +41,6 @@ from tests.proof.owner import (
     CheckedDatabase,
     CheckedKafka,
     CheckedTransaction,
-    Settings,
 )
 from tests.proof.pool import LAST_WRITE, SETTINGS, CheckedWaiting, OneThread
 from tests.proof.redo_model import DatabaseGone, checked_redo_table
@@ -53,9 +52,6 @@ LEADS: Final = (PUBLISHER, "publishes")
 PARTED: Final = (PUBLISHER, "another process publishes")
 NOT_PROVEN: Final = (PUBLISHER, "NotProvenError")
 """Only a person can find out whether Kafka has aborted a decided transaction."""
-
-_COPIES: Final = Settings(stores_blocks=True)
-"""There is a table for blocks that the publisher may have to publish again."""
 
 _ROUNDS_TO_SETTLE: Final = 4
 _BACKGROUND_ROUNDS: Final = 3
@@ -106,7 +102,7 @@ class CheckedOutboxDatabase(CheckedDatabase):
     """An `OutboxDatabase` whose statements go to the world."""
 
     def __init__(self, clock: Clock, *, by_commit: bool, are_large: bool, fails_over: bool) -> None:
-        super().__init__(by_commit=by_commit, settings=_COPIES, fails_over=fails_over)
+        super().__init__(by_commit=by_commit, fails_over=fails_over)
         self._clock = clock
         self._are_large = are_large
 

@@ -22,14 +22,22 @@ import psycopg
 
 import dualwrite
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
-from dualwrite.recipes.sql.outbox_statements import _DELETE, _DELETE_AND_FORGET, ADD, OUTBOX_TABLE
+from dualwrite.recipes.sql.outbox_statements import (
+    _DELETE,
+    _DELETE_AND_FORGET,
+    ADD,
+    KEEP_COPY,
+    OUTBOX_TABLE,
+    SELECT_COPY,
+)
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.automaton import ask
 from tests.proof.redo_model import DatabaseGone, Value, without_token
 
-OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | None, int | None]
-"""Transactional id, number, when it was added, records, published block, and the last number whose note is deleted."""
+OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | None, int | None, str | None]
+"""Transactional id, number, when it was added, records, published blocks, the last number whose note is deleted, and of
+a copy the transaction that published it."""
 
 _SCHEMA: Final = Path(dualwrite.__file__).parent / "recipes" / "sql" / "outbox_schema.sql"
 _BEGUN_MS: Final = 1_000_000_000
@@ -54,9 +62,9 @@ class OnOutbox(NamedTuple):
         return self.sql == ADD
 
     @property
-    def deletes(self) -> bool:
-        """Whether it deletes blocks, which only the owner of the row's lock does."""
-        return self.sql.startswith(_DELETES)
+    def is_of_publisher(self) -> bool:
+        """Whether it deletes blocks or is about their copy, which only concerns the owner of the row's lock."""
+        return self.sql.startswith(_DELETES) or self.sql in (KEEP_COPY, SELECT_COPY)
 
 
 class IsInProgress(NamedTuple):
@@ -171,7 +179,8 @@ def _on_engine(
     engine = _engine()
     for row in rows:
         published = None if row[4] is None else list(row[4])
-        engine.execute(f"INSERT INTO {OUTBOX_TABLE} VALUES (%s, %s, %s, %s, %s, %s)", (*row[:4], published, row[5]))
+        places = ", ".join(["%s"] * len(row))
+        engine.execute(f"INSERT INTO {OUTBOX_TABLE} VALUES ({places})", (*row[:4], published, *row[5:]))
     engine.execute(f"ALTER TABLE {OUTBOX_TABLE} ALTER COLUMN seq RESTART WITH {next_seq}")
     now = f"CAST({_BEGUN_MS + passed_ms} AS bigint)"
     given = dict(values)

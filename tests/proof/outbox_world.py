@@ -16,18 +16,15 @@ import time
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from dualwrite.recipes.core.leases import outbox_id_of
 from tests.proof import outbox_model
 from tests.proof.automaton import Automaton, Told
 from tests.proof.explore import Explorer, Found
 from tests.proof.kafka_log import visible
 from tests.proof.kafka_model import PROFILES, Profile
-from tests.proof.lease_model import PREFIX
 from tests.proof.outbox import NOT_PROVEN, adds, publishes, publishes_the_rest
 from tests.proof.outbox_model import HOUR_MS, NO_CHANGES, IsInProgress, OnOutbox, Touch, transaction_of
 from tests.proof.owner import GAVE_UP, RECOVERED, UNPROVEN
 from tests.proof.pool import LAST_WRITE
-from tests.proof.redo_model import with_head
 from tests.proof.reductions import Reduced
 from tests.proof.remembered import forget
 from tests.proof.world import Budget, Rules, Step, World, has_open, replaced, seen_by_readers, spend
@@ -76,10 +73,6 @@ class OutboxRules(Rules):
         publishing = publishes(profile, rounds, by_commit=by_commit, are_large=are_large, **common)
         self.programs = [Automaton(program) for program in (*adding, after, rest, publishing)]
 
-    def start(self, budget: Budget) -> World:
-        """Return the world before anything has happened."""
-        return super().start(budget)._replace(redo=with_head(outbox_id_of(PREFIX)))
-
     # ---- steps ----------------------------------------------------------------------------------------------
 
     def _of_request(self, world: World, number: int, request: Hashable) -> Iterator[Step]:
@@ -119,8 +112,8 @@ class OutboxRules(Rules):
         return replaced(world, txn, txn._replace(outbox=changes))._replace(outbox=outbox), result
 
     def _waits_for_row(self, world: World, number: int, request: OnOutbox) -> bool:
-        """Return whether a statement deletes a row that another transaction has deleted, but not committed yet."""
-        if not request.deletes or request.number is None:
+        """Return whether a statement changes a row that another transaction has changed, but not committed yet."""
+        if not request.is_of_publisher or request.number is None:
             return False
         mine = self._txn(world, number, request.number)
         after, _ = self._on_outbox(world, number, request)
@@ -168,11 +161,11 @@ class OutboxRules(Rules):
             world = self._moved(world, number, world.processes[number], result)
 
     def _is_alone(self, world: World, number: int, request: OnOutbox) -> bool:
-        """Return whether a statement deletes rows that no other transaction can change, as its lock says."""
+        """Return whether a statement is about rows that no other transaction can change, as its lock says."""
         txn = None if request.number is None else self._txn(world, number, request.number)
         others = (other for other in world.txns if other is not txn)
         is_mine = txn is not None and txn.is_locked and not any(other.is_locked for other in others)
-        return request.deletes and is_mine
+        return request.is_of_publisher and is_mine
 
     # ---- observations for tests -----------------------------------------------------------------------------
 
@@ -247,9 +240,7 @@ class OutboxRules(Rules):
         if self.profile is not PROFILES[4] and not spent.intersection(_FORGETTING):
             return "an outbox has stopped, although its coordinator could tell"
         row = world.row[0] if world.row else ""
-        kept = {found[-1] for found in world.redo if found[2] == row}
-        waiting = {found[3] for found in world.outbox.rows if found[1] > 0}
-        stored = [content for content in (*kept, *waiting) if isinstance(content, bytes)]
+        stored = [found[3] or b"" for found in world.outbox.rows if found[1] > 0 or (found[1] == 0 and found[6] == row)]
         gone = [value for value in missing if not any(value in content for content in stored)]
         return f"{gone} are committed, and neither visible nor kept" if gone else None
 

@@ -334,7 +334,7 @@ def test_ids_that_the_outbox_of_a_pool_has(scenario: PsycopgScenario) -> None:
 # ---- tables that are missing ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("table", ["redo", "lease", "outbox"])
+@pytest.mark.parametrize("table", ["lease", "outbox"])
 @pytest.mark.parametrize("on_sqlalchemy", [False, True], ids=["psycopg", "sqlalchemy"])
 def test_a_table_is_missing(scenario: PsycopgScenario, table: str, on_sqlalchemy: bool) -> None:
     write_elsewhere(scenario, 1)

@@ -161,7 +161,7 @@ def test_it_publishes_to_a_compacted_topic_on_every_tier(database: Database, tie
             write(pool, scenario, 2)
         assert found_by(scenario, apply=True) == [(outbox_of(scenario), Action.PUBLISH, True)]
         assert bodies(scenario) == ["1", "2"]
-        query = sa.text("SELECT count(*) FROM kafka_transaction_redo WHERE prepared_transaction_state = :row")
+        query = sa.text("SELECT count(*) FROM kafka_transaction_outbox WHERE prepared_transaction_state = :row")
         with database.aside.connect() as connection:
             assert connection.scalar(query, {"row": state_row(database, outbox_of(scenario))}) == copies
 

@@ -85,7 +85,8 @@ class StorePolicy:
 
     @property
     def needs_table(self) -> bool:
-        return self.keeps_copy_if_bounded or self.stores_blocks
+        """Whether the table of stored blocks is needed; an outbox has its own."""
+        return self.stores_blocks and not self.keeps_copy_if_bounded
 
     @property
     def of_outbox(self) -> StorePolicy:

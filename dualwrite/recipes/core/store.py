@@ -102,13 +102,23 @@ class StoredBlocks(Protocol):
         """Delete the oldest blocks, of those that `waiting` returned. Return what is left."""
 
     async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        """Replace the copy of the records of the id's last transaction by those of `state`; empty content: by none."""
+        """Replace the copy of the records that an outbox has published last by those of `state`."""
 
     async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
         """Return the copy of the records of `state`; empty if there is none."""
 
 
-class NoStoredBlocks:
+class NoCopies:
+    """What `StoredBlocks` of other ids than those of outboxes have of copies: none."""
+
+    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
+        raise NotImplementedError("only outboxes keep copies")
+
+    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
+        return b""
+
+
+class NoStoredBlocks(NoCopies):
     """`StoredBlocks` of a database that cannot store any; the settings that would are refused there."""
 
     async def stored(self, transactional_id: str) -> Stored:
@@ -131,12 +141,6 @@ class NoStoredBlocks:
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
         raise NotImplementedError(_CANNOT_STORE)
-
-    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        raise NotImplementedError(_CANNOT_STORE)
-
-    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
-        return b""
 
 
 _CANNOT_STORE: Final = "this database stores no blocks"

@@ -73,10 +73,9 @@ class OutboxWrites:
         self._telemetry.waits(found.since_ms if found is not None and found.blocks else None)
 
     async def prepare(self) -> None:
-        """Make the tables and the state row, before the first block."""
+        """Make the table and the state row, before the first block."""
         await self.database.ensure_row(self.transactional_id)
         await self.database.prepare_outbox()
-        await self.database.prepare_to_store(self.transactional_id)  # copies, which the publisher may have to keep
 
     def assert_not_full(self) -> None:
         """Raise StoreFullError if too much waits to be published."""

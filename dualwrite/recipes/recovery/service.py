@@ -74,7 +74,7 @@ from dualwrite.recipes.recovery.seen import DatabaseInRound, Seen
 from dualwrite.recipes.recovery.stored_rows import (
     NOTHING_WAITS,
     StoredRow,
-    has_redo_table,
+    has_outbox_table,
     known_database,
     stored_rows,
 )
@@ -501,7 +501,7 @@ class RecoveryService:
 
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
-        keeps_copy = is_outbox(seen.transactional_id) and has_redo_table(self._engine, self._pinned)
+        keeps_copy = is_outbox(seen.transactional_id) and has_outbox_table(self._engine, self._pinned)
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _WithoutSuffix(database),

@@ -12,7 +12,7 @@ from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, SELECT_HELD
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_OUTBOXES
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_COPIES, SELECT_OUTBOXES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text
@@ -91,8 +91,12 @@ def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dic
     """Return what is stored, by id; only pools and writers with certain settings have the tables."""
     found: dict[str, StoredRecords] = {}
     if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
-        for transactional_id, newest, since_ms, copy_of in connection.execute(own_text(pinned.sql(SELECT_HEADS))):
-            found[transactional_id] = StoredRecords(since_ms if newest else None, copy_of)
+        for transactional_id, since_ms in connection.execute(own_text(pinned.sql(SELECT_HEADS))):
+            found[transactional_id] = StoredRecords(since_ms)
+    if not has_outbox_table(connection, pinned):
+        return found
+    for transactional_id, copy_of in connection.execute(own_text(pinned.sql(SELECT_COPIES))):
+        found[transactional_id] = StoredRecords(copy_of=copy_of)
     outboxes = outboxes_with_blocks(connection, pinned)
     held = _held_ids(connection, pinned) if outboxes else ()
     for transactional_id, outbox in outboxes.items():
@@ -101,9 +105,9 @@ def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dic
     return found
 
 
-def has_redo_table(engine: sa.Engine, pinned: PinnedTables) -> bool:
-    """Return whether the database can keep copies of records."""
-    return sa.inspect(engine).has_table(REDO_TABLE, schema=pinned.schema)
+def has_outbox_table(bind: sa.Engine | sa.Connection, pinned: PinnedTables) -> bool:
+    """Return whether the database may have outboxes; only PostgreSQL has any."""
+    return bind.dialect.name == "postgresql" and sa.inspect(bind).has_table(OUTBOX_TABLE, schema=pinned.schema)
 
 
 class OutboxBlocks(NamedTuple):
@@ -115,8 +119,7 @@ class OutboxBlocks(NamedTuple):
 
 def outboxes_with_blocks(connection: sa.Connection, pinned: PinnedTables) -> dict[str, OutboxBlocks]:
     """Return the outboxes of pools in which blocks wait, by id; only PostgreSQL has any."""
-    is_possible = connection.dialect.name == "postgresql"
-    if not is_possible or not sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema):
+    if not has_outbox_table(connection, pinned):
         return {}
     found = connection.execute(own_text(pinned.sql(SELECT_OUTBOXES)))
     return {transactional_id: OutboxBlocks(blocks, since_ms) for transactional_id, blocks, since_ms in found}

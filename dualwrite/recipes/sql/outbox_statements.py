@@ -6,7 +6,8 @@ its row sees the earlier one too. What is read in the order of `seq` is therefor
 a row with a lower number may still be committed later by a transaction that conflicts with none of these.
 
 Rows are read and deleted only by a transaction that has locked the state row of the outbox's id. A block that a person
-has taken out keeps its row, under a negative number. Published blocks are noted for some minutes.
+has taken out keeps its row, under a negative number. Published blocks are noted for some minutes. The row with the
+number 0 has a copy of those that were published last, where a broker may abort them (`core/last_batch.py`).
 """
 
 from __future__ import annotations
@@ -125,6 +126,17 @@ _DELETE_AND_FORGET: Final = (
 The new note says up to which number there were blocks in these, or in those that they said it of. So the highest number
 that any note says is right, whatever the clock does or has done.
 """
+KEEP_COPY: Final = (
+    f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, records, prepared_transaction_state)"
+    f" VALUES (CAST(:id AS varchar), 0, {POSTGRES_NOW_MS}, CAST(:content AS bytea), CAST(:state AS varchar))"
+    " ON CONFLICT (transactional_id, seq) DO UPDATE SET stored_at_ms = excluded.stored_at_ms,"
+    " records = excluded.records, prepared_transaction_state = excluded.prepared_transaction_state RETURNING seq"
+)
+"""Replaces the copy of what was published last, which has the number 0."""
+SELECT_COPY: Final = (
+    f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = 0 AND prepared_transaction_state = :state"
+)
+SELECT_COPIES: Final = f"SELECT transactional_id, prepared_transaction_state FROM {OUTBOX_TABLE} WHERE seq = 0"
 HAS_WAITING: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_WAITING})"
 SELECT_BACKLOG: Final = (
     "SELECT count(*), CAST(coalesce(sum(octet_length(records)), 0) AS bigint), coalesce(min(stored_at_ms), 0)"
@@ -237,6 +249,15 @@ class OutboxTable:
         left = blocks[-1].seq < before.newest_seq
         return Stored(before.newest_seq, NOT_COUNTED, before.since_ms) if left else NOTHING_STORED
 
+    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
+        await self._statements.rows(KEEP_COPY, {"id": transactional_id, "content": content, "state": str(state)})
+
+    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
+        if not await self._statements.has_outbox_table():
+            return b""
+        found = await self._statements.rows(SELECT_COPY, {"id": transactional_id, "state": str(state)})
+        return bytes(found[0][0]) if found else b""
+
     async def was_committed(self, transactional_id: str, added: Added) -> bool:
         """Return whether the transaction that has added a block, and is not in progress, was committed.
 
@@ -261,7 +282,7 @@ def _gone(transactional_id: str, what: str) -> StateRowError:
 
 
 class BlocksOfAnyId:
-    """`StoredBlocks` of all ids: those of outboxes are in a table of their own; `redo` has all others, and copies."""
+    """`StoredBlocks` of all ids: those of outboxes are in a table of their own; `redo` has all others."""
 
     def __init__(self, redo: StoredBlocks, outbox: OutboxTable) -> None:
         self._redo = redo
@@ -292,7 +313,7 @@ class BlocksOfAnyId:
         return await self._of(transactional_id).delete(transactional_id, blocks, before=before)
 
     async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        await self._redo.keep_copy(transactional_id, state, content)
+        await self._of(transactional_id).keep_copy(transactional_id, state, content)
 
     async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
-        return await self._redo.copy_of(transactional_id, state)
+        return await self._of(transactional_id).copy_of(transactional_id, state)

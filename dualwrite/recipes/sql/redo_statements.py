@@ -16,8 +16,7 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from dualwrite.errors import StateRowError
-from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.store import NOTHING_STORED, Stored, StoredBlock
+from dualwrite.recipes.core.store import NOTHING_STORED, NoCopies, Stored, StoredBlock
 
 REDO_TABLE: Final = "kafka_transaction_redo"
 
@@ -29,10 +28,7 @@ _OF_HEAD: Final = f"{_OF_ID} AND seq = 0"
 _OF_BLOCK: Final = f"{_OF_ID} AND seq = :seq"
 
 SELECT_HEAD: Final = f"SELECT newest_seq, stored_bytes, stored_at_ms FROM {REDO_TABLE} WHERE {_OF_HEAD}"
-SELECT_HEADS: Final = (
-    "SELECT transactional_id, newest_seq, stored_at_ms, prepared_transaction_state"
-    f" FROM {REDO_TABLE} WHERE seq = 0 AND (newest_seq > 0 OR prepared_transaction_state IS NOT NULL)"
-)
+SELECT_HEADS: Final = f"SELECT transactional_id, stored_at_ms FROM {REDO_TABLE} WHERE seq = 0 AND newest_seq > 0"
 SELECT_COUNTS: Final = f"SELECT transactional_id, count(*) FROM {REDO_TABLE} WHERE seq > 0 GROUP BY transactional_id"
 INSERT_HEAD: Final = f"INSERT INTO {REDO_TABLE} (transactional_id, seq) VALUES (:id, 0)"
 _UPDATE_HEAD: Final = (
@@ -55,8 +51,6 @@ _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {REDO_TABLE} WHERE {_OF_ID} AND seq
 DELETE: Final = f"DELETE FROM {REDO_TABLE} WHERE {_OF_ID} AND seq IN "
 DELETE_BY_KEY: Final = f"DELETE b FROM {REDO_TABLE} AS b FORCE INDEX (PRIMARY) WHERE b.{_OF_ID} AND b.seq IN "
 """The same for InnoDB, which otherwise scans the table for more than some hundred numbers, and locks all it passes."""
-_KEEP_COPY: Final = f"UPDATE {REDO_TABLE} SET prepared_transaction_state = :state, records = :content WHERE {_OF_HEAD}"
-_SELECT_COPY: Final = f"SELECT records FROM {REDO_TABLE} WHERE {_OF_HEAD} AND prepared_transaction_state = :state"
 
 
 class Statements(Protocol):
@@ -72,7 +66,7 @@ class Statements(Protocol):
         """Return whether the table exists; once it was found, without asking again."""
 
 
-class RedoTable:
+class RedoTable(NoCopies):
     """`StoredBlocks` in the table. `lock_clause` makes a SELECT return the newest row at every isolation level.
 
     `by_index` is a statement after which the transaction finds rows by an index only; empty if there is none. `delete`
@@ -160,14 +154,3 @@ class RedoTable:
             left = Stored(before.newest_seq, size_bytes, rest[0][0])
         await self._update(transactional_id, left)
         return left
-
-    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        named = (str(state), content) if content else (None, None)
-        await self._change_head(_KEEP_COPY, {"id": transactional_id, "state": named[0], "content": named[1]})
-
-    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
-        if not await self._statements.has_redo_table():
-            return b""
-        values = {"id": transactional_id, "state": str(state)}
-        found = await self._statements.rows(_SELECT_COPY + self._lock_clause, values)
-        return bytes(found[0][0]) if found else b""

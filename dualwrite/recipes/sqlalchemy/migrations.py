@@ -24,15 +24,13 @@ For `Direct(when_kafka_is_away="store")` there is one more table:
     def downgrade() -> None:
         op.drop_dualwrite_redo_table()
 
-For `Outbox()`, on PostgreSQL, there is that table and another one:
+For `Outbox()`, on PostgreSQL, there is another one:
 
     def upgrade() -> None:
-        op.create_dualwrite_redo_table()
         op.create_dualwrite_outbox_table()
 
     def downgrade() -> None:
         op.drop_dualwrite_outbox_table()
-        op.drop_dualwrite_redo_table()
 
 For `alembic revision --autogenerate`, which drops tables that it does not know, `target_metadata` in env.py is a list
 with yours and ours: `[Base.metadata, *METADATA]`, and there `REDO_METADATA`, `OUTBOX_METADATA` and

@@ -54,6 +54,7 @@ kafka_transaction_outbox = sa.Table(
     sa.Column("records", sa.LargeBinary, nullable=True),
     sa.Column("published", postgresql.ARRAY(sa.BigInteger), nullable=True),
     sa.Column("forgotten", sa.BigInteger, nullable=True),
+    sa.Column("prepared_transaction_state", sa.String(64), nullable=True),
 )
 
 

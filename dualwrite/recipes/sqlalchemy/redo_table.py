@@ -37,7 +37,6 @@ kafka_transaction_redo = sa.Table(
     sa.MetaData(),
     sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
     sa.Column("seq", sa.BigInteger, primary_key=True, autoincrement=False),
-    sa.Column("prepared_transaction_state", sa.String(64), nullable=True),
     sa.Column("stored_at_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("newest_seq", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("stored_bytes", sa.BigInteger, nullable=False, server_default=sa.text("0")),
