@@ -1,4 +1,4 @@
-"""Both faces of the producer behind one set of calls that wait, so that a test is written once."""
+"""Both faces of the producer behind one set of blocking calls, so that a test is written once."""
 
 from __future__ import annotations
 

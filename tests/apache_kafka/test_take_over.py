@@ -1,4 +1,4 @@
-"""Take-overs of dual writes on real brokers: owners that sleep, requests that arrive late, and operators."""
+"""Take-overs of dual writes on real brokers: sleeping owners, late requests, and operators."""
 
 from __future__ import annotations
 

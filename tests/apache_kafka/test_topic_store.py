@@ -1,4 +1,4 @@
-"""The commit store in a topic, on real brokers: their log, their settings, a leader that moves, and one that froze."""
+"""The commit store in a topic, on real brokers: their log, their settings, a moving leader, and a frozen one."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ LOST: Final = "lost"
 """The database has committed, and the caller was told that Kafka has not: it must never be."""
 MISTAKE: Final = "mistake"
 NEW_WRITER: Final = "new-writer"
-"""The blocks that follow are those of another writer, which knows nothing of Kafka yet."""
+"""The following blocks belong to another writer, which knows nothing of Kafka yet."""
 
 
 @dataclass(frozen=True)

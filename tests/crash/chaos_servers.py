@@ -60,7 +60,7 @@ class KillablePostgres:
             self._restarted.wait()
 
     def start_again(self) -> None:
-        """It refuses for as long as processes of the killed one are alive, which notice soon that they are alone."""
+        """It refuses while processes of the killed server live; they soon notice its end."""
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
             self._restarted = subprocess.Popen(
@@ -143,7 +143,7 @@ def _children(parent: int) -> list[int]:
 class Lane:
     """A way of its own to the broker: a process that relays one listener, and can be frozen with its requests.
 
-    Requests sent into it arrive when it is thawed, however late that is, and even if the sender is gone.
+    Requests sent into it arrive after the thaw, however late, and even if the sender is gone.
     """
 
     def __init__(self, number: int) -> None:
@@ -289,7 +289,7 @@ class KillableKafka:
             raise
 
     def _send_clients_through(self, lanes: tuple[Lane, ...]) -> None:
-        """Its ports are known once it has run; the addresses that clients are told are read when it starts again."""
+        """Its ports are known once it has run; it reads the advertised addresses when it starts again."""
         told = [f"PLAINTEXT://{self.bootstrap_servers}"]
         for lane in lanes:
             lane.open(int(self._kafka.address(lane.listener).rpartition(":")[2]))

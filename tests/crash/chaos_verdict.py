@@ -51,7 +51,7 @@ MOST_SHOWN: Final = 6
 PROVEN: Final = "the log shows that Kafka committed"
 ABORTED: Final = "which the database has decided; its "
 REPAIRED: Final = "is published again as"
-"""The log messages of a commit that the log shows, of an abort, and of records that are stored again."""
+"""The log messages of a commit seen in the log, of an abort, and of records stored again."""
 
 
 def wire_id(database: ChaosDatabase, transactional_id: str) -> str:
@@ -71,7 +71,7 @@ class Findings:
     proofs: int = 0
     """How often the log was read to prove the end of a transaction, by log message."""
     repairs: int = 0
-    """Decided transactions that Kafka had aborted and that were published again, by log message."""
+    """Decided transactions, aborted by Kafka and published again, by log message."""
     slots: int = 0
     hanging: list[HangingTransaction] = field(default_factory=list)
     """Transactions that Kafka left without an end marker (KAFKA-20734), ended by hand."""
@@ -106,7 +106,7 @@ class Verdict:
         return self._found
 
     def _end_what_hangs(self) -> None:
-        """Do an operator's work, where Kafka does not end a transaction that it has completed (KAFKA-20734)."""
+        """Do an operator's work where Kafka leaves a completed transaction without markers (KAFKA-20734)."""
         decided = {decision.state for decision in self._database.decisions().values()}
         with TransactionAdmin(bootstrap_servers=self._job.bootstrap_servers) as admin:
             until(lambda: not admin.list_transactions(states=ENDING), DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A process with Django whose threads write until it kills itself, at one of the pause points that they reach."""
+"""A process with Django whose threads write until it kills itself at a pause point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes that kill themselves in the middle of a dual write, forked from one that has loaded everything."""
+"""Processes, forked from a preloaded one, that kill themselves in the middle of a dual write."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def takes_effect(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> 
 
 
 def takes_effect_when_ready(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> bool:
-    """The same of a ready writer, which sends nothing between the lock and a COMMIT that carries the state."""
+    """The same of a ready writer, whose COMMIT carries the state and directly follows the lock."""
     sends_nothing = scenario.points_before_commit_request == POINTS_BEFORE_WRITE_AND_COMMIT
     return takes_effect(scenario, point, fault) or (sends_nothing and fault is FaultKind.DATABASE_ANSWER_LOST)
 

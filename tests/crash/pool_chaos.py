@@ -5,10 +5,10 @@
     python -m tests.crash.pool_chaos --seconds 600 --freezes --tier 3 --real
 
 Workers do dual writes, without a pause unless the plan has one, while a seeded director sends SIGKILL to them, to
-Postgres and to the broker, and starts again what it has killed. With `--freezes` there are rivals for one transactional
-id, and a recovery service too; processes, the ways that their requests take to the broker, the broker and the database
-are stopped in their tracks for longer than the database lets a transaction idle, than a lease lasts, and on tiers 3 and
-4 than `transaction.timeout.ms`; many of them at a pause point, or right after. `--operator` adds a process that ends
+Postgres and to the broker, and starts them again. With `--freezes` there are rivals for one transactional id, and a
+recovery service too; processes, the ways that their requests take to the broker, the broker and the database are
+stopped in their tracks for longer than the database lets a transaction idle, than a lease lasts, and on tiers 3 and 4
+than `transaction.timeout.ms`; many of them at a pause point, or right after. `--operator` adds a process that ends
 transactions of others by hand, with and without a trace. `--real` runs an Apache Kafka of that tier instead of the
 emulator.
 
@@ -205,7 +205,7 @@ class _Worker:
     """The lane of its requests; None: it has none."""
     is_frozen: bool = False
     sprung: Callable[[], None] | None = None
-    """The action when it reports that it is at the point of its trap."""
+    """The action when it reports the point of its trap."""
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process.pid is not None

@@ -1,7 +1,7 @@
 """Processes of the chaos test with one transactional id each: rivals, the only writer of a key, and a recovery of all.
 
 Rivals take one id from each other; one that is fenced makes a new writer. An only writer has an id and a key of its
-own, which the process that takes its place gets. So the order of that key is known: it is that of the names of blocks.
+own, which its replacement inherits. So the order of that key is known: it is that of the names of blocks.
 """
 
 from __future__ import annotations
@@ -241,7 +241,7 @@ ONLY_KINDS: Final = {kind.replace("rival", "only"): make for kind, make in RIVAL
 
 
 def key_of(name: str) -> str:
-    """Return the key of an only writer, which is that of every life of its process."""
+    """Return the key of an only writer, the same in every life of its process."""
     return name.partition(".")[0]
 
 

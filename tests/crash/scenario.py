@@ -207,7 +207,7 @@ def write_events(writer: DualWriter, topic: str, number: int) -> Seen:
 
 
 def fail() -> None:
-    """Act as a process that dies, or as foreign code that raises."""
+    """Act as a dying process, or as failing foreign code."""
     raise InjectedError
 
 

@@ -98,7 +98,7 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
 
     lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
     with scenario.writer(lose, resolve_timeout_ms=1_000) as writer:
-        writer.recover()  # makes the row, for which a session would open a connection that this test does not lose
+        writer.recover()  # makes the row: for that, a session would open a connection that this test does not lose
         seen = scenario.write(writer, 1)
         assert isinstance(seen.error, OutcomeUnknown)
         assert seen.outcome is None

@@ -1,4 +1,4 @@
-"""Kafka away under load and under kills, with blocks that are stored and blocks that are refused: `away_chaos.py`.
+"""Kafka away under load and under kills, with stored and with refused blocks: `away_chaos.py`.
 
 CHAOS_AWAY_S=60 for a minute, CHAOS_SEED for the same choices again.
 """

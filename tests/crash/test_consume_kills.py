@@ -1,4 +1,4 @@
-"""Two workers that consume, transform and dual-write are killed and frozen again and again, so that partitions move.
+"""Two workers of consume-transform-dual-write are killed and frozen again and again, so that partitions move.
 
 Afterwards each input record is in the table and in the output topic exactly once, and in the order of its partition.
 """

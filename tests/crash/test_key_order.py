@@ -138,7 +138,7 @@ def is_changed(writer: DualWriter) -> bool:
 
 
 def test_what_was_stored_may_be_overtaken_by_another_id(accounts: PostgresDatabase, emulator: Emulator) -> None:
-    """The other exception: the id that stored while Kafka was away publishes when it is used next."""
+    """The other exception: an id that stored blocks while Kafka was away publishes them at its next use."""
     emulator.create_topic(TOPIC)
     servers = emulator.bootstrap_servers
     with (

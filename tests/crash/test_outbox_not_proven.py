@@ -1,7 +1,7 @@
-"""Publishers of an outbox are killed, and then nothing can be read from the log: what is not proven stops the outbox.
+"""Publishers of an outbox are killed, and then the log cannot be read: an unproven end stops the outbox.
 
-Its records are in the database until they are known to be in Kafka, or a person has decided. What the coordinator knows
-is noted before it forgets, so that a second crash stops nothing.
+Its records are in the database until they are known to be in Kafka, or a person has decided. The coordinator's
+knowledge is noted before it forgets, so that a second crash does not stop the outbox.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Site(World):
         return [str(record.value.decode()) for record in self.emulator.records(self.scenario.topic) if record.value]
 
     def row(self) -> tuple[PreparedTxnState, str]:
-        """Return what the state row of the outbox has, and its manifest."""
+        """Return the content of the outbox's state row, and its manifest."""
         query = sa.text("SELECT manifest FROM kafka_transaction_state WHERE transactional_id = :id")
         with self.scenario.database.aside.connect() as connection:
             text: str | None = connection.scalar(query, {"id": self.scenario.transactional_id})
@@ -73,7 +73,7 @@ class Site(World):
             return recovery.recover() if apply else recovery.plan()
 
     def abort_decided(self) -> None:
-        """Let a publisher die when the database has decided a batch, which the broker aborts then."""
+        """Let a publisher die after the database has decided a batch; the broker then aborts it."""
         run_and_kill(self.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
         self.abort_by_timeout()
 
@@ -158,7 +158,7 @@ def test_a_person_has_looked_and_takes_it_out(stopped: Site) -> None:
 
 
 def test_a_batch_that_is_torn_stops_the_outbox(postgres_server: PostgresServer) -> None:
-    """It is visible in one partition; in another it was aborted, and its records are gone."""
+    """One partition shows it; in another it was aborted, and its records are gone."""
     with site_on(Tier.BOUNDED, postgres_server) as site:
         site.emulator.create_topic("torn", 3)
         with outbox_pool(site.scenario, Outbox(publishes=False)) as pool, pool.transaction() as tx:
@@ -187,7 +187,7 @@ def abort_in(site: Site, partition: int) -> None:
         admin.abort_transaction(TopicPartition("torn", partition), start_offset=0)
 
 
-# ---- what is known is noted ---------------------------------------------------------------------------------------
+# ---- notes of the coordinator's knowledge --------------------------------------------------------------------------
 
 
 @bounded
@@ -198,7 +198,7 @@ def test_a_commit_is_noted_before_the_coordinator_forgets_it(
     with site_on(tier, postgres_server) as site:
         run_and_kill(site.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher")
         site.deny_reading()
-        run_and_kill(site.scenario, point, "--publisher", "--first=11")  # has committed what it has found
+        run_and_kill(site.scenario, point, "--publisher", "--first=11")  # has committed what it found
         run_and_kill(site.scenario, point, "--publisher", "--first=21")
         row, text = site.row()
         assert verdict_in(row, text) is Verdict.COMMITTED

@@ -70,7 +70,7 @@ def sleeping(scenario: Scenario, point: PausePoint) -> Iterator[Sleeper]:
 
 
 def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence[PausePoint]:
-    """Return the points after which COMMIT is sent before anything can show that the connection is lost."""
+    """Return the points after which COMMIT is sent before the lost connection can be noticed."""
     if isinstance(scenario, AsyncpgScenario):
         return (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)  # its loop does not run in between
     return () if scenario.database.engine.dialect.driver == "psycopg" else POINTS_BEFORE_COMMIT_REQUEST

@@ -46,7 +46,7 @@ class Result:
     known: Mapping[str, int] = field(default_factory=dict)
     """How often differences of known kinds were met."""
     unsteady: Difference | None = None
-    """A difference that was not there when the sequence was played again."""
+    """A difference that did not repeat."""
     explained: Mapping[str, int] = field(default_factory=dict)
     """How often a row of the page of differences was met."""
     failure: str | None = None

@@ -280,7 +280,7 @@ def cancel_waits(pair: PostgresPair) -> int:
 
 
 class Waiting(threading.Thread):
-    """A process that has written while the standby was there, and goes on when it is away."""
+    """A process that has written with the standby, and goes on without it."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(daemon=True)

@@ -408,8 +408,8 @@ def test_every_record_is_moved_once_while_members_come_and_go(
 class KafkaPythonMember:
     """A kafka-python consumer in a thread of its own.
 
-    It polls with a long timeout: a poll that times out between the end of a rebalance and the start of the new
-    generation loses the assignment for good, and on a busy machine that takes a while.
+    It polls with a long timeout: a poll that ends between a rebalance and the new generation loses the assignment for
+    good, and on a busy machine that gap is long.
     """
 
     def __init__(self, emulator: Emulator) -> None:

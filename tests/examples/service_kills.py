@@ -57,10 +57,10 @@ FROZEN: Final = 0.1
 LIMIT_S: Final = 60.0
 """How long both sides may take to agree after the last death.
 
-Of a service alone that is the start of a process, its lease (1 s) and a third of it until the next sweep, and the few
-orders that wait: 0.4 to 4 s. Of two that die, the last process has the partitions of the other when its session has
-ended (10 s, FastStream's default, and 3 s until the next heartbeat): 10 to 15 s. The rest is for a machine that has
-other things to do.
+A service alone needs the start of a process, its lease (1 s) and a third of it until the next sweep, and the few
+waiting orders: 0.4 to 4 s. With two, the last process gets the partitions of the other when that session has ended (10
+s, FastStream's default, and 3 s until the next heartbeat): 10 to 15 s. The rest is for a machine that has other things
+to do.
 """
 
 

@@ -1,8 +1,8 @@
 """A database and a broker after the kills of their services, and the side that lags.
 
 The test that they agree waits for a limit. If they do not, its error is evidence: missing and superfluous entries of
-each side, transactions that are open or in doubt, records that an open one hides from readers, the progress of the
-group, waits of the database, and the last log of the last life.
+each side, transactions open or in doubt, the records that they hide from readers, the progress of the group, waits of
+the database, and the last log of the last life.
 """
 
 from __future__ import annotations

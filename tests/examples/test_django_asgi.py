@@ -1,4 +1,4 @@
-"""The shop with Django on an ASGI server, whose workers are killed, and whose clients go away while they wait."""
+"""The shop with Django on an ASGI server: workers are killed, and clients go away while they wait."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shop(postgres_server: PostgresServer, emulator: Emulator) -> Shop:
 
 
 def go_away(server: Server, path: str, number: int) -> None:
-    """Place an order without waiting for the answer, which cancels the view where it is."""
+    """Place an order without waiting for the response, which cancels the view."""
     address = urlsplit(server.url)
     body = json.dumps({"item": "lamp"})
     head = f"PUT /{path}/{number}/ HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(body)}\r\n\r\n"

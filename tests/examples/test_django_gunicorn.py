@@ -38,7 +38,7 @@ def when_ready(server):  # in the process that forks the workers
 @pytest.mark.parametrize("threads", [(), THREADS], ids=["sync", "gthread"])
 @pytest.mark.parametrize("is_preloaded", [False, True], ids=["", "preload"])
 def test_workers_come_and_go(shop: Shop, tmp_path: Path, threads: tuple[str, ...], is_preloaded: bool) -> None:
-    """Where the application is preloaded, the process that forks has used its connection and its ids before."""
+    """If the application is preloaded, the forking process has used its connection and its ids before."""
     options, placed = ["--max-requests", "25", *threads], list(range(120))
     if is_preloaded:
         (tmp_path / "configuration.py").write_text(CONFIGURATION)

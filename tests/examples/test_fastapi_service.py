@@ -1,4 +1,4 @@
-"""The service: its responses, and that nothing is lost or duplicated when it is killed between them."""
+"""The service: its responses, and that kills between them lose and duplicate nothing."""
 
 from __future__ import annotations
 

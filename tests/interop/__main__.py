@@ -57,7 +57,7 @@ def _pytest_arguments(options: argparse.Namespace) -> list[str]:
 
 
 def _brokers(only: str | None) -> tuple[On, ...]:
-    """The columns of the card; Apache Kafka is left out, with a line that says so, where it cannot be had."""
+    """The columns of the card; a missing Apache Kafka is left out, with a line about it."""
     if only is not None:
         return (On(only),)
     try:

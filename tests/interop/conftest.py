@@ -1,7 +1,7 @@
 """The brokers under comparison: our emulator in two profiles and a real Apache Kafka, configured alike.
 
 Every test that takes `broker` runs on all of them, with one and the same expectation; `Facts` lists the differences
-between the KIPs and the releases. Tests that take one broker by its name are about that one only, and say why.
+between the KIPs and the releases. Tests that take one broker by its name say why they are about it alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report card: for each client and each broker, which cases passed, which failed, and which were expected to."""
+"""The report card: the passed, failed and expectedly failed cases of each client on each broker."""
 
 from __future__ import annotations
 

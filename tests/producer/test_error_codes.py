@@ -146,7 +146,7 @@ def test_an_error_that_ends_the_producer(world: World, api: str, code: int) -> N
     expected = FATAL[api][code]
     world.run(world.ready(), "before")
     producer = world.producer()
-    # the first 35 says that the broker has no KeepPreparedTxn (KAFKA-20739), which it can be used without
+    # the first 35 means that the broker has no KeepPreparedTxn (KAFKA-20739), which is not required
     count = 2 if world.two_phase_commit and (api, code) == ("InitProducerId", 35) else 1
     fault = world.fault(api, Error(code), count=count)
     with pytest.raises(KafkaError, match=r"'tid'.*close this producer") as raised:

@@ -1,4 +1,4 @@
-"""Coordinators and leaders that move or die, brokers that come back, and the limits of a producer, in each profile."""
+"""Moving and dying coordinators and leaders, restarted brokers, and the limits of a producer, in each profile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def half_a_transaction(world: World, producer: Producer, value: str = "v") -> No
 def patiently(producer: Producer, work: Callable[[], None]) -> None:
     """Repeat a transaction that fails with 48 (KAFKA-14884), as an application would.
 
-    A marker that is written while the leader verifies the next transaction's first batch makes that verification fail.
+    A marker fails the leader's verification of the next transaction's first batch if it is written meanwhile.
     """
     try:
         work()

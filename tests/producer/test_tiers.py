@@ -628,7 +628,7 @@ def test_a_downgrade_to_where_nothing_can_be_recorded_any_more() -> None:
 
 
 def at_epoch(world: World, epoch: int) -> None:
-    """Set the epoch as if the id had been initialised that often, which would take half a minute."""
+    """Set the epoch as after so many initialisations, which would take half a minute."""
     emulator = world.emulator
 
     def set_epoch() -> None:

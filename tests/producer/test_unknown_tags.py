@@ -23,7 +23,7 @@ READ: Final = [
 
 
 def _flexible() -> list[Any]:
-    """Return each response that the client reads, in each version in which it can have tagged fields."""
+    """Return each response of the client, in each version with tagged fields."""
     return [
         pytest.param(read, version, id=f"{read.__name__}-v{version}")
         for read in READ

@@ -15,7 +15,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Clock:
-    """The clock of one process, for which time passes only when it is told so."""
+    """The clock of one process: its time passes only on order."""
 
     def __init__(self, *modules: ModuleType) -> None:
         """`modules` look at it, by the name `time`."""

@@ -45,7 +45,7 @@ def after_commit(past: Past, before: Snapshot, *, confirmed: bool, may_fail_over
 
 
 def failovers(past: Past, now: Snapshot) -> Iterator[tuple[Snapshot, Past]]:
-    """Yield the states in which the standby may take over, with the past that belongs to each."""
+    """Yield the states in which the standby may take over, each with its past."""
     yield now, past._replace(undurable=())
     for at, state in enumerate(past.undurable):
         yield state, past._replace(undurable=past.undurable[:at])

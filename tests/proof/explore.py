@@ -62,7 +62,7 @@ class Found:
     at_rest: int
     depth: int
     is_complete: bool = False
-    """Whether every state was visited. A search that was cut off, or that has found an error, is not complete."""
+    """Whether every state was visited. A search cut off early, or by an error, is not complete."""
     wrong: str | None = None
     story: Story | None = None
     nodes: int = 0
@@ -76,7 +76,7 @@ class Found:
 
 
 class Visited:
-    """The states in the order in which they were found, each with the state before it and the step that led here."""
+    """The states in the order of their discovery, each with its predecessor and the step between them."""
 
     def __init__(self, start: int) -> None:
         self.keys = {start & _KEY}

@@ -216,7 +216,7 @@ def upgraded(kafka: Kafka, profile: Profile) -> Kafka | None:
 def termination(kafka: Kafka) -> m.InitProducerId | None:
     """Return the request of an operator who terminates the id's open transaction; None if there is none.
 
-    It names the pair that is described, unless a recovering client holds another one, which is refused first.
+    It names the described pair, unless a recovering client holds another one, which is refused first.
     """
     metadata = kafka.metadata
     if metadata is None or metadata.state is not ONGOING:

@@ -1,7 +1,7 @@
 """The offsets of one consumer group in the model, as a fold over the log that stores them.
 
 A record is `reader=offset`. It is pending under its producer id until the next marker of that producer id (KIP-98), and
-the record that is later in the log wins.
+the later record in the log wins.
 """
 
 from __future__ import annotations

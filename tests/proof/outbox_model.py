@@ -1,8 +1,8 @@
 """The table of an outbox as a value: the product's own SQL on it, by a real PostgreSQL, and remembered.
 
-Blocks add rows without a lock of ours, so a transaction keeps its changes of the table, which meet those of others when
-it commits. The numbers of blocks are given to no other block, even if their transactions are rolled back. The
-database's clock stands still, except for hours without any event.
+Blocks add rows without a lock of ours, so a transaction keeps its changes of the table to itself until it commits. The
+numbers of blocks are given to no other block, even if their transactions are rolled back. The database's clock stands
+still, except for hours without any event.
 
 A block of a transaction is told from others by its number; the bytes that would differ from call to call are left out,
 as those of stored blocks are (`redo_model.py`).

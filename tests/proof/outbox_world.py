@@ -199,7 +199,7 @@ class OutboxRules(Rules):
         return False
 
     def _wrong_order(self, world: World) -> str | None:
-        """Return whether a block is visible before one that was committed when it was added.
+        """Return whether a block is visible before an earlier commit's block.
 
         If all change one row of the application, that is the order of commits.
         """

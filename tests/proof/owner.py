@@ -103,7 +103,7 @@ _NODE: Final = 1
 
 
 class Cast(NamedTuple):
-    """A request that is sent without waiting for a response, by a producer that is being closed."""
+    """A request without a wait for its response, by a producer that is being closed."""
 
     request: Hashable
 
@@ -834,7 +834,7 @@ def recovers(
     settings: Settings = DEFAULTS,
     fails_over: bool = False,
 ) -> Program:
-    """Return the program of a process that recovers first, and if that fails, of others that try it again.
+    """Return the program of a process that recovers first; if that fails, others try again.
 
     Where blocks are stored, a process goes on without: it may have been started while Kafka is away.
     """

@@ -387,7 +387,7 @@ def pool_writes(
 
 
 def pool_recovers(profile: Profile, *, tries: int, settings: Settings = DEFAULTS) -> Program:
-    """Return the program of processes that recover every slot, write once more, and recover that if it has to be."""
+    """Return the program of processes that recover every slot, write once more, and recover that if necessary."""
 
     async def recovered(told: list[Said]) -> PooledProcess | None:
         for _ in range(tries):

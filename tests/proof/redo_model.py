@@ -79,7 +79,7 @@ def executed(rows: RedoRows, sql: str, values: tuple[tuple[str, Value], ...]) ->
 
 
 def with_head(*transactional_ids: str) -> RedoRows:
-    """Return the table in which ids have the row that is made ahead of time."""
+    """Return the table with the rows that are made ahead of time, one per id."""
     heads = [executed((), INSERT_HEAD, (("id", each),))[1] for each in sorted(transactional_ids)]
     return tuple(row for head in heads for row in head)
 

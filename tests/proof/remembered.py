@@ -13,9 +13,8 @@ _MOST_ANSWERS: Final = 200_000
 """Results per function. A space of millions of states has a few thousand."""
 
 _values: Final[dict[tuple[type, Hashable], Hashable]] = {}
-"""One object for all equal values of a type that were returned, so that they are known by their identity later.
-
-Named tuples are equal to those of another type that have the same fields, which must not get mixed up.
+"""One object for all equal results of a type, so that they are known by their identity later. By type, as named tuples
+of two types may be equal.
 """
 
 _answers: Final[list[dict[tuple[int, ...], tuple[object, Any]]]] = []
@@ -32,8 +31,8 @@ def forget() -> None:
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Call a pure function once for each choice of positional arguments, and return the same object again.
 
-    Arguments are looked up by their identity, which costs no hash of their contents, and kept, so that no other object
-    can have the identity of one that is gone. Iterators are returned as tuples.
+    Arguments are looked up by their identity, without a hash of their contents, and kept, so that their identity is not
+    reused. Iterators are returned as tuples.
     """
     known: dict[tuple[int, ...], tuple[object, Result]] = {}
     _answers.append(known)

@@ -3,10 +3,9 @@
 python -m tests.proof.replay FILE [--write-test PATH]
 
 The model goes beside it, step by step: it has the requests of each process, and the required result of each step. After
-each step the row, the table, the log, the coordinator and the callers' results are compared. A story that was found
-with a mistake that is mended by now does not happen any more as it was told; it is then followed as far as it goes:
-each party does its next step in the story's order and has the story's faults. At the end everything goes on without
-faults until it is at rest.
+each step the row, the table, the log, the coordinator and the callers' results are compared. The story of a mended
+mistake does not happen any more as it was told; it is then followed as far as it goes: each party does its next step in
+the story's order and has the story's faults. At the end everything goes on without faults until it is at rest.
 """
 
 from __future__ import annotations
@@ -490,7 +489,7 @@ def replay(story: Story, servers: Servers, network: Network, seed: int = 0) -> R
 
 
 def assert_holds(setting: Setting, lines: Iterable[str], server: PostgresServer) -> None:
-    """Replay the story of a mistake that is mended, and assert that nothing is wrong any more."""
+    """Replay the story of a mended mistake, and assert that nothing is wrong any more."""
     with Network() as network, Servers(server) as servers, Replay(setting, servers, network) as stage:
         replayed = stage.follow(lines)
         assert replayed.wrong_on_real_servers is None, stage.told()
@@ -522,7 +521,7 @@ def test_it_holds(postgres_server: PostgresServer) -> None:
 
 
 def written_test(story: Story) -> str:
-    """Return a test file with the story inside, which replays it and asserts that nothing is wrong."""
+    """Return a test file with the story inside: it replays the story and asserts that nothing is wrong."""
     assert story.setting is not None
     budget = {name: count for name, count in story.setting.budget._asdict().items() if count}
     given = story.setting._asdict() | {"budget": f"Budget({_arguments(budget)})"}

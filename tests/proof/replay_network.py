@@ -277,7 +277,7 @@ class _KafkaLink:
         self.broker.write(_LENGTH.pack(len(frame)) + frame)
 
     def decide(self, parked: Parked, frame: bytes, fate: Fate, decided: asyncio.Future[Fate]) -> None:
-        """Carry out the fate of a request. A request that was delayed is decided about again when it arrives."""
+        """Carry out the fate of a request. A delayed request is decided about again when it arrives."""
         correlation_id = frame[4:8]
         match fate:
             case Fate.ANSWERED:

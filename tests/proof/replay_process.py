@@ -280,7 +280,7 @@ def writing(values: Sequence[bytes]) -> Program:
 
 
 def recovering(values: Sequence[bytes] = (), *, tries: int = 1) -> Program:
-    """Return the program of a process that recovers first, and if that fails, of others that try it again."""
+    """Return the program of a process that recovers first; if that fails, others try again."""
 
     async def program(new_owner: Callable[[], Owner]) -> None:
         for _ in range(tries):

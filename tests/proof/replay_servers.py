@@ -39,7 +39,7 @@ _CONFIGS: Final[dict[int, dict[str, Any]]] = {
 
 
 class Servers:
-    """A Postgres that is started here, or one that runs already."""
+    """A Postgres started here, or a running one."""
 
     def __init__(self, server: PostgresServer | None = None) -> None:
         self._own = PostgresServer.start() if server is None else None

@@ -155,7 +155,7 @@ _OF_KAFKA: Final = ("crashes", "timeouts", "terminations", "aborts")
 _WITHOUT_RETURN: Final = (Budget(failovers=1), Budget(restores=1))
 
 _HIDES_RESTORE: Final = ("losses", "foreigners", "expiries")
-"""Faults after which a restore of the database cannot be noticed, which is documented (docs/guarantees.md)."""
+"""Faults that hide a restore of the database, as documented (docs/guarantees.md)."""
 
 _WITH_RETURN: Final = tuple(
     back._replace(**{name: getattr(back, name) + 1})
@@ -247,9 +247,9 @@ def _of_databases_and_pools(tier: int) -> Iterator[Space]:
 
 
 def _with_upgrade(tier: int, faults: Iterable[Budget]) -> Iterator[Budget]:
-    """Yield the same faults in a cluster that is upgraded meanwhile, which only the last tier can be.
+    """Yield the same faults in a cluster that is upgraded meanwhile: on the last tier only.
 
-    Without connections that end, which is documented as not promised: test_documented.py.
+    Without ended connections, which are documented as not promised: test_documented.py.
     """
     if tier == max(PROFILES):
         yield from (budget._replace(upgrades=1) for budget in faults if not budget.kills)

@@ -25,7 +25,7 @@ FAILED_ONCE: Final = (
     *(11268, 11587, 12694, 102273, 114985, 120502, 120540, 121553),
     *(126380, 129176, 131652, 138051, 164505, 177195, 2617),
 )
-"""Seeds that stood for mistakes which are corrected.
+"""Seeds of corrected mistakes.
 
 11268, 12694: of the simulation, which did not wait for leases when the database's clock had been put back. 11587: the
 same, a free slot of a pool is locked for a connection that is gone, and its block was not repeated. 126380, 129176: a
@@ -37,7 +37,7 @@ a transaction there and died, and no process looked at a free slot again.
 """
 
 SPARK_FAILED_ONCE: Final = (19,)
-"""The same, of Spark queries. 19: a task that was given up began a transaction that no process ended."""
+"""The same, of Spark queries. 19: an abandoned task began a transaction that no process ended."""
 
 
 def _failures(seeds: Iterable[int], *, spark: bool = False) -> dict[int, list[str]]:

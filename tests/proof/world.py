@@ -111,7 +111,7 @@ class Budget(NamedTuple):
     expiries: int = 0
     """Ids that the broker forgets."""
     moves: int = 0
-    """Coordinators and leaders that move, and requests that are answered so, carried out or not."""
+    """Moves of coordinators and leaders, and requests refused for that reason, carried out or not."""
     upgrades: int = 0
     """Whether `transaction.version` may be raised."""
     terminations: int = 0
@@ -190,7 +190,7 @@ class World(NamedTuple):
     log_starts: tuple[int, ...] = ()
     """The first offset that retention has left in each partition; empty if it has deleted nothing."""
     is_unproven: bool = False
-    """Whether a process that is gone has logged that it could not prove how a transaction ended."""
+    """Whether a gone process has logged that it could not prove the end of a transaction."""
     past: Past = Past()
     beside: tuple[Lane, ...] = ()
     """The ids of a pool, except for the one in front, which is the first one between any two steps."""
@@ -526,7 +526,7 @@ class Rules:
         return False
 
     def _slot_at(self, process: Process, node: int) -> int:
-        """Return the slot whose id the request was about that has led to a node."""
+        """Return the slot of the id in the request that led to a node."""
         nodes = self.programs[process.program].nodes
         request = nodes[nodes[node].came_from].request
         return request.slot if isinstance(request, OfSlot) else 0

@@ -60,5 +60,5 @@ class Heard:
         return {(point.attributes["prefix"], point.attributes["state"]): point.value for point in points}
 
     def spans(self, name: str) -> list[Any]:
-        """Return the spans whose name begins with `name`, in the order in which they ended."""
+        """Return the spans with this prefix of their names, in the order in which they ended."""
         return [span for span in self._spans.get_finished_spans() if span.name.startswith(name)]

@@ -28,7 +28,7 @@ Open = Callable[..., Style]
 
 
 def scenario_of(database: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
-    """Return a scenario whose transactional id is the one under which the outbox is published."""
+    """Return a scenario with the transactional id of the outbox's publisher."""
     return PsycopgScenario(database, emulator, transactional_id=f"{unique('obox')}-outbox-0")
 
 

@@ -23,7 +23,7 @@ from tests.support.databases import Database, events, unique
 from tests.support.topics import read_topic
 
 QUIET_LEASE_MS = 600_000
-"""So long that no heartbeat or expiry happens during a test that does not ask for it, and no sweep but the first.
+"""So long that no heartbeat or expiry disturbs a test, and no sweep but the first.
 
 That one comes at some time after the first block has begun. Where a fault must strike a block and not the background,
 `recover()` comes before the first block: then the background sends no query until its next heartbeat.

@@ -116,7 +116,7 @@ class Site:
         return sleeper
 
     def decided(self, value: str = "decided") -> Sleeper:
-        """Leave a dual write that the database has committed, by a process that sleeps before Kafka's commit."""
+        """Leave a decided dual write, by a process that sleeps before Kafka's commit."""
         return self.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write(writer, value))
 
     def committed(self, topic: str = "orders") -> list[str]:

@@ -386,7 +386,7 @@ def test_a_reset_without_end_does_not_hold_up_a_block_that_is_committed(
 def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_another(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reset removes the listener that hears of a standby that was given up, before its ROLLBACK is refused."""
+    """A reset removes the listener for abandoned waits for a standby, before its ROLLBACK is refused."""
     genuine = driver.execute
     commits: list[Any] = []
 
@@ -617,7 +617,7 @@ _ENDINGS = ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN", "ROLLBACK; BEGIN", "COMMIT
 def test_a_transaction_that_was_ended_past_the_guard(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch, ending: str, under_the_lock: bool
 ) -> None:
-    """The message that commits proves that it is the transaction of the block, under its lock."""
+    """The message of COMMIT proves that it is the block's transaction, under its lock."""
     genuine = driver.CommitMessage.send
 
     async def end_before(message: driver.CommitMessage) -> None:

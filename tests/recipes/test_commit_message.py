@@ -252,7 +252,7 @@ def test_a_lock_that_a_hook_has_given_up(scenario: Scenario, writer: DualWriter,
 
 
 def test_a_row_that_a_hook_has_changed_and_locked_again(scenario: Scenario, writer: DualWriter, write: Write) -> None:
-    """The row names a transaction that this dual write does not know, which must not be forgotten."""
+    """The row names a transaction unknown to this dual write, which must not be forgotten."""
     change = (
         "UPDATE kafka_transaction_state SET prepared_transaction_state = '9:9'; SELECT 1 FROM kafka_transaction_state"
     )

@@ -128,8 +128,8 @@ def site(request: pytest.FixtureRequest, emulator: Emulator, sqlite: Database, l
 def carry(pipeline: ConsumeTransformWrite, count: int) -> None:
     """Step until so many records were taken over.
 
-    Patiently: kafka-python loses its assignment for good where the time of a poll is over between the end of a
-    rebalance and its start as a member, and is given up by the coordinator only when its session is over.
+    Patiently: kafka-python loses its assignment for good if a poll ends between a rebalance and its start as a member,
+    and the coordinator gives it up only after its session.
     """
     done = 0
 

@@ -71,7 +71,7 @@ def test_the_callers_own_session_or_connection(
 
 def test_what_the_session_did_before_the_block_belongs_to_it(scenario: Scenario, writer: DualWriter) -> None:
     if scenario.database.engine.dialect.name == "sqlite":
-        writer.recover()  # makes the row, which would wait for the write lock that the session is about to take
+        writer.recover()  # makes the row: otherwise it would wait for the session's write lock
     with Session(scenario.database.engine) as session:
         session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "1"})
         with writer.transaction(session) as tx:

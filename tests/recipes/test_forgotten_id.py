@@ -92,7 +92,7 @@ def test_an_id_that_is_forgotten_again_and_again_is_an_error(site: Site) -> None
 
 
 def test_a_pool_that_loses_the_id_again_leaves_its_row_alone(site: Site) -> None:
-    """An id that is let go before the row is locked again must not restore a row that it does not hold."""
+    """An id that is let go before the row is locked again must not restore that row."""
     if site.world.tier is Tier.BOUNDED_V1:
         pytest.skip("each transaction begins with an InitProducerId, which an id that is forgotten serves too")
     seen: list[PausePoint] = []

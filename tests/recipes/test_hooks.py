@@ -109,7 +109,7 @@ def test_dual_writes_leave_the_listeners_of_the_engine_alone(scenario: Scenario,
 
 
 def test_an_engine_is_watched_even_where_it_has_the_address_of_one_that_is_gone(scenario: Scenario) -> None:
-    """SQLAlchemy's own memory of listeners goes by id(), and keeps that of an engine whose dialect still lives."""
+    """SQLAlchemy remembers listeners by id(), even those of a dead engine if its dialect still lives."""
     watched: list[sa.Dialect] = []
     addresses: set[int] = set()
     for _ in range(1000):

@@ -55,7 +55,7 @@ class Taker:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def hold(self, api: str, *, skip: int = 0) -> None:
-        """Keep its request number `skip` to take over, those aside that tell which tier this is."""
+        """Keep its request number `skip` to take over, not counting those that detect the tier."""
         self._held.append(
             self._world.emulator.faults.add(
                 Fault(
@@ -253,7 +253,7 @@ def test_who_lost_its_lock_while_it_took_over_writes_nothing(world: World, store
 
 
 def restore(engine: sa.Engine, state: PreparedTxnState, *lost: str) -> None:
-    """As from a backup that was taken when the row held `state`."""
+    """Restore a backup from the time when the row held `state`."""
     with engine.begin() as connection:
         connection.execute(kafka_transaction_state.update().values(prepared_transaction_state=str(state)))
         connection.execute(

@@ -707,7 +707,7 @@ def crashing(emulator: Emulator) -> Iterator[PsycopgScenario]:
 
 
 def answers(scenario: PsycopgScenario, sql: str) -> str | None:
-    """Execute a statement on the connection that is kept aside, or on a new one after an error, which returns None."""
+    """Execute a statement on the connection kept aside; after an error return None, and use a new one."""
     try:
         return str(execute(scenario, sql))
     except sa.exc.OperationalError:

@@ -584,7 +584,7 @@ def raw(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], stat
 def test_a_transaction_that_was_ended_past_the_connection(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection, ending: str, go_on: bool
 ) -> None:
-    """Found by the mark that the transaction bore, even where another one has begun since."""
+    """Found by the mark of the transaction, even if another one has begun since."""
     with pytest.raises(TransactionEndedInsideError), writer.transaction(connection) as tx:
         put(tx, scenario, 1)
         raw(tx.connection, ending)

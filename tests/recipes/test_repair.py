@@ -89,7 +89,7 @@ def test_what_was_aborted_against_the_decision_is_published_again(
 def test_an_open_transaction_is_not_aborted_by_a_database_that_may_be_outdated(
     store: Database, tier: Tier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server that was cut off from its standbys has no row yet of the dual write that the new primary decided."""
+    """A server cut off from its standbys has no row yet of the new primary's dual write."""
 
     def is_cut_off(*_: object, **__: object) -> None:
         raise NotDurableError("cut off from its standbys")

@@ -362,7 +362,7 @@ def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None
 @pytest.mark.parametrize("text", [None, "", "of another pair"])
 @every_tier
 def test_without_a_manifest_an_abort_stays_a_loss(store: Database, tier: Tier, text: str | None) -> None:
-    """A row of a version that knew no manifests, or one that replaced the state beside a manifest."""
+    """The row of a version without manifests, or one whose state was replaced beside a manifest."""
     with site_of(tier, store) as site:
         site.write("before")
         of_before = site.text()

@@ -66,7 +66,7 @@ def abort(scenario: AnyScenario) -> None:
 
 
 def leave_aborted(scenario: AnyScenario, number: int, **settings: Any) -> None:
-    """Decide a dual write by a writer that fails before Kafka's commit, which an operator aborts."""
+    """Decide a dual write, fail before Kafka's commit, and let an operator abort it."""
 
     def abort_and_fail() -> None:
         abort(scenario)

@@ -43,7 +43,7 @@ def raise_injected() -> None:
 
 
 def leave_owed(site: Site, value: str = "decided") -> None:
-    """Leave a decided dual write of a process that is gone, which Kafka has aborted."""
+    """Leave a decided dual write of a gone process, aborted by Kafka."""
     site.decided(value)
     let_end(site, first(Way.TIMEOUT, site.world.tier))
 

@@ -73,7 +73,7 @@ def test_nothing_is_concluded_while_writes_fail(
 
 
 def test_a_write_that_fails_after_earlier_ones_were_superseded_counts(store: RocksDbStore) -> None:
-    """The failure comes after the successful write that superseded earlier ones, and before that is noted."""
+    """The new failure comes after the write that supersedes earlier ones, and before the note about it."""
     disk = FailingDisk(store.db)
     shop, bank = (_RocksDbStore(disk, raw_mode=False) for _ in range(2))  # type: ignore[arg-type]
     for made in (shop, bank):

@@ -35,5 +35,5 @@ def test_every_step_is_what_the_table_says(state: SlotState, to: SlotState) -> N
 
 
 def test_every_state_can_be_closed() -> None:
-    """Also one that an interruption left in the middle of a decision, which the row completes later."""
+    """Even a state left in the middle of a decision by an interruption; the row completes it later."""
     assert all(SlotState.CLOSED in TRANSITIONS[state] for state in SlotState if state is not SlotState.CLOSED)

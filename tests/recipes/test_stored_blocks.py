@@ -299,7 +299,7 @@ def test_kafka_leaves_again_while_they_are_published(
 
 
 def test_a_writer_that_is_fenced_while_it_publishes_says_so(scenario: AnyScenario, emulator: Emulator) -> None:
-    """The block that was to come next takes no id over that another process has."""
+    """The next block takes no id over from another process."""
     fenced = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: initialise(scenario, emulator), armed=False)
     with scenario.writer(fenced, **AWAY) as writer:
         with kafka_away(emulator):

@@ -104,7 +104,7 @@ SPOILED: Final[dict[End, Callable[[Site], Any]]] = {
 
 
 def leave(site: Site, end: End, said: Said) -> None:
-    """Leave a decided dual write in both partitions that has come, or is going to come, to that end."""
+    """Leave a decided dual write in both partitions, with that end at once or later."""
 
     def spoil(point: PausePoint) -> None:
         if point is PausePoint.AFTER_DATABASE_COMMIT:

@@ -34,7 +34,7 @@ def _the_row_exists(writer: DualWriter) -> None:
 def test_a_session_that_joined_its_connections_transaction_commits_nothing(
     scenario: Scenario, writer: DualWriter
 ) -> None:
-    """Session.commit() leaves COMMIT to the code that began the transaction, which may never send it."""
+    """Session.commit() leaves COMMIT to the code that began the transaction; it may never come."""
     with scenario.database.engine.connect() as connection, connection.begin() as outer:
         with pytest.raises(IllegalStateError, match="commits nothing"), writer.transaction(Session(connection)) as tx:
             put(tx, scenario, 1)

@@ -25,7 +25,7 @@ WRITES = 12
 
 
 class Dying:
-    """A pause hook that fails at a random point now and then, as a process does that is killed."""
+    """A pause hook that fails at random points, as a killed process does."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

@@ -125,7 +125,7 @@ def is_hidden_question(facts: Facts) -> bool:
 
 
 def commits_more(facts: Facts) -> bool:
-    """Whether the coordinator says that a transaction is committed which is later than the row's."""
+    """Whether the coordinator describes a committed transaction that is later than the row's."""
     (stored, described), state = (facts.stored, facts.described.pair), facts.described.state
     if state not in (DescribedState.PREPARE_COMMIT, DescribedState.COMPLETE_COMMIT):
         return False

@@ -10,8 +10,8 @@ A streaming query writes new files to a topic and to a table. Meanwhile a seeded
 pause points, kills and freezes workers, the JVM, Postgres and the broker, takes all connections of Postgres, fills its
 disk (where file systems may be mounted), restores an older checkpoint, and suspends a driver and resumes it beside its
 successor, on tiers 3 and 4 for longer than the broker keeps a transaction, too. The seed also decides whether Postgres
-confirms commits that are not on its disk, and whether an option or the session says where the checkpoint is. A calm
-phase follows, in which the query must reach the end of its input without help. Exit status 1 if a check fails.
+confirms commits before they are on its disk, and whether an option or the session has the place of the checkpoint. A
+calm phase follows, in which the query must reach the end of its input without help. Exit status 1 if a check fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The places that a run of `tests.spark.chaos` writes to besides Kafka, and where its decisions are."""
+"""The destinations of a run of `tests.spark.chaos` besides Kafka, and the stores of its decisions."""
 
 from __future__ import annotations
 
@@ -56,13 +56,11 @@ class SqlTable:
             connection.execute(sa.text("CREATE TABLE target (id TEXT NOT NULL)"))
 
     def written(self) -> int | None:
-        """See `Place.written`."""
         with suppress(DBAPIError), self._engine.connect() as connection:
             return connection.scalar(sa.text("SELECT count(*) FROM target")) or 0
         return None
 
     def rows(self) -> list[str] | None:
-        """See `Place.rows`."""
         return _column(self._engine, "SELECT id FROM target")
 
     def left_over(self) -> Collection[str]:
@@ -95,7 +93,6 @@ class LakeTable:
         self.options = {"commitStore.url": _url(engine), **self._lake.options}
 
     def written(self) -> int | None:
-        """See `Place.written`."""
         with suppress(DBAPIError):
             if sa.inspect(self._engine).has_table("dw_batch"):
                 return self._decided.seen(self.store.batches(SINK_ID))
@@ -103,7 +100,6 @@ class LakeTable:
         return None
 
     def rows(self) -> list[str] | None:
-        """See `Place.rows`."""
         return sorted(map(str, self._lake.read()["id"].to_pylist()))
 
     def left_over(self) -> Collection[str]:
@@ -127,17 +123,14 @@ class NoTable:
         self.store: OperatedStore = store
 
     def written(self) -> int | None:
-        """See `Place.written`."""
         with suppress(CommitLogError):
             return self._decided.seen(self.store.batches(SINK_ID))
         return None
 
     def rows(self) -> list[str] | None:
-        """See `Place.rows`."""
         return None
 
     def left_over(self) -> Collection[str]:
-        """See `Place.left_over`."""
         return ()
 
 

@@ -70,7 +70,7 @@ class RepairSite:
         return Stalling(lambda me: self.write(batch_id, *values, pause=me.reach, **options))
 
     def decided(self, *values: str, batch_id: int = 0) -> Stalling:
-        """Leave a batch that is decided, by a process that sleeps before it commits anything in Kafka."""
+        """Leave a decided batch, by a process that sleeps before it commits anything in Kafka."""
         return self.writing(batch_id, *values).until(PausePoint.AFTER_DECISION)
 
     def finishing(self) -> Stalling:

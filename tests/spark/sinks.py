@@ -173,19 +173,15 @@ class TopicWorld(SinkWorld):
         self.store_topic = store_topic
 
     def batches(self) -> list[tuple[int, str, int]]:
-        """See `SinkWorld.batches`."""
         return sorted((row.batch_id, row.status.value, row.records) for row in self.store.batches(self.sink_id))
 
     def statuses(self) -> dict[str, int]:
-        """See `SinkWorld.statuses`."""
         return dict(Counter(row.status.value for row in self.store.attempts(self.sink_id)))
 
     def leased(self) -> int:
-        """See `SinkWorld.leased`."""
         return len(self.store.attempts(self.sink_id, LIVE))
 
     def attempts_of_last_batch(self) -> int:
-        """See `SinkWorld.attempts_of_last_batch`."""
         last = max(batch_id for batch_id, _, _ in self.batches())
         return sum(row.batch_id == last for row in self.store.attempts(self.sink_id))
 

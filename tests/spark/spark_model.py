@@ -1,4 +1,4 @@
-"""A model of Spark as a sink sees it: batches, tasks that are retried, a checkpoint, and processes that are killed.
+"""A model of Spark as a sink sees it: batches, retried tasks, a checkpoint, and killed processes.
 
 A query runs until all its batches are in Spark's own commit log. After every crash it starts again with the same batch
 ids and the same input, but with another number of partitions, as Spark may do.

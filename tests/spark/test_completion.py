@@ -104,7 +104,7 @@ def test_what_kafka_has_committed_is_not_reported_as_aborted(world: KafkaWorld) 
 
 
 def test_a_later_transaction_than_the_row_s_is_not_aborted(world: KafkaWorld) -> None:
-    """A restored store has forgotten that this abort was done, and that the id was leased again."""
+    """A restored store has forgotten this abort, and the later lease of the id."""
     (first,) = prepared(world, 1, ABORT)
     assert endings([first], world.side().end([first], everything)) == [ABORTED]
     (second,) = prepared(world, 1)

@@ -270,7 +270,7 @@ def test_a_batch_without_a_digest_is_refused_if_one_is_required(spark: SparkSess
 
 
 def readable_by_spark_alone(checkpoint: Path) -> str:
-    """Return a name of the directory that Hadoop shortens, and that the operating system does not find."""
+    """Return the name of the directory as Hadoop shortens it; the operating system does not find that."""
     return f"{checkpoint.parent}/missing/../{checkpoint.name}"
 
 

@@ -1,4 +1,4 @@
-"""The choice of Java, and that Spark starts on one without the module that it requires."""
+"""The choice of Java; Spark starts on one without the module that it requires."""
 
 from __future__ import annotations
 

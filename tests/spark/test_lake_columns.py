@@ -1,4 +1,4 @@
-"""Which Delta and Iceberg tables are supported, and which types fit into theirs without changing a value."""
+"""The supported Delta and Iceberg tables, and the types that fit into theirs without changing a value."""
 
 from __future__ import annotations
 

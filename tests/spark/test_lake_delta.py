@@ -1,4 +1,4 @@
-"""Which Delta tables a sink writes to, and which it refuses before writing anything."""
+"""The Delta tables that a sink writes to; it refuses others before writing anything."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_the_file_of_a_killed_task_is_deleted_once_its_attempt_is_forgotten(worl
 
 @pytest.mark.parametrize("days", [AGE_DAYS - 0.5, AGE_DAYS + 0.5])
 def test_a_file_is_old_by_the_last_plan_that_the_store_knows(world: LakeWorld, days: float) -> None:
-    """A store that was restored to an older state, or that is no longer used, keeps files of later times."""
+    """A restored or abandoned store keeps files of later times."""
     file = killed(world, 1)
     run_batch(world.process(), 1, [3])
     forget(world)

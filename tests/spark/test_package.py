@@ -31,7 +31,7 @@ OF_THE_DRIVER = (
     "sqlalchemy.orm",
 )
 OF_OTHERS = ("confluent_kafka", "grpc", "pandas", "spark_sink.reading.source", "spark_sink.store.dual_table")
-"""Modules that take most of the time that a Python worker needs before its first task begins."""
+"""The modules that delay the first task of a Python worker most."""
 
 
 def loaded_by(code: str, names: tuple[str, ...]) -> str:

@@ -116,9 +116,7 @@ def test_a_loser_that_sleeps_anywhere_until_the_next_batch_is_anywhere(sqlite_st
             process.commit(results, 0, BATCHES[0])
             new = query(world, committed=1).until(stalls_at)
             assert_ended_well(loser.go_on())
-            assert_ended_well(
-                new.go_on()
-            )  # a task that has not begun yet when the loser takes its id over is tried again
+            assert_ended_well(new.go_on())  # a task that has not begun yet when the loser takes its id over is retried
             world.assert_exactly_once(EVERYTHING)
 
 

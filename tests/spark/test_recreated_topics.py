@@ -46,7 +46,7 @@ def task(request: pytest.FixtureRequest, topics: Topics, monkeypatch: pytest.Mon
 
 
 class Task:
-    """The task of a range that was planned for the topic as it is when this is made."""
+    """The task of a range that was planned for the present topic."""
 
     def __init__(self, topics: Topics, library: str) -> None:
         self._topics = topics

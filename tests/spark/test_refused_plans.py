@@ -1,4 +1,4 @@
-"""A plan that is refused, or that has nothing to write, disturbs no other query with the same sink: both are alive."""
+"""A refused or empty plan disturbs no other query with the same sink: both are alive."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def write(sink: Sink, value: str) -> TaskResult:
 
 
 def outcome(call: Future[object]) -> object:
-    """Return the result of a process that was delayed, or its error, which has to be one of the sink's or Kafka's."""
+    """Return the result of a delayed process, or its error, which has to be one of the sink's or Kafka's."""
     try:
         return call.result(60)
     except (SinkError, KafkaError) as error:

@@ -75,10 +75,10 @@ def told(kind: str, cell: Cell) -> list[str]:
 def forgotten(kind: str, cell: Cell) -> list[str]:
     """Return the anomaly of Kafka's group coordinator up to 3.9 that is left (docs/late-requests.md).
 
-    It notes the positions of a TxnOffsetCommit before it appends them. When the append is refused, because the epoch is
-    an earlier one, it forgets the pending positions of that producer id, which by now are the next transaction's. After
-    its commit the group stands where it stood before, until the coordinator reads its log again. A producer that missed
-    a response sends its positions again right before EndTxn, unless the transaction is prepared: nothing may fail then.
+    It notes the positions of a TxnOffsetCommit before it appends them. When the append is refused for its old epoch, it
+    forgets the pending positions of that producer id: by now the next transaction's. After its commit the group stands
+    where it stood before, until the coordinator reads its log again. A producer that missed a response sends its
+    positions again right before EndTxn, unless the transaction is prepared: nothing may fail then.
     """
     forgets = kind == V1 and cell.request is Request.TXN_OFFSET_COMMIT and cell.how is How.LATE
     if not forgets or cell.next_end is not End.COMMIT or cell.end not in TWO_PHASE:

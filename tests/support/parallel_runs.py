@@ -54,7 +54,7 @@ ON_REAL_KAFKAS: Final = (
     "tests/interop/raw_wire/test_odd_requests.py",
     "tests/interop/raw_wire/test_produce_checks.py",
 )
-"""Files that ask `tests.support.real_kafkas` for a broker, which ends with their last test."""
+"""Files that ask `tests.support.real_kafkas` for a broker. Their last test ends it."""
 
 SHARING_NOTHING: Final = (
     "tests/proof/test_exhaustive.py",
@@ -134,7 +134,7 @@ def _place(file: str) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """End brokers after their last test; a single process does not know which that is, and keeps them."""
+    """End brokers after their last test; a single process cannot tell which test that is, and keeps them."""
     try:
         return (yield)
     finally:

@@ -1,4 +1,4 @@
-"""A Postgres that can be killed and started again, and another that follows it synchronously and can take its place."""
+"""A Postgres that can be killed and restarted, and a synchronous standby that can take its place."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class PostgresNode:
         until(lambda: not self.ask("SELECT pg_is_in_recovery()"))
 
     def ask(self, sql: str) -> object:
-        """The one value that a statement gives, in a transaction of its own, which waits for no standby."""
+        """Return the one value of a statement, in a transaction of its own that waits for no standby."""
         engine = sa.create_engine(self.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with engine.connect() as connection:
             connection.exec_driver_sql("SET synchronous_commit = 'local'")
@@ -159,7 +159,7 @@ def new_root() -> Path:
 
 
 class PostgresPair:
-    """A primary whose commits wait for a standby, which runs or does not, as a test wants it."""
+    """A primary whose commits wait for a standby; a test starts and stops that."""
 
     def __init__(self) -> None:
         self._root = new_root()

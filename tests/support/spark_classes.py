@@ -46,7 +46,7 @@ def _make(work: Path) -> Path:
     with Emulator() as broker:
         _use(spark, broker, work)
     spark.stop()
-    jvm.stdin.close()  # which tells it that its driver has gone
+    jvm.stdin.close()  # it tells the JVM that its driver has gone
     jvm.wait(_LONGEST_END_S)
     return made
 

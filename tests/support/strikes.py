@@ -1,9 +1,9 @@
-"""Strike an exception into this thread at each place where CPython can deliver that of a signal's handler.
+"""Strike an exception into this thread at each place where CPython can run a signal's handler.
 
 CPython looks for signals when a Python function begins or a generator goes on (RESUME), after a call of C code (CALL),
-and where a loop jumps back. A profile function is called at the first two, so that an exception which it raises is
-raised there; the end of an `__init__` stands for the call of a class. Places are counted in the frames of our packages
-alone. A loop's jump back is left out: a call comes right before it, with the same facts.
+and where a loop jumps back. A profile function is called at the first two, so its exceptions are raised there; the end
+of an `__init__` stands for the call of a class. Places are counted in the frames of our packages alone. A loop's jump
+back is left out: a call comes right before it, with the same facts.
 """
 
 from __future__ import annotations

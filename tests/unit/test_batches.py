@@ -71,7 +71,7 @@ def accumulator(**settings: Any) -> Accumulator:
 
 
 def fill(acc: Accumulator, batches: int, *, partition: int = 0, topic: str = "t", now_ms: float = 0) -> list[Batch]:
-    """Append that many batches of one record each, all closed, for a broker that has stored an earlier one."""
+    """Append that many closed batches of one record each, for a broker that has stored an earlier one."""
     made = []
     for _ in range(batches):
         batch = acc.append(topic, partition, 0, None, b"x", [], now_ms)

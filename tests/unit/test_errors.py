@@ -36,7 +36,7 @@ def test_coordinator_apis_agree(api: Api) -> None:
 
 
 def test_what_is_unknown_is_not_guessed_at() -> None:
-    """Fatal, except that aborting the transaction resolves a batch, and that calls wait for metadata or read."""
+    """Fatal, but aborting the transaction resolves a batch, and calls wait for metadata or read."""
     otherwise = {Api.PRODUCE: E.ABORTABLE, Api.METADATA: E.RETRIABLE, Api.FETCH: E.RETRIABLE}
     for api in Api:
         assert error_class(api, 9999) is otherwise.get(api, E.FATAL)

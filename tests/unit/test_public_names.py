@@ -1,4 +1,4 @@
-"""The names that `import dualwrite` provides, and the modules that the import loads."""
+"""The names that `import dualwrite` provides, and its loaded modules."""
 
 from __future__ import annotations
 

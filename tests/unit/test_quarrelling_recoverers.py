@@ -1,8 +1,7 @@
 """Two recoverers, a live owner and the broker's timeout, in random orders: the outcomes that each may report.
 
 The database holds the stored producer id and epoch, so every process that reads it wants to commit. Then only the
-broker's timeout may abort the transaction, no process may report it as committed while it is not, and none may report
-it as lost while it is committed.
+broker's timeout may abort the transaction, and no process may report a false outcome: neither committed nor lost.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def a_slot(number: int) -> PooledSlot:
 
 
 class Asker:
-    """A caller that asks for a turn, and records in `served` when it was woken."""
+    """A caller that asks for a turn, and records in `served` when it woke."""
 
     def __init__(self, shelf: SlotRegistry, name: int, served: list[int]) -> None:
         self.turn = Turn()

@@ -1,4 +1,4 @@
-"""When the pool of connections says that no broker can be reached; no sockets."""
+"""When the pool of connections declares that no broker can be reached; no sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages with tagged fields that no receiver knows, in every struct that can have them."""
+"""Messages with unknown tagged fields, in every struct that can have them."""
 
 from __future__ import annotations
 

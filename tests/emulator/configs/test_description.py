@@ -1,4 +1,4 @@
-"""The layer that a value is said to come from, and the values that stay hidden."""
+"""The reported layer of a value, and the values that stay hidden."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When offsets expire, and which offsets can be deleted."""
+"""When offsets expire, and whether they can be deleted."""
 
 from __future__ import annotations
 

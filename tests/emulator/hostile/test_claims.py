@@ -40,7 +40,7 @@ def header(key: int, version: int) -> bytes:
 
 @pytest.mark.parametrize(("key", "version"), ENDS)
 def test_every_length_that_can_be_claimed(victim: Victim, key: int, version: int) -> None:
-    """A length is put at every place of a request that is all zeros and at every place of one that is all ones."""
+    """A length is put at every place of two requests: one of all zeros, one of all ones."""
     before = memory_bytes()
     for filler in (b"\0", b"\1"):
         for place in range(16):

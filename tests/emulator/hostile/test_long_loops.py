@@ -148,7 +148,7 @@ def test_very_many_segments_are_deleted(
 
 
 def test_a_log_whose_files_are_deleted_goes_on(of_segments: Emulator) -> None:
-    """Records that come between the steps of a deletion stay, also for a start after a kill at that moment."""
+    """Records that come between the steps of a deletion stay, even if the process is killed then."""
     log = cluster_of(of_segments).topics["t"].partitions[0].log
     steps = log.delete_records(SEGMENTS - 1)
     run_in_loop(of_segments, lambda: next(steps))

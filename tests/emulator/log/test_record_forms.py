@@ -1,4 +1,4 @@
-"""Records that are checked together are judged as by a walk that reads one number after the other."""
+"""Records that are checked together are judged as by a walk over single numbers."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _cut(body: bytes, records: list[bytes], generator: random.Random) -> bytes:
 
 
 def _with_another_record(body: bytes, records: list[bytes], generator: random.Random) -> bytes:
-    """Replace a record by one whose numbers take more bytes than they need, or whose parts do not add up."""
+    """Replace a record by one with overlong numbers, or with parts that do not add up."""
     victim = generator.randrange(len(records))
     value = generator.randbytes(generator.randint(0, 150))
     strange = generator.choice(

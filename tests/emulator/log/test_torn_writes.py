@@ -1,4 +1,4 @@
-"""Writes torn by a crash, records that look like batches among them, and the loss that only another boot explains."""
+"""Writes torn by a crash, also among lookalikes of batches, and losses that only another boot explains."""
 
 from __future__ import annotations
 

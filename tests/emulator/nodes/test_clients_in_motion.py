@@ -1,8 +1,8 @@
 """Five clients do transactions while leaders and coordinators move and nodes die: only committed records are seen.
 
-Nothing happens "meanwhile": a disturbance is either a call between two steps of the client, or a fault at a request
-or at an instant of the coordinator, which crashes the node that serves it. A node that was crashed is started again
-when the next transaction has been begun, and everything has to come right while the last transactions run undisturbed.
+Nothing happens "meanwhile": a disturbance is either a call between two steps of the client, or a fault at a request or
+at an instant of the coordinator, which crashes the serving node. A crashed node is started again once the next
+transaction has begun, and everything has to come right while the last transactions run undisturbed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Members of consumer groups of three makes, while the node that coordinates them and nodes that they read from die.
+"""Members of consumer groups of three makes, while their coordinator and their leaders die.
 
 Their sessions outlast the election of another node, so no member loses its partitions, and every record is seen once,
 by the member that had its partition before.

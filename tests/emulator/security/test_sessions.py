@@ -1,4 +1,4 @@
-"""Clients that must log in again while they work, faults in a login, and tokens that are never sent."""
+"""Clients that must log in again while they work, faults in a login, and missing tokens."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def _forget_what_is_derived(path: Path) -> None:
 
 
 def prepare(folder: Path) -> dict[str, Prepared]:
-    """Return a directory whose process was killed before it wrote any index, and one whose process stopped in order."""
+    """Return a directory whose process was killed before it wrote any index, and one of an orderly stop."""
     data_dir = folder / "stopped"
     with Emulator(topics=TOPICS, data_dir=data_dir, config=CONFIG) as emulator:
         fill(emulator)

@@ -45,7 +45,7 @@ class EndRequest(NamedTuple):
 
 @dataclass
 class InFlight:
-    """A decision whose record is being appended, and the response to the client if that succeeds."""
+    """A decision whose record is being appended, and the response to the client after success."""
 
     transition: Transition
     init: tuple[ProducerPair, InitProducerIdResult] | None = None

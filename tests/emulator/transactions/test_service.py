@@ -489,7 +489,7 @@ async def test_an_open_transaction_does_not_expire() -> None:
 
 @in_loop
 async def test_scans_check_only_ids_that_may_be_due(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hundred ids that are used again and again, and one that is left alone."""
+    """A hundred busy ids, and one that is left alone."""
     cluster = FakeCluster(transactional_id_expiration_ms=100_000)
     coordinator = cluster.coordinator()
     pairs = {}

@@ -17,7 +17,7 @@ WRONG = Code.NOT_COORDINATOR
 
 @pytest.fixture
 def worlds(profile: Profile) -> Iterator[tuple[World, World]]:
-    """Two nodes: the coordinator of "x", which leads no partition of "t", and the other one, which does."""
+    """Two nodes: the coordinator of "x", which leads no partition of "t", and the leader of "t"."""
     config = BrokerConfig(profile=profile, unstable_api_versions_enable=True, offsets_topic_num_partitions=5)
     with Emulator(nodes=2, config=config, clock=VirtualClock(), topics={"t": 1}) as emulator:
         leader = emulator.log("t").leader_id

@@ -205,7 +205,7 @@ def test_v5_table(world: World, state: str, commit: bool, who: str, expected: Co
 @pytest.mark.profiles(KIP_939)
 @rule("EndTxn v5 / CompleteAbort / commit / retry: 90")
 def test_v5_late_commit_by_the_kips(world: World) -> None:
-    """KAFKA-20785: the client has to learn that it was fenced, not that it is wrong."""
+    """KAFKA-20785: the client has to learn of its fencing, not of a mistake."""
     current = complete_abort(world, False)
     assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(PF)
 

@@ -13,5 +13,4 @@ __all__ = ["broker", "client"]
 
 @pytest.fixture
 def client() -> ForeignClient:
-    """aiokafka."""
     return Aiokafka()

@@ -63,7 +63,7 @@ class KafkaPythonProducer:
 
 
 class KafkaPython:
-    """With `api_version` it speaks the protocol of that release instead of the newest that both sides know."""
+    """With `api_version` it speaks that release's protocol instead of the newest common one."""
 
     shortest_timeout_ms = 100
     codecs: tuple[str, ...] = ("none", "gzip", "zstd")  # snappy and lz4 are in packages that this project does not need

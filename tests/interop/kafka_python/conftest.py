@@ -15,6 +15,6 @@ CLIENTS = (KafkaPython(), KafkaPython((2, 5)))
 
 @pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
 def client(request: pytest.FixtureRequest) -> ForeignClient:
-    """The client in the newest protocol that both sides know, and in that of an older release."""
+    """The client in the newest common protocol, and in that of an older release."""
     chosen: ForeignClient = request.param
     return chosen

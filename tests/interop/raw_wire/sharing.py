@@ -37,7 +37,6 @@ def set_group(client: RawClient, group_id: str, **settings: str) -> None:
 
 
 def heartbeat(client: RawClient, group_id: str, member_id: str, epoch: int, **values: Any) -> Any:
-    """A heartbeat."""
     fields = {"rack_id": None, "subscribed_topic_names": None, **values}
     return client.call("share_group_heartbeat", 1, group_id=group_id, member_id=member_id, member_epoch=epoch, **fields)
 

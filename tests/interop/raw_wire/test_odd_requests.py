@@ -336,7 +336,7 @@ def delete(wire: Wire, topic: str, before_offset: int) -> None:
 def test_last_stable_offset_after_a_deletion_into_a_transaction(
     broker: Broker, wire: Wire, transactional_id: str, topic: str, before_offset: int
 ) -> None:
-    """From 4.0 on it is the start of the batch that holds the log start, which can be before the log."""
+    """From 4.0 on it is the start of the batch with the log start, which can be before the log."""
     identity = wire.init_ok(transactional_id)
     assert wire.add(transactional_id, identity, (topic, 0)) == [NONE]
     for sequence in (0, 4):

@@ -41,7 +41,7 @@ def client(broker: Broker) -> Iterator[RawClient]:
 
 @pytest.fixture
 def sharer(client: RawClient, wire: Wire, group: str, topic: str) -> Sharer:
-    """A member that has not joined yet, of a group that reads from the beginning."""
+    """A member that has not joined yet; its group reads from the beginning."""
     wire.wait_for_coordinator(group, GROUP)
     set_group(client, group, auto_offset_reset="earliest")
     return Sharer(client, group, topic)

@@ -102,7 +102,7 @@ def decode(value: bytes) -> Entry:
 
 
 class TransactionLog:
-    """The partitions of `__transaction_state`, from where they ended when this was made."""
+    """The partitions of `__transaction_state`, from their present ends on."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire

@@ -187,7 +187,7 @@ class Application:
             await self._write(f"{self._name}.{number}", transactional_id)
 
     async def write_at_last(self, transactional_id: str) -> None:
-        """Carry out one dual write when everything is healed, which has to succeed.
+        """Carry out one dual write after healing; it has to succeed.
 
         The database may still hold the lock of a free slot for a connection that is gone. The block that gets this slot
         raises RowLockTimeoutError; repeated, it gets another one. On a slow disk the block that takes the id over may

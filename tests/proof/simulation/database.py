@@ -1,9 +1,9 @@
 """The database: a primary whose commits become durable a while after they were written, behind the network.
 
 It behaves as PostgreSQL with a synchronous standby does. COMMIT is written to the log, and waits for the standby; then
-the change becomes visible, its locks are released, and the client gets the response. A wait that is cancelled ends with
-a change that is visible but may be lost, and so does a restart of the primary. A failover loses the changes that the
-standby does not have: never an acknowledged one. A session whose client is gone keeps its locks until that is noticed.
+the change becomes visible, its locks are released, and the client gets the response. A cancelled wait, or a restart of
+the primary, leaves a visible change that may be lost. A failover loses the changes that the standby does not have:
+never an acknowledged one. A session without its client keeps its locks until it notices.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class DatabaseServer:
             self._loop.call_at_in(self.process, self._loop.now_s + delay_s, self._ship, len(self.log), self.log)
 
     def _ship(self, position: int, log: list[Change]) -> None:
-        """Note that the standby has the log up to a position, unless that log was replaced by a failover."""
+        """Note that the standby has the log up to a position, unless a failover replaced that log."""
         if log is not self.log or self.standby_is_away:
             return
         while self.durable < position:

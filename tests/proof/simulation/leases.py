@@ -19,7 +19,7 @@ class LeaseTable:
         return getattr(self, f"_{kind}")(now_s, *given)
 
     def ends_s(self) -> float:
-        """Return when the last lease that is held ends, by the database's clock."""
+        """Return the end of the last held lease, by the database's clock."""
         return max((expires_s for owner, expires_s in self._leases.values() if owner is not None), default=0.0)
 
     def _every(self, now_s: float) -> list[Lease]:

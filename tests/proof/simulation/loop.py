@@ -251,7 +251,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
         return self.now_s
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a new future."""
         return asyncio.Future(loop=self)
 
     def create_task(self, coro: Any, *, name: object = None, context: Context | None = None) -> asyncio.Task[Any]:
@@ -275,7 +274,6 @@ class SimulatedLoop(asyncio.AbstractEventLoop):
             self.problems.append(f"{self.current}: {context.get('message')}: {error!r}")
 
     def get_debug(self) -> bool:
-        """Return False."""
         return False
 
     def is_running(self) -> bool:

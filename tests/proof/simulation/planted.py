@@ -1,4 +1,4 @@
-"""Mistakes that are planted into the library or into the simulated servers, to show that simulations find them.
+"""Mistakes planted into the library or into the simulated servers, to show that simulations find them.
 
 A mistake replaces a piece of a module's source while that module is imported, so it is planted into a fresh process.
 """

@@ -65,7 +65,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.told_of_loss = False
-        """Whether recovery has reported a loss that is documented, so that both sides differ from then on."""
+        """Whether recovery has reported a documented loss, so that both sides differ from then on."""
         self.random: Final = Random(f"simulation {seed}")
         self.loop: Final = SimulatedLoop(Random(f"loop {seed}"))  # type: ignore[abstract]  # the rest is not used
         self.history: Final = History(self.loop)
@@ -203,7 +203,7 @@ class Writers(World):
     def settle(self) -> None:
         """Begin to recover each id, in a pool once all leases of dead processes have expired.
 
-        A clock of the database that was put back makes them expire later, which is documented.
+        After a clock change of the database they expire later, as documented.
         """
         ends_s = self._leases.ends_s() - self.database.process.clock_offset_s
         self.loop.run_until(_never, max(self.loop.now_s, ends_s))

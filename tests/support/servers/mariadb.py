@@ -150,7 +150,7 @@ def _run(resources: ExitStack, program: Path, share: Path, options: Sequence[str
     temporary.mkdir()
     command: list[str] = [
         *(str(program), "--no-defaults", f"--basedir={share.parent}", f"--lc-messages-dir={share}"),
-        # of its own: a server that starts deletes the temporary tables of all others in a directory that they share
+        # of its own: a starting server deletes the temporary tables of all others in a shared directory
         f"--tmpdir={temporary}",
         *(f"--datadir={data}", *_SMALL, *options, *(["--user=root"] if os.geteuid() == 0 else [])),
     ]

@@ -16,7 +16,7 @@ _given_out: Final[set[int]] = set()
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nothing listens on and that this process was not given before.
+    """Return a free port of 127.0.0.1, never the same one twice in this process.
 
     Another process may bind it first. Raises ServerUnavailableError if no free port was found.
     """

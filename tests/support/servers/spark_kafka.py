@@ -17,8 +17,7 @@ TOKEN_PROVIDER_VERSION: Final = "4.0.0"
 """The newest release of its delegation-token part whose jar resolves."""
 
 _ALONE: Final = ("*:*",)
-"""Exclude all dependencies: Spark already has most of them, and Spark's POMs name a mirror that Maven would ask, and
-that cannot be reached from everywhere."""
+"""Exclude all dependencies: Spark already has most of them, and its POMs name a mirror that Maven may not reach."""
 
 
 def fetch_spark_kafka() -> Path:
