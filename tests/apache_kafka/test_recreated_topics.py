@@ -31,7 +31,7 @@ def topics() -> Topics:
 
 
 class Query:
-    """A query that has read all of a topic before that topic is created again, with more records than before."""
+    """A query that has read all of a topic before the topic is created again, with more records than before."""
 
     def __init__(self, topics: Topics, library: str) -> None:
         self._topics = topics

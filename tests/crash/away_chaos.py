@@ -10,7 +10,7 @@ return, so that some die in the middle of publishing, and Kafka leaves again whi
 `--cuts`, which terminates backends of the database too, none because of Kafka.
 
 `--refuse`: blocks are refused while Kafka is away, and workers are only killed: a frozen one would hold its transaction
-open in any case. No transaction may idle for long, and a writer or pool that knows that Kafka is away answers within
+open in any case. No transaction may idle for long, and a writer or pool that knows of Kafka's absence answers within
 100 ms.
 
 The calm phase is that of `pool_chaos.py`; further checks of both sides are in `away_verdict.py`.

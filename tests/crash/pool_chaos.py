@@ -91,7 +91,7 @@ TRAPS: Final[Mapping[PausePoint, float]] = dict.fromkeys(PausePoint, 1.0) | {
 """Where processes are stopped, by weight: around the decision, and where an id is taken over."""
 _LANES: Final = 2
 _SERVER_AWAY_S: Final = 2.0
-"""The longest that the broker or the database is frozen, which freezes all processes."""
+"""The longest freeze of the broker or the database, which freezes all processes."""
 _NEXT_POINT_S: Final = 0.02
 """The longest after a pause point at which a trap springs."""
 
@@ -120,7 +120,7 @@ class Plan:
     """Whether the process that takes the place of a dead one is of its kind."""
     lanes: int = 0
     idle_timeout_ms: int | None = None
-    """The time after which the database ends a session that idles in a transaction."""
+    """The database's limit for a session that idles in a transaction."""
     lease_ms: int = 2_000
     transaction_timeout_ms: int = 2_000
     """On tiers 3 and 4."""

@@ -262,7 +262,7 @@ _SOURCES = [
 def test_blocks_without_sqlalchemy_may_hold_every_connection(
     postgres_server: PostgresServer, emulator: Emulator, opened: Callable[..., Any], source_of: Callable[[str], Any]
 ) -> None:
-    """A lease that needed one more would wait for the blocks that wait for it."""
+    """A lease with a connection of its own would wait for the blocks that wait for it."""
     database = PostgresDatabase(postgres_server)
 
     async def use(awaited: AnyScenario) -> None:

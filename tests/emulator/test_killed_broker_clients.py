@@ -73,7 +73,7 @@ STEPS: list[tuple[bool, str | None]] = [
 
 
 class Writer:
-    """Runs transactions of three records, and remembers which records are allowed and which are required."""
+    """Runs transactions of three records, and remembers allowed and required records."""
 
     def __init__(self, broker: KillableBroker, name: str) -> None:
         self._broker = broker

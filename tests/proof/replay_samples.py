@@ -23,7 +23,7 @@ _FAULTS_OF_100: Final = (3, 6, 12, 30)
 """How often a step is a fault, if one can happen: early in the history, or late."""
 
 _REPLAYED: Final = ("crashes", "kills", "losses", "give_ups", "timeouts", "foreigners", "expiries", "terminations")
-"""The faults that a replay can bring about, without the operator's abort that loses a decision on both sides."""
+"""The faults that a replay can bring about, but for the operator's abort, which loses a decision on both sides."""
 
 _WRITTEN: Final = (
     ((b"a1",), (b"b1",)),

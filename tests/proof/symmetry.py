@@ -1,9 +1,9 @@
 """`Symmetry`: states that differ only by an exchange of like processes are one state.
 
 Processes are alike if their programs are the same, or differ only in the values that they write. Exchanging two such
-processes, and their values wherever they occur, maps each step that is possible in a world to one that is possible in
-the other, because no broker, database or program looks into a value. So both worlds have the same futures, up to names,
-and visiting one of them is enough.
+processes, and their values wherever they occur, maps each possible step of a world to one of the other, because no
+broker, database or program looks into a value. So both worlds have the same futures, up to names, and visiting one of
+them is enough.
 
 A program's node stands for a history of replies, which may contain values of other processes (the records that are read
 from the log). The node of the exchanged world is the one that the other program reaches with the replies of the other

@@ -497,7 +497,7 @@ class Rules:
         return isinstance(request, AddPartitionsToTxn)
 
     def _broken_by_abort(self, world: World, number: int, request: Hashable, pair: tuple[int, int]) -> str:
-        """Return the error of a process that aborts the open transaction of a pair.
+        """Return the error of a process that aborts a pair's open transaction.
 
         A process that has lost the lock may abort a transaction that another one has decided since; that is repaired.
         But it may do so only unknowingly, and where EndTxn can name a pair, only with that.

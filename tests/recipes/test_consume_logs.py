@@ -239,7 +239,7 @@ def test_gaps_are_looked_for_between_and_within_batches() -> None:
 
 
 class FakeConsumer:
-    """A consumer whose log begins at 0, and that is asked to go on somewhere."""
+    """A consumer whose log begins at 0, asked to go on somewhere."""
 
     group_id = "movers"
 

@@ -171,7 +171,7 @@ def test_who_waits_is_served_in_the_order_of_asking(holder: Callable[..., Holder
 
 
 def test_blocks_may_hold_every_connection_of_the_source(scenario: Scenario) -> None:
-    """A lease that needed one more would wait for the blocks that wait for the lease."""
+    """A lease with a connection of its own would wait for the blocks that wait for it."""
     if locks_whole_database(scenario):
         pytest.skip("one dual write at a time")
     together = threading.Barrier(2, timeout=DEADLINE_S)

@@ -134,7 +134,7 @@ class RepairSite:
 def repair_site(
     tier: Tier, directory: Path, *, clock: VirtualClock | None = None, **settings: Any
 ) -> Iterator[RepairSite]:
-    """Yield a sink on a broker of that tier, whose clock stands still, with a store on SQLite."""
+    """Yield a sink on a broker of that tier, with a clock that stands still and a store on SQLite."""
     with (
         sqlite_engine(directory) as engine,
         Emulator(topics={"orders": 2}, config=TIERS[tier], clock=clock or VirtualClock(), **settings) as emulator,

@@ -1,6 +1,6 @@
 """Show each failure when it happens: a plugin for pytest.
 
-pytest shows failures when all tests are over, so a run that is ended before shows none.
+pytest shows failures when all tests are over, so an aborted run shows none.
 """
 
 from __future__ import annotations

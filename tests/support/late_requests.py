@@ -113,7 +113,7 @@ class Outcome:
     """The result of a cell."""
 
     anomalies: list[str] = field(default_factory=list)
-    """Records or offsets that are not those of the transactions that the client reported as committed."""
+    """Records or offsets beyond the transactions that the client reported as committed, or missing from them."""
     told: list[str] = field(default_factory=list)
     """The errors, each as "C: FencedError"."""
     is_caught: bool = False

@@ -308,7 +308,7 @@ def test_requests_that_wait_leave_room_for_health_checks(
 
 
 class Transport(asyncio.Transport):
-    """A transport that keeps all written bytes, and reports that it was closed."""
+    """A transport that keeps all written bytes, and whether it was closed."""
 
     def __init__(self) -> None:
         super().__init__()

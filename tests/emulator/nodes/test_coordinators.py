@@ -328,7 +328,7 @@ def test_a_delayed_end_txn_of_a_recovered_transaction(
 ) -> None:
     """Race 11: a late copy of the EndTxn that ended a recovered transaction is a retry, even after later transactions.
 
-    This holds for the coordinator that ended the transaction, and for one that replayed its log.
+    This holds for the coordinator that ended the transaction, and for a new one.
     """
     client = coordinator_client(emulator, connect)
     recovering = client.init_producer_id("x", enable2_pc=True, keep_prepared_txn=True)

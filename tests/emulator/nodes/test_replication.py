@@ -1,4 +1,4 @@
-"""Replication held back: which requests wait, which do not, and which records are lost with the leader."""
+"""Replication held back: waiting requests, unaffected ones, and records lost with the leader."""
 
 from __future__ import annotations
 

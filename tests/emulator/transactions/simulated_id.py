@@ -43,7 +43,7 @@ def metadata(state: TransactionState, pid: int = 42, epoch: int = 5, **fields: A
 
 @dataclass
 class SimulatedId:
-    """Decides each request and applies it at once, unless the test takes the transition from `in_flight`."""
+    """Decides each request by `decide_*`, and otherwise applies the decision at once."""
 
     metadata: TransactionMetadata | None = None
     rules: CoordinatorRules = KIP

@@ -1,4 +1,4 @@
-"""A real PgBouncer in front of a Postgres, from Debian's package, which is installed if that is allowed."""
+"""A real PgBouncer in front of a Postgres, from Debian's package, installed if that is allowed."""
 
 from __future__ import annotations
 
