@@ -1551,9 +1551,9 @@ MUTANTS: Final = (
         OutboxSpace(3, Budget(timeouts=1, deletions=1)),
         (
             Edit(
-                f"{_CORE}settings.py",
-                "return replace(self, keeps_copy_if_bounded=True, stores_blocks=True)",
-                "return replace(self, stores_blocks=True)",
+                f"{_CORE}steps.py",
+                "        if policy.keeps_copy_if_bounded and write.bounded_ms is not None:\n",
+                "        if False:\n",
             ),
         ),
     ),
