@@ -197,7 +197,7 @@ def test_the_page_of_consuming_shows_a_pipeline_in_a_loop(run: Run, emulator: Em
 def test_the_emulator_page_shows_faults_and_pause_points(run: Run) -> None:
     def client(broker: Emulator) -> None:
         def transact() -> None:
-            # the broker of the example ends with its block, perhaps before the last answer
+            # the broker of the example ends with its block, perhaps before the last response
             with (
                 suppress(KafkaTimeoutError),
                 Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="t") as producer,

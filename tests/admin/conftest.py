@@ -1,8 +1,8 @@
-"""The clusters that are administered: the emulator in each profile, and real Apache Kafkas; all let old clients be.
+"""The clusters that are administered: the emulator in each profile, and real Apache Kafkas; all accept old clients.
 
 Without verification (`transaction.partition.verification.enable=false`) a transactional batch is stored that no
-coordinator has heard of: that is how transactions came to hang before KIP-890. The real ones, which others use too,
-are told to do without it for as long as a test of this folder runs.
+coordinator has heard of: that is how transactions came to hang before KIP-890. The real ones, which others use too, are
+told to do without it for as long as a test of this folder runs.
 """
 
 from __future__ import annotations

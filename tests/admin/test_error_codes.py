@@ -26,7 +26,7 @@ from tests.admin.site import Site
 PARTITION = TopicPartition("orders", 0)
 ID = "x"
 LIMIT_MS = 2_000  # a busy machine still answers a few requests in it
-NETWORK_EXCEPTION = 13  # stands for an answer that did not come; brokers do not send it
+NETWORK_EXCEPTION = 13  # stands for a missing response; brokers do not send it
 
 CALLS: dict[Api, Callable[[TransactionAdmin], object]] = {
     Api.METADATA: lambda admin: admin.describe_producers([PARTITION]),

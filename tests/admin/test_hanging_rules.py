@@ -46,12 +46,12 @@ HANGS, LIVES, OPEN_QUESTION = Classified([OPENED], []), Classified([], []), Clas
     ("ids", "descriptions", "expected", "expected_without_all"),
     [
         ({}, {}, HANGS, OPEN_QUESTION),  # no coordinator knows the producer
-        ({7: "x"}, {"x": None}, HANGS, HANGS),  # the id expired between the two questions
+        ({7: "x"}, {"x": None}, HANGS, HANGS),  # the id expired between the two requests
         ({7: "x"}, {"x": description(HERE)}, LIVES, LIVES),
         ({7: "x"}, {"x": description(HERE, ELSEWHERE, state="PrepareAbort")}, LIVES, LIVES),  # its marker is to come
         ({7: "x"}, {"x": description(ELSEWHERE)}, HANGS, HANGS),
         ({7: "x"}, {"x": description(state="CompleteCommit")}, HANGS, HANGS),
-        ({7: "x"}, {}, OPEN_QUESTION, OPEN_QUESTION),  # its coordinator did not answer
+        ({7: "x"}, {}, OPEN_QUESTION, OPEN_QUESTION),  # its coordinator did not respond
         ({8: "y"}, {"y": description(HERE)}, HANGS, OPEN_QUESTION),
     ],
 )

@@ -14,7 +14,7 @@ from tests.crash.chaos_job import BEGUN, COMMITTED, LOST, ROLLED_BACK, UNKNOWN, 
 from tests.support.topics import Read
 
 _TOLD: Mapping[str, type[Ok | Fail | Unknown]] = {
-    # Lost: the database has committed, as its caller was told; that it was told is a mistake by itself.
+    # Lost: the database has committed, as its caller learned; the message itself is a mistake.
     **{COMMITTED: Ok, LOST: Ok},
     **{ROLLED_BACK: Fail, UNKNOWN: Unknown},
 }

@@ -42,7 +42,7 @@ def takes_effect(scenario: AnyScenario, point: PausePoint, fault: FaultKind) -> 
     """The recipe's promise for one fault at one point."""
     if fault in (FaultKind.BROKER_CUT, FaultKind.BROKER_ANSWER_LOST) or point in POINTS_AFTER_THE_DECISION:
         return True
-    # The request that follows these points is COMMIT itself: losing its answer does not undo it.
+    # The request that follows these points is COMMIT itself: losing its response does not undo it.
     return fault is FaultKind.DATABASE_ANSWER_LOST and point in scenario.points_before_commit_request
 
 

@@ -254,7 +254,7 @@ def test_a_task_that_is_cancelled_at_every_suspension(
 def test_an_interruption_at_every_call_of_a_block(
     scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch, be_quick: Callable[[], None]
 ) -> None:
-    """The call was carried out, and its answer is lost with the interruption."""
+    """The call was carried out, and its response is lost with the interruption."""
     be_quick()
     met: set[Outcome | None] = set()
     expected = [0]

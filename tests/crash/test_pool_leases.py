@@ -192,7 +192,7 @@ def test_a_slot_that_is_stolen_between_the_first_statement_and_the_lock(scenario
 def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(
     scenario: Scenario, leases: LeaseTable, level: str
 ) -> None:
-    """Nothing is wrong with the row, and it is said so: the block may be repeated, and the decorator does it."""
+    """The row is fine, and the error says so: the block may be repeated, and the decorator does it."""
     if scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("on SQLite no other slot can be leased meanwhile, and MySQL locks what is newer than the snapshot")
     begun: list[AnyWrite] = []

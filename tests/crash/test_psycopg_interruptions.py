@@ -65,7 +65,7 @@ class InterruptedAt:
 
 @pytest.mark.parametrize("new", [False, True], ids=["ready writer", "new writer"])
 def test_an_interruption_at_every_call(scenario: PsycopgScenario, monkeypatch: pytest.MonkeyPatch, new: bool) -> None:
-    """The call was carried out, and its answer is lost with the interruption."""
+    """The call was carried out, and its response is lost with the interruption."""
     writer = scenario.writer()
     met: set[Outcome | None] = set()
     number = 0

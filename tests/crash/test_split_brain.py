@@ -104,7 +104,7 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(scenario: S
         assert isinstance(seen.error, OutcomeUnknown)
     else:
         assert seen.took_effect is False
-    assert third.error is None  # it found its lock gone before it asked Kafka for anything
+    assert third.error is None  # it found its lock gone before its first request to Kafka
     scenario.assert_both_sides_agree()
 
 

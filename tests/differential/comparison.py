@@ -103,7 +103,7 @@ class Comparison:
                 return Difference(seed, tuple(steps[:number]), about, emulated, real)
             self.known[about] += 1
             if not (step.api in _READS or (is_refusal(emulated) and is_refusal(real))):
-                return None  # from here on they differ in more than answers
+                return None  # from here on they differ in more than responses
         deadline_s = time.monotonic() + _AGREE_WITHIN_S
         while True:
             ours, theirs = (logs_of(side, start) for side, start in zip(self._sides, starts, strict=True))

@@ -40,7 +40,7 @@ class Side:
         with Wire(bootstrap_servers) as wire:
             wire.wait_for_coordinator("any")
             wire.wait_for_coordinator("any", GROUP)
-            wire.init_ok(None)  # the producer id 0 also stands for none in some answers
+            wire.init_ok(None)  # the producer id 0 also means none in some responses
 
     def close(self) -> None:
         self.client.__exit__(None, None, None)
@@ -102,7 +102,7 @@ class Side:
         self.symbols = Symbols(name, topics)
 
     def play(self, step: Step) -> Answer:
-        """Send a step's request and return its answer."""
+        """Send a step's request and return its response."""
         try:
             values = fields_of(step, self.symbols)
             self.client.be_patient_for(_PATIENCE_WITH_GROUPS_S if step.api in _BLOCKING else _PATIENCE_S)
@@ -160,7 +160,7 @@ class Side:
 
 
 def is_retriable(answer: Answer) -> bool:
-    """Return whether an answer has an error that passes."""
+    """Return whether a response has an error that passes."""
     return any(code in _RETRIABLE for code in _codes(answer))
 
 

@@ -92,7 +92,7 @@ class Symbols:
         known, generation = self.members.get(group, ("", -1))
         return (known if member == "own" else member), generation
 
-    # answers
+    # responses
 
     def comparable(self, value: Any, name: str = "") -> Any:
         """Return a response without the broker's own choices."""

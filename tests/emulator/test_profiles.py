@@ -60,7 +60,7 @@ def test_only_the_tables_name_profiles() -> None:
 
 
 class Kept(NamedTuple):
-    """The answer to InitProducerId: error, the client's pair, and that of the open transaction."""
+    """The response to InitProducerId: error, the client's pair, and that of the open transaction."""
 
     error: int
     client: tuple[int, int]

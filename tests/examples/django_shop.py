@@ -191,7 +191,7 @@ def place_orders(
 
 
 def _is_answered(server: Server, path: str, number: int) -> bool:
-    """Place an order; False if no answer came, or one by which the client shall repeat it."""
+    """Place an order; False without a response, or with one that asks for a repetition."""
     try:
         answer = httpx.put(f"{server.url}/{path}/{number}/", json={"item": "lamp"}, timeout=60)
     except httpx.TransportError:

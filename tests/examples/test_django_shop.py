@@ -34,7 +34,7 @@ def test_its_commands(shop: Shop) -> None:
 
 
 def order(server: Server, numbers: list[int], *, kill_after: int) -> list[int]:
-    """Send orders, four at a time, and kill the service after so many answers; which were answered."""
+    """Send orders, four at a time, and kill the service after so many responses; return the answered ones."""
     answered: list[int] = []
 
     def put(number: int) -> None:

@@ -145,7 +145,7 @@ def service(database_url: str, kafka: Emulator) -> Iterator[tuple[subprocess.Pop
 
 
 async def order(process: subprocess.Popen[str], url: str, numbers: list[int], *, kill_after: int) -> list[int]:
-    """Send orders, eight at a time, and kill the service after so many answers; which were answered."""
+    """Send orders, eight at a time, and kill the service after so many responses; return the answered ones."""
     answered: list[int] = []
     limit = asyncio.Semaphore(8)
 

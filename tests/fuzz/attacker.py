@@ -19,7 +19,7 @@ _GREETINGS: Final = {Entrance.IN_LOGIN: (_HANDSHAKE,), Entrance.LOGGED_IN: (_HAN
 
 
 class NoEndError(Exception):
-    """The broker neither answered nor closed the connection."""
+    """The broker neither responded nor closed the connection."""
 
 
 def attack(broker: FuzzedBroker, case: Case) -> None:

@@ -113,7 +113,7 @@ NOBODY = Identity(-1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """Answer of InitProducerId."""
+    """Response of InitProducerId."""
 
     error: Code | int
     identity: Identity
@@ -122,7 +122,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Answer of EndTxn; versions below 5 carry no identity."""
+    """Response of EndTxn; versions below 5 carry no identity."""
 
     error: Code | int
     identity: Identity = NOBODY
@@ -130,7 +130,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """Answer of Produce for one partition."""
+    """Response of Produce for one partition."""
 
     error: Code | int
     base_offset: int
@@ -138,7 +138,7 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Answer of DescribeTransactions for one transactional id; of its start time only whether there is one."""
+    """Response of DescribeTransactions for one transactional id; of its start time only whether there is one."""
 
     error: Code | int
     state: str
@@ -174,7 +174,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Answer of Fetch for one partition."""
+    """Response of Fetch for one partition."""
 
     error: Code | int
     high_watermark: int
@@ -232,14 +232,14 @@ class Wire:
     # -- frames
 
     def call(self, request: ApiMessage, client_id: str = "wire") -> Any:
-        """Send `request` and return the decoded answer."""
+        """Send `request` and return the decoded response."""
         request.with_header(correlation_id=next(self._correlation_ids), client_id=client_id)
         answer = self.exchange(request.encode(header=True))
         response_class = request.header.get_response_class()
         return response_class.decode(answer, version=request.API_VERSION, header=True)
 
     def exchange(self, frame: bytes) -> bytes:
-        """Send one frame as it is and return the answer's frame. Raises ConnectionClosedError."""
+        """Send one frame as it is and return the response's frame. Raises ConnectionClosedError."""
         try:
             self._socket.sendall(struct.pack(">i", len(frame)) + frame)
             return self._receive()
@@ -332,7 +332,7 @@ class Wire:
         return answer.identity
 
     def exhaust_epochs(self, transactional_id: str, *, timeout_ms: int = 60_000) -> Identity:
-        """InitProducerId, sent ahead of its answers, until the identity has the last epoch a client may hold."""
+        """InitProducerId, sent ahead of its responses, until the identity has the last epoch a client may hold."""
         identity = self.init_ok(transactional_id)
         request = InitProducerIdRequest(
             version=5,
@@ -752,7 +752,7 @@ def _batches(records: bytes) -> Iterator[Batch]:
 
 
 def wait_for(ask: Callable[[], T], good: Callable[[T], bool], deadline_s: float = DEADLINE_S) -> T:
-    """Ask until the answer is good; fails with the last answer."""
+    """Ask until the response is good; fails with the last one."""
     deadline = time.monotonic() + deadline_s
     while not good(answer := ask()):
         assert time.monotonic() < deadline, f"still {answer} after {deadline_s} s"

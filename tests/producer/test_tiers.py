@@ -292,7 +292,7 @@ def test_recoverers_may_crash_between_any_two_requests(world: World) -> None:
     for _ in range(3):
         assert world.recovering().prepared_txn_state == state
     world.recovering().complete_transaction(state)
-    # crashed after completing and before anything was stored: the same again
+    # crashed after completing and before storing: the same again
     for _ in range(3):
         again = world.recovering()
         assert again.state is ProducerState.READY

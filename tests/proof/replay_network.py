@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.api.registry import schema
 from tests.proof.story import Fate
 
 WAIT_S: Final = 20.0
-"""How long anything may take that the story says happens."""
+"""The time limit of an event that the story promises."""
 
 _LENGTH: Final = struct.Struct(">i")
 _REQUEST: Final = struct.Struct(">hhi")  # API key, version, correlation id

@@ -44,7 +44,7 @@ def test_before_the_lock_it_is_if_the_row_alone_is_compared() -> None:
 @pytest.mark.parametrize("tier", [1, 3])
 @pytest.mark.parametrize("ordering", [Ordering.ASKING, Ordering.PROVING], ids=lambda ordering: ordering.value)
 def test_before_the_lock_it_is_if_the_owner_asks_the_coordinator(tier: int, ordering: Ordering) -> None:
-    """A take-over that has lost its lock has seen the early records, and its abort arrives after the question."""
+    """A take-over that has lost its lock has seen the early records, and its abort arrives after the request."""
     found = early.search(tier, ordering, Budget(kills=1), _WRITTEN)
     assert found.wrong == "a process has aborted what it knew to be open, and what another has decided"
 

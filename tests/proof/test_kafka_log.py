@@ -1,4 +1,4 @@
-"""The partition of the search answers as the emulator's partition does, and shows its readers the same."""
+"""The partition of the search has the responses of the emulator's partition, and shows its readers the same."""
 
 from __future__ import annotations
 

@@ -519,7 +519,7 @@ class Rules:
         while at > 0:
             told = nodes[at].reply
             if not isinstance(told, DescribeTransactionResponse) or self._slot_at(process, at) != slot:
-                pass  # of something else
+                pass  # of another request
             elif (told.producer_id, told.producer_epoch) == pair:
                 return told.state == ONGOING.label
             at = nodes[at].came_from
@@ -962,7 +962,7 @@ class Rules:
         return missing
 
     def _may_be_lost(self, said: tuple[Any, ...]) -> bool:
-        """Return whether the last caller was told of a documented loss: consumed offsets are not published again."""
+        """Return whether the last caller got a documented loss: consumed offsets are not published again."""
         return self.shape.has_offsets and said == ("recover", "PreparedTransactionLost")
 
 

@@ -393,7 +393,7 @@ def test_a_connection_that_is_lost_before_the_lock(scenario: Scenario, writer: D
 
 
 def test_a_row_that_was_written_after_the_snapshot(scenario: Scenario, writer: DualWriter) -> None:
-    """The lock fails, as SQLAlchemy's own statement would; a listener for errors is told."""
+    """The lock fails, as SQLAlchemy's own statement would; a listener for errors is called."""
     told: list[BaseException] = []
     event.listen(scenario.database.engine, "handle_error", lambda context: told.append(context.original_exception))
     snapshot = scenario.database.engine.execution_options(isolation_level="REPEATABLE READ")

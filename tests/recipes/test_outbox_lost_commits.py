@@ -395,7 +395,7 @@ def test_a_batch_at_times_forgets(scenario: PsycopgScenario) -> None:
 
 
 class SlowCommit:
-    """Lets a COMMIT that inserted into `events` wait in the server, and then end as it is told."""
+    """Lets a COMMIT that inserted into `events` wait in the server, and end on command."""
 
     def __init__(self, scenario: PsycopgScenario) -> None:
         self._scenario = scenario

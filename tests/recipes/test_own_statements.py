@@ -66,7 +66,7 @@ def adapted(request: pytest.FixtureRequest, store: Database) -> Iterator[sa.Engi
     if (request.param == "pymysql") is (url.get_dialect().name == "postgresql"):
         pytest.skip("a driver of the other database")
     engine = sa.create_engine(url.set(drivername=f"{url.get_backend_name()}+{request.param}"))
-    engine.connect().close()  # SQLAlchemy's own first questions are no statements of ours
+    engine.connect().close()  # SQLAlchemy's own first queries are no statements of ours
     engine.dispose()
     event.listen(engine, "connect", _REGISTERED[request.param])
     yield engine

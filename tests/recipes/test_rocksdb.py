@@ -89,7 +89,7 @@ def test_a_write_that_fails_after_earlier_ones_were_superseded_counts(store: Roc
     shop.supersede_failures("id")
     disk.failing = True
     with pytest.raises(Exception, match="No space left"):
-        bank.supersede_failures("id")  # which has to write before anything it reads may decide
+        bank.supersede_failures("id")  # it has to write before a read may decide
 
 
 def fail_to_write(disk: FailingDisk, store: _RocksDbStore) -> None:

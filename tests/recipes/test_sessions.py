@@ -405,7 +405,7 @@ def test_a_session_that_joins_a_transaction_leaves_the_decision_to_it(
     scenario.assert_both_sides_agree()
 
 
-# ---- a COMMIT without an answer -------------------------------------------------------------------------------
+# ---- a COMMIT without a response ------------------------------------------------------------------------------
 
 
 def test_after_a_lost_commit_that_took_effect_the_session_is_as_after_any_other(scenario: Scenario) -> None:

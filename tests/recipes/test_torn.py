@@ -1,4 +1,4 @@
-"""Transactions that Kafka ended in one partition otherwise than their coordinator says: noticed, and never doubled.
+"""Transactions whose end in one partition contradicts the coordinator: noticed, and never doubled.
 
 A marker that was never written (KAFKA-20734), or an operator's abort marker in one of two partitions of a prepared
 transaction. A take-over reads the log also where the coordinator has committed.

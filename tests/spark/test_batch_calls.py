@@ -1,4 +1,4 @@
-"""Several calls for one batch: each is written once, or refused before anything of it is written. Without Spark."""
+"""Several calls for one batch: each is written once, or refused as a whole. Without Spark."""
 
 from __future__ import annotations
 

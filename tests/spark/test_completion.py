@@ -91,7 +91,7 @@ def test_a_second_time_ends_in_the_same_way(world: KafkaWorld) -> None:
 
 
 def test_what_kafka_has_committed_is_not_reported_as_aborted(world: KafkaWorld) -> None:
-    """A failover took the decision back after Kafka was told: its row wants an abort now."""
+    """A failover took the decision back after Kafka knew it: its row wants an abort now."""
     (won,) = prepared(world, 1)
     side = world.side()
     assert endings([won], side.end([won], everything)) == [COMMITTED]

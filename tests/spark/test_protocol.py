@@ -243,7 +243,7 @@ def test_abort_gives_up_what_is_not_decided(world: World) -> None:
 
 @pytest.mark.parametrize("generation", [1, None])
 def test_a_late_abort_leaves_the_next_driver_alone(world: World, generation: int | None) -> None:
-    """No task of the old driver has reported anything, and it wakes up when the batch is planned again."""
+    """The old driver's tasks have reported nothing, and it wakes up when the batch is planned again."""
     old, new = world.process(), world.process()
     assert old.plan().generation == 1
     plan = new.plan()

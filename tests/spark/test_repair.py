@@ -378,7 +378,7 @@ def test_a_broker_that_cannot_tell_where_it_stored_what_was_sent_again(site: Rep
 
 
 class LosingStore(CommitStore):
-    """A store whose answer to `replace` is lost."""
+    """A store whose response to `replace` is lost."""
 
     def __init__(self, engine: sa.Engine, *, applied: bool) -> None:
         super().__init__(engine)

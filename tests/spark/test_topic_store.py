@@ -28,7 +28,7 @@ SINK, QUERY = "s", "q"
 
 
 class LosingLog(FakeLog):
-    """A log that loses acknowledgements as it is told."""
+    """A log that loses acknowledgements on command."""
 
     def __init__(self, partition: FakePartition) -> None:
         super().__init__(partition)

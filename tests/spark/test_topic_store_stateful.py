@@ -1,4 +1,4 @@
-"""The store in a topic gives the answers of the SQL store: the same operations on both, in any order."""
+"""The store in a topic gives the results of the SQL store: the same operations on both, in any order."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class SameAnswers(RuleBasedStateMachine):
         return None
 
     def common(self, answer: Any, index: int) -> Any:
-        """Return an answer with the numbers of attempts for their ids, and without times."""
+        """Return a result with the numbers of attempts for their ids, and without times."""
         if isinstance(answer, SinkError):
             text = str(answer)
             for number, ids in enumerate(self.attempts):

@@ -1,4 +1,4 @@
-"""Databases that can lose a connection, or the answer to one request, on command."""
+"""Databases that can lose a connection, or the response to one request, on command."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Database(Protocol):
         """Lose every connection of `engine` now."""
 
     def lose_answer(self) -> None:
-        """Carry out the next request of `engine`, lose its answer and the connection."""
+        """Carry out the next request of `engine`, lose its response and the connection."""
 
     def lose_commit(self, *, applied: bool) -> None:
         """Lose the connection at the next COMMIT of `engine`, with or without carrying it out."""

@@ -50,7 +50,7 @@ class How(Enum):
     BETWEEN = "between"
     """It arrives when its transaction is over and no other is open."""
     OVERTAKEN = "overtaken"
-    """It arrives after its repetition was answered and another request was, in the same transaction."""
+    """It arrives after the responses to its repetition and to another request, in the same transaction."""
     TWICE = "twice"
     """It is carried out, and so is its repetition."""
     LOST = "lost"

@@ -160,7 +160,7 @@ def _import_in_turns(config: pytest.Config) -> None:
     modules = _test_modules(config.rootpath)
     first = len(modules) * int(str(worker["workerid"]).removeprefix("gw")) // int(worker["workercount"])
     for module in [*modules[first:], *modules[:first]]:
-        with suppress(Exception, pytest.skip.Exception):  # it is told when the file is collected
+        with suppress(Exception, pytest.skip.Exception):  # reported when the file is collected
             import_module(module)
 
 

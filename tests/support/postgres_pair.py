@@ -84,7 +84,7 @@ class PostgresNode:
             settings.write(lines)
 
     def start(self) -> None:
-        """Return once it answers."""
+        """Return once it responds."""
         self._process = subprocess.Popen(
             [self._binaries / "postgres", "-D", self.data, "-k", self.directory],
             stdout=subprocess.DEVNULL,

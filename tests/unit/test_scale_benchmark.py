@@ -1,4 +1,4 @@
-"""The simulations of `benchmarks.scale` and `benchmarks.spark_scale` count as they are told."""
+"""The simulations of `benchmarks.scale` and `benchmarks.spark_scale` count as ordered."""
 
 from __future__ import annotations
 

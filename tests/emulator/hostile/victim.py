@@ -93,6 +93,6 @@ def correlation_ids_sent(data: bytes) -> list[int]:
 
 
 def is_subsequence(answered: list[int], sent: list[int]) -> bool:
-    """Whether everything answered was sent, in this order; acks=0 and waiting requests are not answered."""
+    """Whether every response belongs to a request, in this order; acks=0 and waiting requests get none."""
     remaining = iter(sent)
     return all(correlation_id in remaining for correlation_id in answered)

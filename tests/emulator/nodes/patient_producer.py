@@ -138,7 +138,7 @@ class PatientProducer:
         return self.emulator.coordinator(transactional_id=self.transactional_id)
 
     def _ask(self, node_id: int, request: Callable[[RawClient], Any]) -> Any:
-        """The answer of a node; None where there is none soon, or the node is gone."""
+        """The response of a node; None where there is none soon, or the node is gone."""
         address = self.emulator.bootstrap_servers.split(",")[node_id]
         try:
             with RawClient(address) as client:

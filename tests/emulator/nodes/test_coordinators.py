@@ -256,7 +256,7 @@ def test_markers_that_were_acknowledged_are_accepted_again(emulator: Emulator, c
 
 
 def test_init_producer_id_against_end_txn(emulator: Emulator, connect: Connect, open_transaction: Any) -> None:
-    """Race 2, EndTxn first: until Complete the other is told 51; the transaction stays committed."""
+    """Race 2, EndTxn first: until Complete the other gets 51; the transaction stays committed."""
     client = coordinator_client(emulator, connect)
     held = emulator.hold(PausePoint.BEFORE_COMPLETE_APPEND)
     ended = client.end_txn("x", open_transaction, commit=True)
@@ -274,7 +274,7 @@ def test_init_producer_id_against_end_txn(emulator: Emulator, connect: Connect, 
 def test_end_txn_against_init_producer_id(
     emulator: Emulator, connect: Connect, open_transaction: Any, commit: bool, late: int
 ) -> None:
-    """Race 2, the fence first: EndTxn is told 51, then 90 for a commit, or NONE for the abort that it was."""
+    """Race 2, the fence first: EndTxn gets 51, then 90 for a commit, or NONE for the abort that it was."""
     client, other = coordinator_client(emulator, connect), coordinator_client(emulator, connect)
     held = emulator.hold(PausePoint.BEFORE_PREPARE_APPEND)
     asked = send_init(other)
@@ -288,7 +288,7 @@ def test_end_txn_against_init_producer_id(
 
 
 def send_init(client: RawClient) -> int:
-    """InitProducerId without waiting for its answer."""
+    """InitProducerId without waiting for its response."""
     return client.send(
         "init_producer_id",
         6,
@@ -304,7 +304,7 @@ def send_init(client: RawClient) -> int:
 def test_two_initialisations_of_an_open_transaction(
     emulator: Emulator, connect: Connect, open_transaction: Any
 ) -> None:
-    """Race 3: the second is told 51 while the first aborts; then each bumps, and the first holder is fenced."""
+    """Race 3: the second gets 51 while the first aborts; then each bumps, and the first holder is fenced."""
     first, second = coordinator_client(emulator, connect), coordinator_client(emulator, connect)
     held = emulator.hold(PausePoint.BEFORE_PREPARE_APPEND)
     asked = send_init(first)

@@ -23,7 +23,7 @@ def another(node_id: int) -> int:
 
 
 def send_produce(client: RawClient, records: bytes, *, timeout_ms: int = LONG_MS, acks: int = -1) -> Callable[[], Any]:
-    """Send without waiting; the call gives the answer."""
+    """Send without waiting; the call gives the response."""
     asked = client.send("produce", 12, **produce_fields(12, "t", records, acks=acks, timeout_ms=timeout_ms))
     return lambda: client.receive("produce", 12, asked).responses[0].partition_responses[0]
 

@@ -14,7 +14,7 @@ from tests.emulator.races.racers import Racer, committed_read, completion, racin
 
 
 def late_marker(emulator: Emulator, racer: Racer, *, commit: bool) -> Any:
-    """Run one transaction whose marker comes twice, begin the next one, let the copy arrive; the leader's answer."""
+    """Run a transaction whose marker comes twice, begin the next, let the copy arrive; return the leader's response."""
     racer.init()
     assert racer.write() == 0
     completed = completion(emulator)

@@ -1,4 +1,4 @@
-"""Logins at the wire are answered as by Apache Kafka."""
+"""Logins at the wire get Apache Kafka's responses."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_v5_table(world: World, state: str, commit: bool, who: str, expected: Co
         assert settled.state == ("CompleteCommit" if commit else "CompleteAbort")
         assert (settled.identity, settled.topics) == (current.bumped(), {})
     elif expected == NONE:
-        assert answer == End(NONE, current)  # the answer that got lost, again
+        assert answer == End(NONE, current)  # the lost response, again
         assert world.wire.describe("x").state == state
     else:
         assert answer == End(Code(int(expected)))
@@ -220,7 +220,7 @@ def test_v5_retry_by_the_kips(world: World) -> None:
 @pytest.mark.profiles(KAFKA_4_3)
 @rule("EndTxn v5 / a retry is told by its epoch alone, in releases")
 def test_v5_retry_in_releases(world: World) -> None:
-    """Seen in 4.3.1: the epoch before, which a v4 request did not end anything with."""
+    """Seen in 4.3.1: the epoch before, with which no v4 request ended a transaction."""
     current = complete_commit(world, True)
     assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(NONE, current)
     assert world.wire.end("x", current.bumped(-1), commit=ABORT) == End(ITS)

@@ -157,7 +157,7 @@ def test_level_0(world: World) -> None:
 @pytest.mark.profiles(KAFKA_4_3)
 @rule("Version change / at level 0 requests of version 2 are 35, and the id is 51 until its coordinator moves")
 def test_level_0_in_releases(world: World) -> None:
-    """Seen in 4.3.1: the exception that says so leaves the id pending."""
+    """Seen in 4.3.1: the exception leaves the id pending."""
     assert ask_for_version_2(world) == [Code.UNSUPPORTED_VERSION] * 4
     assert [world.wire.init(name).error for name in NAMES] == [Code.CONCURRENT_TRANSACTIONS] * 4
     world.emulator.set_transaction_version(2)

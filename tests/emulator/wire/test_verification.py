@@ -96,7 +96,7 @@ def test_retried_by_the_server(world: World) -> None:
     asked = world.hold(PausePoint.AFTER_VERIFICATION)
     with ThreadPoolExecutor() as threads:
         writing = threads.submit(produce, world, following, 12)
-        asked.wait_reached()  # the answer is 51
+        asked.wait_reached()  # the response is 51
         held.release()
         with world.connect() as other:
             other.wait_until_settled("x")
@@ -276,7 +276,7 @@ def test_open_with_another_epoch(world: World) -> None:
     world.end("x", identity, commit=ABORT)
 
 
-# -- the queue of a broker that has a question about the id in flight
+# -- the queue of a broker that has a request about the id in flight
 
 
 def ask(world: World, threads: ThreadPoolExecutor, identity: Identity, partition: int) -> Future[Produced]:

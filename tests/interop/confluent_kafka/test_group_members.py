@@ -72,7 +72,7 @@ def test_generation_fences_a_former_member(
         with member(servers, group, topic) as consumer:
             wait_for(lambda: (consumer.poll(0.1), consumer.assignment())[1], bool)
             metadata = consumer.consumer_group_metadata()
-        # it has left, and its metadata is of a generation that is no more
+        # it has left, and its metadata is of an old generation
         producer.begin_transaction()
         offsets = [confluent_kafka.TopicPartition(topic, 0, 1)]
         with pytest.raises(confluent_kafka.KafkaException) as caught:

@@ -117,7 +117,7 @@ Request = ApiMessage | KioRequest
 
 
 def ask(wire: Wire, request: Request) -> dict[str, Any]:
-    """The answer to a request, as it was decoded."""
+    """The decoded response to a request."""
     if isinstance(request, KioRequest):
         frame = wire.exchange(encode(request.api, request.version, 1, "wire", **request.values)[4:])
         answer: dict[str, Any] = asdict(decode(request.api, request.version, frame)[1])

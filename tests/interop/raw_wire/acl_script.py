@@ -1,4 +1,4 @@
-"""Rules and filters for CreateAcls, DescribeAcls and DeleteAcls, with the answers of a real Apache Kafka 4.4.0."""
+"""Rules and filters for CreateAcls, DescribeAcls and DeleteAcls, with the responses of a real Apache Kafka 4.4.0."""
 
 from __future__ import annotations
 

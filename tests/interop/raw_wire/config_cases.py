@@ -14,7 +14,7 @@ THE_NODE = "1"
 
 
 class Case(NamedTuple):
-    """One resource of a request with ValidateOnly, and its answer: IncrementalAlterConfigs, or else AlterConfigs."""
+    """One resource of a request with ValidateOnly, and its response: IncrementalAlterConfigs, or else AlterConfigs."""
 
     resource_type: int
     name: str

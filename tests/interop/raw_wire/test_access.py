@@ -40,7 +40,7 @@ EMULATED_DIFFERENTLY: Mapping[tuple[str, str], str] = {
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param("apache_kafka", marks=pytest.mark.matrix),  # the expected answers are its own
+        pytest.param("apache_kafka", marks=pytest.mark.matrix),  # the expected responses are its own
         "emulated_kafka",
         pytest.param("emulated_kafka_4_4", marks=pytest.mark.matrix),
     ],

@@ -1,4 +1,4 @@
-"""CreatePartitions, ElectLeaders, reassignments and client quotas: one table of answers for every broker.
+"""CreatePartitions, ElectLeaders, reassignments and client quotas: one table of responses for every broker.
 
 Codes and sentences are those of a real Apache Kafka; the emulator has to say the same.
 """

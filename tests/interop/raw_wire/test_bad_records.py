@@ -33,7 +33,7 @@ def keys(total: int, *places: int) -> str:
 
 
 class Case(NamedTuple):
-    """The records of a batch, by letter, and its answer: good, keyless, old, late, timeless, x for old and keyless."""
+    """A batch's records, by letter, and the response: good, keyless, old, late, timeless, x for old and keyless."""
 
     records: str
     error: int

@@ -1,4 +1,4 @@
-"""Consumer groups of KIP-848 with several members, step by step: the same answers from both brokers."""
+"""Consumer groups of KIP-848 with several members, step by step: the same responses from both brokers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Group:
         return self.client.call("consumer_group_heartbeat", 1, **{**names, **fields})
 
     def live(self, member: str, **values: Any) -> tuple[int, dict[str, list[int]] | None]:
-        """A heartbeat with the member's epoch (0 to join): its epoch then, and the assignment if it was told one."""
+        """A heartbeat with the member's epoch (0 to join): return the new epoch, and the assignment if there is one."""
         answer = self.request(member, values.pop("epoch", self.epochs.get(member, 0)), **values)
         assert answer.error_code == 0, answer
         assert answer.member_id == member

@@ -126,7 +126,7 @@ def test_end_bumps_the_epoch(wire: Wire, transactional_id: str, topic: str, comm
         assert wire.produce_settled(transactional_id, identity, topic, 0).error == Code.NONE
         answer = wire.end_settled(transactional_id, identity, commit=commit)
         assert answer == End(Code.NONE, identity.bumped())
-        # the same request again: its answer was lost
+        # the same request again: its response was lost
         assert wire.end(transactional_id, identity, commit=commit) == answer
         identity = answer.identity
     assert wire.describe(transactional_id).state == ("CompleteCommit" if commit else "CompleteAbort")

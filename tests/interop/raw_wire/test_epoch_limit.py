@@ -49,7 +49,7 @@ def test_initialisation_at_the_last_epoch(broker: Broker, wire: Wire, transactio
     answer = wire.init(transactional_id, last)
     assert (answer.error, answer.identity.producer_epoch) == (Code.NONE, 0)
     assert answer.identity.producer_id != last.producer_id
-    # the client did not get the answer and asks again
+    # the client did not get the response and asks again
     assert wire.init(transactional_id, last) == answer
 
 

@@ -39,7 +39,7 @@ class Found(NamedTuple):
     name: str
     steps: str
     where: tuple[str | int, ...]
-    """The path to a field of the last answer, or the name of a log."""
+    """The path to a field of the last response, or the name of a log."""
     expected: Mapping[str, Any]
     hangs: bool = False
     """Whether a transaction stays between its decision and its end."""

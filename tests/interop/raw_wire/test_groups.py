@@ -114,7 +114,7 @@ def test_heartbeats(client: RawClient, group: str) -> None:
 
 def test_who_joins_again_without_need(client: RawClient, group: str) -> None:
     joined = join(client, group)
-    assert join(client, group, joined.member_id).generation_id == 1  # its answer may have been lost
+    assert join(client, group, joined.member_id).generation_id == 1  # its response may have been lost
     sync(client, joined, group_id=group)
     assert join(client, group, joined.member_id).generation_id == 2  # a leader may have its reasons
 

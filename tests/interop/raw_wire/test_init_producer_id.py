@@ -48,7 +48,7 @@ def test_expected_pair_of_an_unknown_id_is_ignored(wire: Wire, transactional_id:
 def test_expected_pair(wire: Wire, transactional_id: str, version: int, fenced: Code) -> None:
     first = wire.init_ok(transactional_id)
     assert wire.init(transactional_id, first, version=version) == Init(Code.NONE, first.bumped())
-    # the same request again is a retry of the one whose answer was lost: no second bump (KIP-360)
+    # the same request again is a retry after a lost response: no second bump (KIP-360)
     assert wire.init(transactional_id, first, version=version) == Init(Code.NONE, first.bumped())
     assert wire.init(transactional_id, first.bumped(7), version=version) == Init(fenced, NOBODY)
     stranger = Identity(first.producer_id + 100_000, first.producer_epoch)

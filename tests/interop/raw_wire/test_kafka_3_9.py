@@ -1,4 +1,4 @@
-"""The emulator's profile kafka-3.9 and Apache Kafka 3.9.1: the same requests and answers (KIP-98, KIP-890 part 1).
+"""The emulator's profile kafka-3.9 and Apache Kafka 3.9.1: the same requests and responses (KIP-98, KIP-890 part 1).
 
 Old clients only: Produce up to v11, EndTxn up to v4, partitions added by the client.
 """

@@ -1,4 +1,4 @@
-"""Requests that are wrong, or at the edge, outside the transaction APIs: the same answer on both brokers."""
+"""Requests that are wrong, or at the edge, outside the transaction APIs: the same response on both brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932), request by request: the same answers from both brokers."""
+"""Share groups (KIP-932), request by request: the same responses from both brokers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateTopics and DeleteTopics: one table of answers for every broker, with Apache Kafka's codes and sentences."""
+"""CreateTopics and DeleteTopics: one table of responses for every broker, with Apache Kafka's codes and sentences."""
 
 from __future__ import annotations
 
