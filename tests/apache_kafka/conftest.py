@@ -36,7 +36,6 @@ def running(kafka: ApacheKafka) -> Iterator[ApacheKafka]:
 
 @pytest.fixture
 def new_name() -> NewName:
-    """A new name."""
     return next_name
 
 

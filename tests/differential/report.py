@@ -89,7 +89,6 @@ class Report:
         )
 
     def summary(self) -> str:
-        """Return the summary."""
         took_s = time.monotonic() - self._began_s
         of = f"{self.played} sequences" if self.played >= self.wanted else f"{self.played} of {self.wanted} sequences"
         lines = [f"seed {self.seed}: {of} in {took_s:.0f} s, {len(self.kinds)} kinds of difference"]

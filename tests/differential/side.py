@@ -91,7 +91,6 @@ class Side:
         return not any(row.error_code for topic in answer.topics for row in topic.partitions)
 
     def delete_topics(self, names: Sequence[str]) -> None:
-        """Delete the topics of these sequences."""
         topics = tuple(f"{name}-{letter}" for name in names for letter in TOPICS)
         self.client.call("delete_topics", 5, topic_names=topics, timeout=milliseconds(20_000))
 

@@ -133,7 +133,6 @@ def emulated_kafka_3_9() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def apache_kafka_3_9() -> Broker:
-    """A real Apache Kafka 3.9."""
     return shared(OLDER)
 
 

@@ -153,7 +153,6 @@ def _is_asked_for(batch: Batch, request: EndOf | RecordsOf) -> bool:
 
 
 def records_of(log: Log, request: RecordsOf) -> tuple[bytes, ...]:
-    """Return the records."""
     found: list[bytes] = []
     for entry in log:
         if isinstance(entry, Batch) and _is_asked_for(entry, request):

@@ -37,7 +37,6 @@ def why_not(kind: str, cell: Cell) -> str | None:
 
 
 def cells(kind: str) -> Iterator[Cell]:
-    """All cells."""
     for request in Request:
         for how in How:
             for end in End:

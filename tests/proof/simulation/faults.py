@@ -36,8 +36,6 @@ class Victims(Protocol):
 
 
 class Faults:
-    """All faults."""
-
     def __init__(
         self,
         loop: SimulatedLoop,

@@ -165,7 +165,6 @@ class World:
         raise NotImplementedError
 
     def kill(self, process: Process) -> None:
-        """Kill a process."""
         raise NotImplementedError
 
     def end(self, process: Process) -> None:
@@ -192,12 +191,10 @@ class Writers(World):
         self.history.note(f"{self._ids}, {self._settings}")
 
     def begin(self) -> None:
-        """Start its processes."""
         for number in range(self.random.choice((2, 3))):
             self._start(f"P{number}", self.random.choice((2, 3, 4)))
 
     def is_written(self) -> bool:
-        """Return whether they have ended."""
         return not self._processes and not self._starting
 
     def settle(self) -> None:
@@ -211,7 +208,6 @@ class Writers(World):
             self.loop.begin(Process(f"recovery of {transactional_id}"), self._recover(transactional_id))
 
     def is_settled(self) -> bool:
-        """Return whether that has ended."""
         return self._recovered == len(self._ids)
 
     def _on_durable(self, change: Change) -> None:
@@ -243,7 +239,6 @@ class Writers(World):
         return new_writer(self.loop, self.network, self._settings, transactional_id, self.faults.hook(process))
 
     def living(self) -> list[Process]:
-        """Return the processes that run."""
         return list(self._processes)
 
     def kill(self, process: Process) -> None:

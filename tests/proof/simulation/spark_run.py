@@ -96,11 +96,9 @@ class SparkQuery(World):
         self._running.pop(process, None)
 
     def living(self) -> list[Process]:
-        """Return the processes that run."""
         return list(self._running)
 
     def kill(self, process: Process) -> None:
-        """Kill a process."""
         self._remove(process)
         self.end(process)
 

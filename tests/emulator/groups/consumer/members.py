@@ -153,7 +153,6 @@ class Coordinator:
         return response
 
     def classic_heartbeat(self, member_id: str, generation: int) -> int:
-        """Heartbeat of a member of the classic protocol."""
         try:
             after, error = classic_members.heartbeat(self.consumers, member_id, None, generation, self.context)
         except RefusedError as refused:
