@@ -15,7 +15,7 @@ import asyncpg
 from benchmarks.clients import TransactAsync
 from benchmarks.dual_write_work import PSYCOPG_INSERT, PSYCOPG_INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay
-from dualwrite import AsyncpgDualWriterPool
+from dualwrite import AsyncpgDualWriter
 
 _INSERT = PSYCOPG_INSERT.replace("%s, %s", "$1, $2")
 _INSERT_OUTBOX = PSYCOPG_INSERT_OUTBOX.replace("%s, %s", "$1, $2")
@@ -54,7 +54,7 @@ def dual_write(**settings: Any) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncpgDualWriterPool, work.conninfo, **settings)
+        pool = work.shared_pool(AsyncpgDualWriter, work.conninfo, **settings)
 
         async def transact() -> None:
             key = key_of_next()

@@ -23,10 +23,9 @@ from benchmarks import asyncpg_ways, psycopg_ways, sqlalchemy_async_ways
 from benchmarks.clients import Done, Job, Transact, measure_tasks, measure_threads
 from benchmarks.dual_write_work import APART, INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay, Way
-from dualwrite import DualWriterPool, Outbox, Producer
+from dualwrite import DualWriter, Outbox, Producer
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.delivery import Direct
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 DATABASE = "database alone"
 KAFKA = "Kafka transaction alone"
@@ -159,12 +158,12 @@ def dual_write(work: Work, worker: str) -> Iterator[Transact]:
 
 
 def pooled(**settings: Any) -> Way:
-    """Use one DualWriterPool for all workers."""
+    """Use one pool for all workers."""
 
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(DualWriterPool, work.engine, **settings)
+        pool = work.shared_pool(DualWriter, work.engine, **settings)
 
         def transact() -> None:
             key = key_of_next()

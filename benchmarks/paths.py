@@ -32,8 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.dual_write_work import INSERT, PSYCOPG_INSERT, create_tables
-from dualwrite import DualWriter, ParticipantProducer, PsycopgDualWriter
+from dualwrite import DualWriter, PsycopgDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.participant import ParticipantProducer
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.import_graph import ROOT, import_cycles, import_graph, source_files
 

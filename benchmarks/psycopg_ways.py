@@ -14,7 +14,7 @@ import psycopg
 
 from benchmarks.clients import Transact, TransactAsync
 from benchmarks.dual_write_work import PSYCOPG_INSERT, PSYCOPG_INSERT_OUTBOX, Work
-from dualwrite import AsyncProducer, AsyncPsycopgDualWriterPool, PsycopgDualWriterPool
+from dualwrite import AsyncProducer, AsyncPsycopgDualWriter, PsycopgDualWriter
 
 Way = Callable[[Work, str], AbstractContextManager[Transact]]
 AsyncWay = Callable[[Work, str], AbstractAsyncContextManager[TransactAsync]]
@@ -51,7 +51,7 @@ def dual_write(**settings: Any) -> Way:
     @contextmanager
     def way(work: Work, worker: str) -> Iterator[Transact]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(PsycopgDualWriterPool, work.conninfo, prepare_threshold=5, **settings)
+        pool = work.shared_pool(PsycopgDualWriter, work.conninfo, prepare_threshold=5, **settings)
 
         def transact() -> None:
             key = key_of_next()
@@ -113,7 +113,7 @@ def async_dual_write(**settings: Any) -> AsyncWay:
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncPsycopgDualWriterPool, work.conninfo, prepare_threshold=5, **settings)
+        pool = work.shared_pool(AsyncPsycopgDualWriter, work.conninfo, prepare_threshold=5, **settings)
 
         async def transact() -> None:
             key = key_of_next()

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from benchmarks.clients import TransactAsync
 from benchmarks.dual_write_work import INSERT, INSERT_OUTBOX, Work
 from benchmarks.psycopg_ways import AsyncWay
-from dualwrite import AsyncDualWriterPool
+from dualwrite import AsyncDualWriter
 
 
 @asynccontextmanager
@@ -42,12 +42,12 @@ async def with_outbox(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
 
 
 def dual_write(**settings: Any) -> AsyncWay:
-    """Use one AsyncDualWriterPool for all tasks."""
+    """Use one pool for all tasks."""
 
     @asynccontextmanager
     async def way(work: Work, worker: str) -> AsyncIterator[TransactAsync]:
         key_of_next = work.keys(worker)
-        pool = work.shared_pool(AsyncDualWriterPool, work.async_engine, **settings)
+        pool = work.shared_pool(AsyncDualWriter, work.async_engine, **settings)
 
         async def transact() -> None:
             key = key_of_next()

@@ -30,15 +30,10 @@ if TYPE_CHECKING:
         OffsetsInDatabase as OffsetsInDatabase,
         OffsetsInTransaction as OffsetsInTransaction,
     )
-    from dualwrite.recipes.sqlalchemy.writer import DualWriterPool as DualWriterPool
-    from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool as AsyncDualWriterPool
     from dualwrite.recipes.psycopg.writer import PsycopgDualWriter as PsycopgDualWriter
     from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter as AsyncPsycopgDualWriter
-    from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool as PsycopgDualWriterPool
-    from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool as AsyncPsycopgDualWriterPool
     from dualwrite.recipes.asyncpg.writer import (
         AsyncpgDualWriter as AsyncpgDualWriter,
-        AsyncpgDualWriterPool as AsyncpgDualWriterPool,
     )
     from dualwrite.recipes.sqlalchemy.sessions import (
         current_dual_write as current_dual_write,
@@ -147,14 +142,9 @@ _MODULES: Final = {
     "OffsetsInTransaction": "dualwrite.recipes.consume.consumed_offsets",
     "Direct": "dualwrite.delivery",
     "Outbox": "dualwrite.delivery",
-    "DualWriterPool": "dualwrite.recipes.sqlalchemy.writer",
-    "AsyncDualWriterPool": "dualwrite.recipes.sqlalchemy.writer_async",
     "PsycopgDualWriter": "dualwrite.recipes.psycopg.writer",
     "AsyncPsycopgDualWriter": "dualwrite.recipes.psycopg.writer_async",
-    "PsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer",
-    "AsyncPsycopgDualWriterPool": "dualwrite.recipes.psycopg.writer_async",
     "AsyncpgDualWriter": "dualwrite.recipes.asyncpg.writer",
-    "AsyncpgDualWriterPool": "dualwrite.recipes.asyncpg.writer",
     "current_dual_write": "dualwrite.recipes.sqlalchemy.sessions",
     "dual_write_sessions": "dualwrite.recipes.sqlalchemy.sessions",
     "DualWriter": "dualwrite.recipes.sqlalchemy.writer",

@@ -439,7 +439,7 @@ class OutcomeUnknown(DualWriteError):  # noqa: N818 - the name says it all
     """A commit was sent, no response came, and its outcome cannot be determined now.
 
     From a dual write: both sides will agree in any case; only the outcome is not known yet.
-    `transactional_id` and `prepared_state` identify the dual write. `DualWriter.resolve()` determines the outcome once
+    `transactional_id` and `prepared_state` identify the dual write. `DualWriter.recover()` determines the outcome once
     the database can be reached again, and so does any process that next uses the transactional id.
 
     From a producer (`CommitOutcomeUnknown`): `read_committed` consumers see either all of the records or none, which is

@@ -119,15 +119,17 @@ class _InTables(_Writing, total=False):
 
 
 class StoreWriterSettings(ConnectionSettings, _Writing):
-    """The settings of a writer of a key-value store, except for the store's own."""
+    """The settings of a writer of a key-value store, which has one id, except for the store's own."""
 
     bootstrap_servers: Servers
+    transactional_id: str
 
 
 class ZooKeeperWriterSettings(_AnyConnection, _Writing):
     """The same of `ZooKeeperDualWriter`, whose `request_timeout_ms` is that of ZooKeeper."""
 
     bootstrap_servers: Servers
+    transactional_id: str
 
 
 class _OneId(ConnectionSettings, _InTables, total=False):
@@ -135,7 +137,7 @@ class _OneId(ConnectionSettings, _InTables, total=False):
 
 
 class WriterSettings(_OneId):
-    """The settings of a writer with one transactional id, besides its id and its database."""
+    """The settings of a writer with one transactional id, besides that and its database."""
 
     bootstrap_servers: Servers
 
@@ -154,7 +156,7 @@ class _Leased(ConnectionSettings, _InTables, total=False):
 
 
 class WriterPoolSettings(_Leased):
-    """The settings of a pool, besides its prefix and its database."""
+    """The settings of a writer with a prefix, besides that and its database."""
 
     bootstrap_servers: Servers
 

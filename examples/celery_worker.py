@@ -27,7 +27,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError
 from dualwrite.outcome import outcome_of
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 TOPIC = "orders"
 
@@ -73,10 +73,10 @@ def create_tables(**_: Any) -> None:
 
 
 @cache
-def writers() -> DualWriterPool:
+def writers() -> DualWriter:
     """Return the pool of this process. The first task creates it, so after the fork, with connections of its own."""
     engine = sa.create_engine(os.environ["SHOP_DATABASE_URL"], pool_pre_ping=True)
-    pool = DualWriterPool(engine, bootstrap_servers=os.environ["SHOP_BOOTSTRAP_SERVERS"], **pool_settings)
+    pool = DualWriter(engine, bootstrap_servers=os.environ["SHOP_BOOTSTRAP_SERVERS"], **pool_settings)
     try:
         pool.recover()  # complete the transactions of killed processes
     except DualWriteError as error:

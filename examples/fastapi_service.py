@@ -33,7 +33,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError
 from dualwrite.outcome import Outcome, outcome_of
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 
 TOPIC = "orders"
 
@@ -60,7 +60,7 @@ class Shop:
     """The resources that requests share."""
 
     engine: AsyncEngine
-    pool: AsyncDualWriterPool
+    pool: AsyncDualWriter
 
     async def place(self, order: Order) -> bool:
         """Commit and publish the order, atomically; return False if an order with its id exists."""
@@ -96,9 +96,7 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
         engine = create_async_engine(database_url, pool_pre_ping=True)
         async with engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
-        async with AsyncDualWriterPool(
-            engine, prefix="shop", bootstrap_servers=bootstrap_servers, **pool_settings
-        ) as pool:
+        async with AsyncDualWriter(engine, prefix="shop", bootstrap_servers=bootstrap_servers, **pool_settings) as pool:
             await recover(pool)
             app.state.shop = Shop(engine, pool)
             yield
@@ -114,7 +112,7 @@ def create_app(database_url: str, bootstrap_servers: str, **pool_settings: Any) 
     return app
 
 
-async def recover(pool: AsyncDualWriterPool) -> None:
+async def recover(pool: AsyncDualWriter) -> None:
     """Complete the transactions of dead processes, before the first request.
 
     A process that is frozen in the middle of a dual write keeps its row locked, and a broker may be away: that is no

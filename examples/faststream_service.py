@@ -27,7 +27,7 @@ from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.faststream import ExactlyOnce
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from examples.fastapi_service import recover, servers
 
 ORDERS = "orders"
@@ -71,7 +71,7 @@ def create_app(
 
     `instance` names this process in the group (KIP-345): one that is restarted under its name continues at once.
     """
-    pool = AsyncDualWriterPool(engine, prefix="billing", bootstrap_servers=bootstrap_servers, **settings)
+    pool = AsyncDualWriter(engine, prefix="billing", bootstrap_servers=bootstrap_servers, **settings)
     billing = ExactlyOnce(pool, bill, group_id=GROUP, offsets=OffsetsInDatabase(engine), poison=set_aside)
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_overloads
 
 import psycopg
 import pytest
@@ -443,11 +443,12 @@ def test_every_error_of_the_producer_says_what_to_do() -> None:
     assert set(listed) == expected
 
 
-@pytest.mark.parametrize("name", [name for name in dualwrite.__all__ if re.search("DualWriter(Pool)?$", name)])
+@pytest.mark.parametrize("name", [name for name in dualwrite.__all__ if name.endswith("DualWriter")])
 def test_every_setting_of_a_writer_is_in_the_table_with_its_default(name: str) -> None:
-    positional, *settings, producer_settings = inspect.signature(getattr(dualwrite, name)).parameters.values()
-    assert positional.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    assert producer_settings.kind is inspect.Parameter.VAR_KEYWORD
+    made = getattr(dualwrite, name)
+    declared = [list(inspect.signature(each).parameters.values()) for each in get_overloads(made.__init__) or [made]]
+    settings = [each for parameters in declared for each in parameters[:-1] if each.kind is each.KEYWORD_ONLY]
+    assert all(parameters[-1].kind is inspect.Parameter.VAR_KEYWORD for parameters in declared)
     table = {setting: default for names, default, _ in rows("dual-write.md", "Settings") for setting in ids_in(names)}
     of_key_values = (DOCS / "databases.md").read_text()
     for setting in settings:

@@ -96,8 +96,8 @@ TYPOS: Final = {
         'from dualwrite import AsyncProducer\n\n\nasync def f() -> None:\n    AsyncProducer(bootstrap_server="h:1")\n'
     ),
     "compresion_type": (
-        f"{ENGINE}\nfrom dualwrite import DualWriterPool\n\n"
-        'DualWriterPool(engine, prefix="p", bootstrap_servers="h:1", compresion_type="gzip")\n'
+        f"{ENGINE}\nfrom dualwrite import DualWriter\n\n"
+        'DualWriter(engine, prefix="p", bootstrap_servers="h:1", compresion_type="gzip")\n'
     ),
     "transactional_ids": (
         "from dualwrite import PsycopgDualWriter\n\n"
@@ -107,18 +107,25 @@ TYPOS: Final = {
 }
 """Settings with a typo, each in a program."""
 
+NEITHER_OR_BOTH: Final = {
+    f"{which}_{writer.lower()}": (
+        f"from sqlalchemy import create_engine\nfrom dualwrite import {writer}\n\n"
+        f'{writer}({database}, bootstrap_servers="h:1"{given})\n'
+    )
+    for writer, database in (("DualWriter", 'create_engine("sqlite://")'), ("PsycopgDualWriter", '""'))
+    for which, given in (
+        ("neither", ""),
+        ("both", ', transactional_id="t", prefix="p"'),
+        ("many_of_one", ', transactional_id="t", max_writers=2'),
+    )
+}
+"""Writers that are given no id and no prefix, or both, or one id and a setting of pools."""
+
 SESSIONS: Final = f"""{ENGINE}
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from dualwrite import (
-    AsyncDualWriter,
-    AsyncDualWriterPool,
-    DualWriter,
-    DualWriterPool,
-    WriterSettings,
-    dual_write_sessions,
-)
+from dualwrite import AsyncDualWriter, DualWriter, WriterSettings, dual_write_sessions
 
 settings: WriterSettings = {{"bootstrap_servers": "h:1", "linger_ms": 5}}
 
@@ -127,23 +134,20 @@ class OurSession(Session):
     pass
 
 
-def integrate(writer: DualWriter | DualWriterPool) -> None:
+def integrate(writer: DualWriter) -> None:
     SessionLocal = sessionmaker(engine)
     dual_write_sessions(SessionLocal, writer)
     dual_write_sessions(scoped_session(SessionLocal), writer)
     dual_write_sessions(OurSession, writer)
 
 
-Tasks = AsyncDualWriter | AsyncDualWriterPool
-
-
-def integrate_tasks(writer: Tasks, sessions: async_scoped_session[AsyncSession]) -> None:
+def integrate_tasks(writer: AsyncDualWriter, sessions: async_scoped_session[AsyncSession]) -> None:
     dual_write_sessions(async_sessionmaker(create_async_engine("sqlite+aiosqlite://")), writer)
     dual_write_sessions(sessions, writer)
 
 
 integrate(DualWriter(engine, transactional_id="t", **settings))
-integrate(DualWriterPool(engine, prefix="p", **settings))
+integrate(DualWriter(engine, prefix="p", max_writers=2, **settings))
 """
 
 
@@ -172,7 +176,10 @@ def _samples() -> list[Sample]:
 
 
 SAMPLES: Final = [*_samples(), Sample("sessions_of_a_user", SESSIONS)]
-ILL: Final = [Sample(f"typo_{name}", code) for name, code in TYPOS.items()]
+ILL: Final = [
+    *(Sample(f"typo_{name}", code) for name, code in TYPOS.items()),
+    *(Sample(name, code) for name, code in NEITHER_OR_BOTH.items()),
+]
 
 Complaints = dict[str, list[str]]
 """A checker's errors about each program."""
@@ -251,6 +258,14 @@ def test_mypy_accepts(sample: Sample, by_mypy: Complaints) -> None:
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.name)
 def test_pyright_accepts(sample: Sample, by_pyright: Complaints) -> None:
     assert by_pyright.get(sample.name, []) == []
+
+
+@pytest.mark.parametrize("name", NEITHER_OR_BOTH)
+def test_both_see_a_writer_without_exactly_one_of_id_and_prefix(
+    name: str, by_mypy: Complaints, by_pyright: Complaints
+) -> None:
+    assert any("No overload variant" in line for line in by_mypy[name])
+    assert any("No overloads for" in line for line in by_pyright[name])
 
 
 @pytest.mark.parametrize("typo", TYPOS)

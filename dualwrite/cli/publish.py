@@ -18,10 +18,10 @@ from dualwrite.cli.failures import sentence
 from dualwrite.cli.groups import Command
 from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError, DualWriteError, StateRowError, StateTableError
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
-from dualwrite.recipes.writer import PooledWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.writer import ThreadWriter
 
-AnyPool = PooledWriter[Any, Any]
+AnyPool = ThreadWriter[Any, Any]
 
 _LOOK_S: Final = 1.0
 """How often to look which process publishes."""
@@ -103,18 +103,18 @@ def _maker(database_url: str, opened: ExitStack, prepare_threshold: int | None) 
     engine = sa.create_engine(database_url)
     opened.callback(engine.dispose)
     if engine.dialect.driver != "psycopg":
-        return partial(DualWriterPool, engine)
+        return partial(DualWriter, engine)
     import psycopg  # which may not be installed if another driver is used
 
-    from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+    from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 
     _, parameters = engine.dialect.create_connect_args(engine.url)
     parameters.pop("context", None)
     try:
         conninfo = psycopg.conninfo.make_conninfo(**parameters)
     except psycopg.ProgrammingError:  # the URL has parameters of psycopg that libpq does not know
-        return partial(DualWriterPool, engine)
-    return partial(PsycopgDualWriterPool, conninfo, prepare_threshold=prepare_threshold)
+        return partial(DualWriter, engine)
+    return partial(PsycopgDualWriter, conninfo, prepare_threshold=prepare_threshold)
 
 
 def _show_log() -> None:

@@ -20,7 +20,7 @@ from dualwrite.cli.verify_table import VerifiedTable
 from dualwrite.errors import OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from dualwrite.verify.history import Change, Deciding, Event, Fail, Invoke, Ok, Unknown
 from dualwrite.verify.lines import line_of
 
@@ -115,7 +115,7 @@ class Worker:
         self._table = VerifiedTable(job.table, job.schema)
         # Two more than threads: work outside the blocks has connections of its own.
         engine = sa.create_engine(job.database_url, pool_size=job.writers + 2, pool_pre_ping=True)
-        self._pool = DualWriterPool(
+        self._pool = DualWriter(
             engine,
             prefix=job.prefix,
             max_writers=job.writers,

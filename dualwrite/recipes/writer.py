@@ -1,10 +1,10 @@
 """The writers: two interfaces (for threads and for asyncio) over any backend and either slot policy.
 
-Users call a face (`ThreadFace`, `TaskFace`). A `Backend` (SQLAlchemy, psycopg, RocksDB, ZooKeeper) begins the database
-transaction of a block and creates the handle for the block. A slot policy determines the transactional id under which
-the block is committed: `OneId` a fixed one, `PoolSettings` leased ones. The public classes (`DualWriter`,
-`PsycopgDualWriterPool`, ...) combine a backend with a policy, and are defined in the folders of their backends.
-`capabilities.py` lists what a backend cannot do.
+Users call a face (`ThreadWriter`, `TaskWriter`). A `Backend` (SQLAlchemy, psycopg, RocksDB, ZooKeeper) begins the
+database transaction of a block and creates the handle for the block. A slot policy determines the transactional id
+under which the block is committed: `OneId` the one given as `transactional_id=`, `PoolSettings` leased ones, which
+begin with `prefix=`. The public classes (`DualWriter`, `PsycopgDualWriter`, ...) are faces with a backend, and are
+defined in the folders of their backends. `capabilities.py` lists what a backend cannot do.
 
 May import `core`, `pool`, `transactional.py` and `capabilities.py`; knows no database library.
 """
@@ -12,40 +12,33 @@ May import `core`, `pool`, `transactional.py` and `capabilities.py`; knows no da
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, Self, TypeVar, cast
 
-from dualwrite.delivery import Outbox
-from dualwrite.errors import ConfigError, IllegalStateError
+from dualwrite.errors import IllegalStateError
 from dualwrite.guarded import cleaning_up_after
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.outcome import Outcome, note_outcome
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core import blocking
-from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.block_words import say_of_block
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.dual_write import DualWrite, DualWriteProgress, Resolution
-from dualwrite.recipes.core.leases import Leases, checked_single_id, outbox_prefix_of
-from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.settings import (
-    KafkaSettings,
-    WritingSettings,
-    checked_delivery,
-    store_policy,
-)
+from dualwrite.recipes.core.id_settings import OneId
+from dualwrite.recipes.core.leases import Leases, outbox_prefix_of
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.store import Database, OutboxDatabase
 from dualwrite.recipes.core.task_turns import TaskTurns
+from dualwrite.recipes.core.thread_turns import ThreadTurns
 from dualwrite.recipes.core.waiting import Waiting
-from dualwrite.recipes.pool.coordinator import BeginsAnewInChildren, PoolCoordinator
+from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.runtime import Runtime, TaskRuntime, ThreadRuntime
 from dualwrite.recipes.pool.settings import PoolSettings
@@ -82,23 +75,6 @@ class Use(Protocol):
 
     def leave(self) -> None:
         """Release the id for other blocks; harmless when repeated."""
-
-
-class Slots(Protocol):
-    """A slot policy in operation: assigns transactional ids to the dual writes of one writer."""
-
-    @property
-    def leases_at_commit(self) -> bool:
-        """Whether an id may have to be leased while a database transaction is about to commit."""
-
-    def new_use(self) -> Use:
-        """Return what a block uses; it acquires nothing before its `enter`."""
-
-    async def get_ready_for_sessions(self) -> None:
-        """Prepare what cannot be prepared once a Session's transaction has begun. Costs nothing when repeated."""
-
-    async def commit_in_turn(self, write: DualWriteProgress) -> None:
-        """Commit a dual write of a Session, or roll back both sides and raise the reason."""
 
 
 class Backend(Protocol[BindT_contra, TxT_co]):
@@ -145,43 +121,6 @@ class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
     @property
     def connect_first(self) -> Callable[[], Awaitable[None]] | None:
         """A function to await before the first lease; None if there is none."""
-
-
-class OneId:
-    """The slot policy "one fixed transactional id". Raises ConfigError for unknown or malformed settings."""
-
-    def __init__(self, transactional_id: str, settings: Mapping[str, Any]) -> None:
-        self.writing, producer_settings = WritingSettings.taken_from(settings)
-        delivery = checked_delivery(self.writing.delivery)
-        if isinstance(delivery, Outbox):
-            raise ConfigError(
-                "delivery=Outbox() needs a pool, whose processes take turns in publishing: make one with prefix=... in "
-                "place of transactional_id=..."
-            )
-        kafka = KafkaSettings(transactional_id, producer_settings)
-        self._transactional_id = checked_single_id(kafka.transactional_id)
-        self.producer_settings: Final = kafka.producer
-        self._cluster = kafka.cluster()
-        self.new_records: Final = partial(
-            RecordBuffer, self.writing.max_buffered_bytes, kafka.serializers, kafka.tracer
-        )
-        self._policy = store_policy(kafka, delivery)
-
-    def coordinator(self, database: Database, waiting: Waiting) -> DualWriteCoordinator:
-        """Return the coordinator of the id on `database`."""
-        return DualWriteCoordinator(
-            self._transactional_id,
-            database=database,
-            kafka=waiting.new_kafka(self.producer_settings),
-            sleep=waiting.sleep,
-            lock_timeout_ms=self.writing.lock_timeout_ms,
-            resolve_timeout_ms=self.writing.resolve_timeout_ms,
-            pause=self.writing.pause,
-            uninterrupted=waiting.uninterrupted,
-            policy=self._policy,
-            repairability=Repairability(),
-            availability=Availability(self._cluster, waiting.new_watch()),
-        )
 
 
 # ---- blocks ------------------------------------------------------------------------------------------------------
@@ -421,83 +360,52 @@ class _AsyncScope(Generic[TxT]):
             loop.call_soon_threadsafe(loop.create_task, self._block.end(GeneratorExit()))
 
 
-# ---- faces and slot policies -------------------------------------------------------------------------------------
+# ---- faces -------------------------------------------------------------------------------------------------------
+
+Slots = ThreadTurns | TaskTurns | PoolCoordinator
+"""A slot policy in operation: assigns transactional ids to the dual writes of one writer."""
 
 
 class _Writer(Generic[BindT, TxT]):
     """The members that all writers have.
 
-    These four attributes are for recipes that extend writers, not for users.
+    `backend`, `slots`, `new_records` and `producer_settings` are for recipes that extend writers, not for users.
     """
 
     backend: Backend[BindT, TxT]
-    slots: Slots
-    new_records: Callable[[], RecordBuffer]
-    producer_settings: Mapping[str, Any]
+    _turns: type[ThreadTurns | TaskTurns]
+    _runtime: type[ThreadRuntime | TaskRuntime]
 
-
-class ThreadFace(_Writer[BindT, TxT]):
-    """The face for threads."""
-
-    blocks: ThreadBlocks[TxT]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Give back what the writer has."""
-        raise NotImplementedError
-
-    def scope(self, bind: BindT | None = None) -> AbstractContextManager[TxT]:
-        """Return the block that `transaction()` documents."""
-        return _BlockingScope(self.blocks, Block(self, bind))
-
-    @property
-    def transactional(self) -> Transactional[TxT]:
-        """Decorates a function whose call is a dual write: `@writer.transactional`, or with settings; see there."""
-        return Transactional(self)
-
-
-class TaskFace(_Writer[BindT, TxT]):
-    """The face for asyncio."""
-
-    blocks: TaskBlocks[TxT]
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Give back what the writer has."""
-        raise NotImplementedError
-
-    def scope(self, bind: BindT | None = None) -> AbstractAsyncContextManager[TxT]:
-        """Return the block that `transaction()` documents."""
-        return _AsyncScope(self.blocks, Block(self, bind))
-
-    @property
-    def transactional(self) -> AsyncTransactional[TxT]:
-        """Decorates a coroutine function whose call is a dual write: `@writer.transactional`, or with settings."""
-        return AsyncTransactional(self)
-
-
-class _OneIdWriter(_Writer[BindT, TxT]):
-    """A writer under one fixed transactional id."""
-
-    def __init__(self, backend: Backend[BindT, TxT], one_id: OneId) -> None:
+    def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:
         self.backend = backend
-        self.new_records = one_id.new_records
-        self.producer_settings = one_id.producer_settings
-        self.coordinator: Final = one_id.coordinator(backend.database, backend.waiting)
+        self._ids = ids
+        self.new_records = ids.new_records
+        self.producer_settings = ids.producer_settings
+        self.slots = self._new_slots()
+
+    def _new_slots(self) -> Slots:
+        """Return slots for this process."""
+        ids, backend = self._ids, self.backend
+        if isinstance(ids, OneId):
+            return self._turns(ids.coordinator(backend.database, backend.waiting))
+        return _new_pool(cast("PoolBackend[BindT, TxT]", backend), ids, self._runtime())
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether this writer has a pool of transactional ids, because it was given `prefix=`."""
+        return isinstance(self._ids, PoolSettings)
+
+    # ---- with transactional_id=; a pool raises IllegalStateError -----------------------------------------------
+
+    @property
+    def coordinator(self) -> DualWriteCoordinator:
+        """What carries out the dual writes of the id; for recipes that extend writers."""
+        if isinstance(self.slots, PoolCoordinator):
+            raise IllegalStateError(
+                f"this writer has a pool of transactional ids, those with prefix {self.prefix!r}, and not one with a "
+                "state of its own; nothing was changed: `status` tells about all of them"
+            )
+        return self.slots.coordinator
 
     @property
     def transactional_id(self) -> str:
@@ -523,181 +431,175 @@ class _OneIdWriter(_Writer[BindT, TxT]):
         """
         return self.coordinator.in_doubt
 
+    # ---- with prefix=; a writer with one id raises IllegalStateError -------------------------------------------
 
-class OneIdWriter(_OneIdWriter[BindT, TxT], ThreadFace[BindT, TxT]):
-    """The face for threads, under one transactional id."""
-
-    def __init__(self, backend: Backend[BindT, TxT], one_id: OneId) -> None:
-        super().__init__(backend, one_id)
-        self.slots = self.coordinator
-        self.blocks = ThreadBlocks()
-
-    def recover(self) -> Resolution:
-        """Complete what a crash left open under this transactional id, by the row; harmless at any time.
-
-        This fences a live owner of the id. Several processes may call it at the same time: the row lock makes them
-        queue, and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds
-        the row, and RetriableError if Kafka has not confirmed what was published again: repeat the call, in a new
-        writer if this one was fenced.
-        """
-        with self.coordinator.exclusively():
-            return blocking.run(self.coordinator.recover())
-
-    def resolve(self) -> Resolution:
-        """Read the outcome of the commit that raised OutcomeUnknown, and complete Kafka's transaction accordingly.
-
-        Raises OutcomeUnknown again while the database cannot be queried, or if a later dual write of another process
-        has replaced the row. With nothing unresolved it does the same as `recover()`.
-        """
-        return self.recover()
-
-    def close(self) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
-        blocking.run(self.coordinator.close())
-        self.coordinator.owned.availability.close()
-        blocking.run(self.backend.close())
-
-
-class AsyncOneIdWriter(_OneIdWriter[BindT, TxT], TaskFace[BindT, TxT]):
-    """The face for asyncio, under one transactional id."""
-
-    def __init__(self, backend: Backend[BindT, TxT], one_id: OneId) -> None:
-        super().__init__(backend, one_id)
-        self.slots: TaskTurns = TaskTurns(self.coordinator)
-        self.blocks = TaskBlocks()
-
-    async def recover(self) -> Resolution:
-        """Complete what a crash left open under this transactional id, by the row; harmless at any time.
-
-        As `DualWriter.recover`. Cancelling it loses nothing: the next call does the rest.
-        """
-        self.slots.enter()
-        try:
-            return await self.coordinator.recover()
-        finally:
-            self.slots.leave()
-
-    async def resolve(self) -> Resolution:
-        """Read the outcome of a commit that raised OutcomeUnknown or was cancelled, and complete Kafka's transaction.
-
-        As `DualWriter.resolve`.
-        """
-        return await self.recover()
-
-    async def close(self, timeout_s: float = 30.0) -> None:
-        """Accept no new blocks, wait at most `timeout_s` seconds for one of another task, and give up the id.
-
-        A block that was cancelled is one until it is rolled back. Raises IllegalStateError, and closes nothing, if it
-        takes longer, or inside a block of this task. Idempotent. What is in doubt stays so, safely, until the id is
-        next used or recovered.
-        """
-        await self.slots.close(timeout_s)
-        self.coordinator.owned.availability.close()
-        await self.backend.close()
-
-
-class _PooledWriter(_Writer[BindT, TxT]):
-    """A writer under leased transactional ids."""
-
-    backend: PoolBackend[BindT, TxT]
-    coordinator: PoolCoordinator
-
-    def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
-        self.backend = backend
-        self.settings: Final = settings
-        self.new_records = settings.new_records
-        self.producer_settings = settings.producer_settings
-
-    def new_coordinator(self) -> PoolCoordinator:
-        """Return a new coordinator for this process, with its own slots, leases and background task."""
-        backend, settings, runtime = self.backend, self.settings, self._new_runtime()
-        backend.begin_life()
-        availability = settings.new_availability(backend.waiting)
-        leases = backend.leases(settings.prefix, owner=settings.new_owner(), lease_ms=settings.lease_ms)
-        self.slots = PoolCoordinator(
-            settings,
-            leases=leases,
-            new_coordinator=settings.coordinator_maker(backend.database, backend.waiting, availability, leases),
-            availability=availability,
-            runtime=runtime,
-            leases_inside_blocks=backend.leases_inside_blocks,
-            connect_first=backend.connect_first,
-            new_outbox=None if settings.outbox is None else partial(self._new_outbox, availability, runtime),
-        )
+    @property
+    def pool(self) -> PoolCoordinator:
+        """What carries out the dual writes of the pool; for recipes that extend writers."""
+        if not isinstance(self.slots, PoolCoordinator):
+            raise IllegalStateError(
+                f"this writer has one transactional id, {self.transactional_id!r}, and no pool; nothing was changed: "
+                "`state` and `in_doubt` tell about its id"
+            )
         return self.slots
-
-    def _new_outbox(self, availability: Availability, runtime: Runtime, counts: Counts) -> OutboxPublisher:
-        backend, settings = self.backend, self.settings
-        prefix = outbox_prefix_of(settings.prefix)
-        leases = backend.leases(prefix, owner=settings.new_owner(), lease_ms=settings.lease_ms)
-        return settings.new_outbox(backend.outbox, backend.waiting, availability, leases, runtime, counts)
-
-    def _new_runtime(self) -> Runtime:
-        raise NotImplementedError
 
     @property
     def prefix(self) -> str:
         """What the transactional ids of this pool begin with; a dash and a number follow."""
-        return self.settings.prefix
+        return self.pool.prefix
 
     @property
     def status(self) -> PoolStatus:
         """The current state, and totals since the pool was created. Cheap to read, from any thread."""
-        return self.coordinator.status()
+        return self.pool.status()
 
 
-class PooledWriter(_PooledWriter[BindT, TxT], BeginsAnewInChildren, ThreadFace[BindT, TxT]):
-    """The face for threads, under leased transactional ids."""
+class ThreadWriter(_Writer[BindT, TxT]):
+    """The face for threads."""
 
-    def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
-        super().__init__(backend, settings)
-        self.blocks = ThreadBlocks()
-        self.begin_life()
+    _turns = ThreadTurns
+    _runtime = ThreadRuntime
 
-    def _new_runtime(self) -> Runtime:
-        return ThreadRuntime()
+    def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:
+        super().__init__(backend, ids)
+        self.blocks: ThreadBlocks[TxT] = ThreadBlocks()
+        if self.is_pool:
+            self._of_parents: list[PoolCoordinator] = []
+            weakref.finalize(self, self.pool.forget)
+            _pools.add(self)
+
+    def begin_life_of_child(self) -> None:
+        """Leave everything of a pool to the parent, and create slots for this forked process."""
+        self.pool.leave_to_parent()
+        self._of_parents.append(self.pool)  # kept, so that garbage collection does not close anything of it
+        self.slots = self._new_slots()
+        weakref.finalize(self, self.pool.forget)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def scope(self, bind: BindT | None = None) -> AbstractContextManager[TxT]:
+        """Return the block that `transaction()` documents."""
+        return _BlockingScope(self.blocks, Block(self, bind))
+
+    @property
+    def transactional(self) -> Transactional[TxT]:
+        """Decorates a function whose call is a dual write: `@writer.transactional`, or with settings; see there."""
+        return Transactional(self)
 
     def recover(self) -> list[Resolution]:
-        """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
+        """Complete what was left open, and return each transaction found and its outcome; harmless at any time.
 
-        Return each transaction found and its outcome. The background does the same continuously; a dead process is
-        detected by its lease, at most `lease_ms` after its death. If some ids cannot be recovered now, the others still
-        are; then the first error is raised.
+        With one id: complete it by the row, which also tells the outcome of a commit that raised OutcomeUnknown. This
+        fences a live owner of the id. Several processes may call it at the same time: the row lock makes them queue,
+        and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds the row;
+        OutcomeUnknown while the database cannot be queried, or if a later dual write of another process has replaced
+        the row; and RetriableError if Kafka has not confirmed what was published again: repeat the call, in a new
+        writer if this one was fenced.
+
+        A pool completes those ids of its prefix that no live process leases. The background does the same continuously;
+        a dead process is detected by its lease, at most `lease_ms` after its death. If some ids cannot be recovered
+        now, the others still are; then the first error is raised.
         """
-        return blocking.run(self.coordinator.recover())
+        return blocking.run(self.slots.recover())
 
     def close(self, timeout_s: float = 30.0) -> None:
-        """Accept no new blocks, wait at most `timeout_s` seconds for running ones, and release all ids.
+        """Accept no new blocks, wait at most `timeout_s` seconds for running ones, and give up the ids. Idempotent.
 
-        Idempotent. What remains of the time is for one attempt at each dual write in doubt, unless Kafka is known to be
+        With one id: raises IllegalStateError, and closes nothing, if a block of another thread takes longer, or inside
+        a block of this thread. What is in doubt stays so, safely, until the id is next used or recovered.
+
+        For a pool, what remains of the time is for one attempt at each dual write in doubt, unless Kafka is known to be
         away; what stays so does it safely, and is recovered by the other processes, or the next one.
         """
-        blocking.run(self.coordinator.close(timeout_s))
+        blocking.run(self.slots.close(timeout_s))
         blocking.run(self.backend.close())
 
 
-class AsyncPooledWriter(_PooledWriter[BindT, TxT], TaskFace[BindT, TxT]):
-    """The face for asyncio, under leased transactional ids."""
+class TaskWriter(_Writer[BindT, TxT]):
+    """The face for asyncio."""
 
-    def __init__(self, backend: PoolBackend[BindT, TxT], settings: PoolSettings) -> None:
-        super().__init__(backend, settings)
-        self.blocks = TaskBlocks()
-        self.coordinator = self.new_coordinator()
+    _turns = TaskTurns
+    _runtime = TaskRuntime
 
-    def _new_runtime(self) -> Runtime:
-        return TaskRuntime()
+    def __init__(self, backend: Backend[BindT, TxT], ids: OneId | PoolSettings) -> None:
+        super().__init__(backend, ids)
+        self.blocks: TaskBlocks[TxT] = TaskBlocks()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def scope(self, bind: BindT | None = None) -> AbstractAsyncContextManager[TxT]:
+        """Return the block that `transaction()` documents."""
+        return _AsyncScope(self.blocks, Block(self, bind))
+
+    @property
+    def transactional(self) -> AsyncTransactional[TxT]:
+        """Decorates a coroutine function whose call is a dual write: `@writer.transactional`, or with settings."""
+        return AsyncTransactional(self)
 
     async def recover(self) -> list[Resolution]:
-        """Complete what was left open under those ids of this prefix that no live process leases; harmless at any time.
+        """Complete what was left open, and return each transaction found and its outcome; harmless at any time.
 
-        As `DualWriterPool.recover`.
+        As `DualWriter.recover`; it also tells the outcome of a commit that was cancelled. Cancelling it loses nothing:
+        the next call does the rest.
         """
-        return await self.coordinator.recover()
+        return await self.slots.recover()
 
     async def close(self, timeout_s: float = 30.0) -> None:
-        """Accept no new blocks, wait at most `timeout_s` seconds for running ones, and release all ids.
+        """Accept no new blocks, wait at most `timeout_s` seconds for running ones, and give up the ids. Idempotent.
 
-        As `DualWriterPool.close`.
+        As `DualWriter.close`, with tasks in place of threads. A block that was cancelled runs until it is rolled back.
         """
-        await self.coordinator.close(timeout_s)
+        await self.slots.close(timeout_s)
         await self.backend.close()
+
+
+# ---- pools -------------------------------------------------------------------------------------------------------
+
+
+def _new_pool(backend: PoolBackend[BindT, TxT], settings: PoolSettings, runtime: Runtime) -> PoolCoordinator:
+    """Return a coordinator with slots, leases and background of its own, on connections that no other process has."""
+    backend.begin_life()
+    availability = settings.new_availability(backend.waiting)
+
+    def leases_of(prefix: str) -> Leases:
+        return backend.leases(prefix, owner=settings.new_owner(), lease_ms=settings.lease_ms)
+
+    def new_outbox(counts: Counts) -> OutboxPublisher:
+        leases = leases_of(outbox_prefix_of(settings.prefix))
+        return settings.new_outbox(backend.outbox, backend.waiting, availability, leases, runtime, counts)
+
+    leases = leases_of(settings.prefix)
+    return PoolCoordinator(
+        settings,
+        leases=leases,
+        new_coordinator=settings.coordinator_maker(backend.database, backend.waiting, availability, leases),
+        availability=availability,
+        runtime=runtime,
+        leases_inside_blocks=backend.leases_inside_blocks,
+        connect_first=backend.connect_first,
+        new_outbox=None if settings.outbox is None else new_outbox,
+    )
+
+
+_pools: weakref.WeakSet[ThreadWriter[Any, Any]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for pool in list(_pools):
+        pool.begin_life_of_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -28,7 +28,7 @@ class DualWriteMethod:
 
     def recover(self) -> Outcome:
         """Complete the transaction of a killed predecessor, before the table is read."""
-        return self._writer.recover().outcome
+        return next((found.outcome for found in self._writer.recover()), Outcome.NOTHING)
 
     def write(self, events: Sequence[Event]) -> None:
         with self._writer.transaction() as tx:

@@ -9,8 +9,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import conninfo_of, write_psycopg_events
 from tests.crash.scenario import Seen, write_events
 
@@ -32,16 +32,16 @@ def _sqlalchemy(url: str, settings: dict[str, Any], pause: PauseHook | None = No
     return DualWriter(sa.create_engine(url), pause=pause, **settings)
 
 
-def _sqlalchemy_pool(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> DualWriterPool:
-    return DualWriterPool(sa.create_engine(url), pause=pause, **settings)
+def _sqlalchemy_pool(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> DualWriter:
+    return DualWriter(sa.create_engine(url), pause=pause, **settings)
 
 
 def _psycopg(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> PsycopgDualWriter:
     return PsycopgDualWriter(conninfo_of(sa.make_url(url)), pause=pause, **settings)
 
 
-def _psycopg_pool(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> PsycopgDualWriterPool:
-    return PsycopgDualWriterPool(conninfo_of(sa.make_url(url)), pause=pause, **settings)
+def _psycopg_pool(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> PsycopgDualWriter:
+    return PsycopgDualWriter(conninfo_of(sa.make_url(url)), pause=pause, **settings)
 
 
 BACKENDS: Final[Mapping[str, Backend]] = {

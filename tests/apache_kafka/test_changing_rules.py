@@ -25,7 +25,7 @@ from dualwrite.errors import DualWriteError, OwedRecordsRefusedError
 from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import AtPoint
@@ -136,8 +136,8 @@ class Application:
         pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, die) if dies else None
         return PsycopgDualWriter(conninfo_of(self.database.url), transactional_id=name, pause=pause, **self.settings)
 
-    def pool(self) -> PsycopgDualWriterPool:
-        return PsycopgDualWriterPool(
+    def pool(self) -> PsycopgDualWriter:
+        return PsycopgDualWriter(
             conninfo_of(self.database.url), prefix=self.prefix, delivery=Outbox(), lease_ms=1_000, **self.settings
         )
 
@@ -242,7 +242,7 @@ def test_each_rule_is_named_or_kept(application: Application) -> None:
     for topic in SETTINGS:
         application.rules.set(topic, refuses=True)
     with application.writer(names["aged"]) as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
     for topic, remedy in REMEDIES.items():
         with application.writer(names[topic]) as writer:
             for use in (writer.recover, partial(application.write, writer, "aged")):

@@ -160,14 +160,14 @@ ABORTS: Final[Mapping[str, Callable[[World], None]]] = {
 def by_next_use(world: World, backend: str) -> None:
     with world.writer(backend) as writer:
         assert BACKENDS[backend].write(writer, world.topic, 2).error is None
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
     world.assert_equal(1, 2)
 
 
 def by_recover(world: World, backend: str) -> None:
     with world.writer(backend) as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
+        assert writer.recover() == []
     world.assert_equal(1)
 
 
@@ -298,11 +298,11 @@ def test_the_repair_dies_and_times_out_too(point: PausePoint, world: World) -> N
 def test_several_repair_at_once(world: World) -> None:
     world.decide_and_die()
     by_operator(world)
-    outcomes = []
+    outcomes: list[Outcome] = []
 
     def recover() -> None:
         with world.writer() as writer:
-            outcomes.append(writer.recover().outcome)
+            outcomes.extend(found.outcome for found in writer.recover())
 
     threads = [threading.Thread(target=recover) for _ in range(3)]
     for thread in threads:
@@ -369,8 +369,8 @@ def test_aborted_in_one_partition(is_open: bool, torn: TornWorld) -> None:
         torn.commit()
         assert torn.seen() == [[b"0"], []]
     with torn.world.writer() as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
+        assert writer.recover() == []
     torn.world.cluster.wait_until_settled(torn.world.kafka_id)
     assert torn.seen() == [[b"0"], [b"1"]]
 
@@ -380,8 +380,8 @@ def test_committed_by_hand_in_one_partition(torn: TornWorld) -> None:
     torn.commit_there()
     assert torn.seen() == [[], [b"1"]]
     with torn.world.writer() as writer:
-        assert writer.recover().outcome is Outcome.COMMITTED
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
+        assert writer.recover() == []
     torn.world.cluster.wait_until_settled(torn.world.kafka_id)
     assert torn.seen() == [[b"0"], [b"1"]]
 
@@ -442,7 +442,7 @@ def test_what_was_committed_is_never_published_again(foreign_use: str, world: Wo
     with world.service() as service:
         assert service.plan().found == ()
     with world.writer() as writer:
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
     world.assert_equal(1)
     FOREIGN_USES[foreign_use](world)
     by_next_use(world, SQL)
@@ -472,7 +472,7 @@ def test_a_foreign_commit_is_taken_for_a_database_that_went_back(world: World) -
     _commit(world)
     if world.cluster.tier is Tier.BOUNDED_V1:
         with world.writer() as writer:
-            assert writer.recover().outcome is Outcome.NOTHING
+            assert writer.recover() == []
         by_next_use(world, SQL)
         return
     with world.writer() as writer, pytest.raises(DatabaseWentBackError, match="another program uses the id"):
@@ -569,7 +569,7 @@ def test_byte_for_byte(compression: str, timestamps: str, world: World, new_name
     ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
     assert all(_read(world, topic, partitions, "read_committed") == [] for topic in topics)
     with world.writer() as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
     world.cluster.wait_until_settled(world.kafka_id)
     for topic in topics:
         seen = _read(world, topic, partitions, "read_committed")

@@ -65,7 +65,7 @@ class Site:
 
     def recovered(self) -> Outcome:
         with self.writer() as writer:
-            return writer.recover().outcome
+            return next((found.outcome for found in writer.recover()), Outcome.NOTHING)
 
     def described(self) -> Described:
         return self.cluster.wait_until_settled(self.transactional_id)

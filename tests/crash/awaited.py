@@ -52,11 +52,8 @@ class AwaitedWriter(Generic[AwaitedT]):
         """Carry a coroutine out in the writer's loop."""
         return self._runner.run(coroutine)
 
-    def recover(self) -> Resolution:
+    def recover(self) -> list[Resolution]:
         return self._runner.run(self.awaited.recover())
-
-    def resolve(self) -> Resolution:
-        return self._runner.run(self.awaited.resolve())
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:

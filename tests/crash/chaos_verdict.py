@@ -26,11 +26,10 @@ from dualwrite.admin import HangingTransaction, TransactionAdmin
 from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import is_outbox, transactional_id_of
 from dualwrite.recipes.recovery.service import RecoveryService
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.verify.anomalies import Anomaly, Finding
 from dualwrite.verify.checker import check
 from dualwrite.verify.history import Poll
@@ -120,8 +119,8 @@ class Verdict:
 
     # ---- recovery -------------------------------------------------------------------------------------------
 
-    def _pool(self) -> DualWriterPool:
-        return DualWriterPool(self._database.engine, **pool_settings(self._job, writers=1))
+    def _pool(self) -> DualWriter:
+        return DualWriter(self._database.engine, **pool_settings(self._job, writers=1))
 
     def _let_the_pool_recover(self) -> None:
         """It resolves all of its own ids; its background repeats failed attempts."""
@@ -133,7 +132,7 @@ class Verdict:
             except AssertionError:
                 self._problems.append(f"the pool comes to no end: {pool.status}, held: {self._held_leases()}")
 
-    def _is_settled(self, pool: DualWriterPool) -> bool:
+    def _is_settled(self, pool: DualWriter) -> bool:
         return not self._held_leases() and not pool.status.set_aside
 
     def _service(self, **settings: Any) -> RecoveryService:
@@ -275,14 +274,13 @@ class Verdict:
             self._use_outbox()
             return
         with self._writer(transactional_id) as writer:
-            outcome = writer.recover().outcome
-            if outcome is not Outcome.NOTHING:
-                self._problems.append(f"{transactional_id} had something open after recovery: {outcome}")
+            for found in writer.recover():
+                self._problems.append(f"{transactional_id} had something open after recovery: {found.outcome}")
             with writer.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")
 
     def _use_outbox(self) -> None:
-        with DualWriterPool(self._database.engine, delivery=Outbox(), **pool_settings(self._job, writers=1)) as pool:
+        with DualWriter(self._database.engine, delivery=Outbox(), **pool_settings(self._job, writers=1)) as pool:
             until(lambda: not pool.recover() and pool.status.publishes_outbox, DEADLINE_S)
             with pool.transaction() as tx:
                 tx.send(self._job.topic, value="unstuck", key="unstuck")

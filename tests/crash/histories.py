@@ -258,7 +258,7 @@ class Process:
     def resolve(self) -> None:
         """Remember the writer's finding, or its error."""
         try:
-            self.resolutions.append(self.writer.recover())
+            self.resolutions += self.writer.recover()
         except (Exception, *INTERRUPTIONS) as error:
             self.errors.append(error)
 
@@ -405,7 +405,7 @@ class History:
             transactional_id=transactional_id,
         ) as writer:
             writer.recover()
-            assert writer.recover().outcome is Outcome.NOTHING
+            assert writer.recover() == []
             write = self._write(writer, with_records=True)
         assert write.error is None
 

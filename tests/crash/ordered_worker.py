@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from dualwrite import DualWriter, DualWriterPool
+from dualwrite import DualWriter
 from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.scenario import AtPoint
@@ -26,7 +26,7 @@ _CHANGE = sa.text("UPDATE accounts SET version = version + 1 WHERE owner = :owne
 def work(url: str, bootstrap_servers: str, topic: str, settings: dict[str, Any]) -> None:
     """Write without end, by a pool with these settings too."""
     with (
-        DualWriterPool(
+        DualWriter(
             sa.create_engine(url, pool_size=2 * _THREADS),
             prefix=PREFIX,
             max_writers=_THREADS,
@@ -40,7 +40,7 @@ def work(url: str, bootstrap_servers: str, topic: str, settings: dict[str, Any])
             ended.result()
 
 
-def _write_without_end(pool: DualWriterPool, topic: str) -> None:
+def _write_without_end(pool: DualWriter, topic: str) -> None:
     while True:
         owners = sorted(random.sample(KEYS, random.choice((1, 1, 2))))
         with suppress(DualWriteError, sa.exc.OperationalError), pool.transaction() as tx:  # a killed process's locks

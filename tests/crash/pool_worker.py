@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
     INSERT,
@@ -62,12 +62,10 @@ class PoolWorker:
         self._name = name
         self._orders = orders
         settings = pool_settings(job, job.writers, orders.reach) | settings_of(kind)
-        self._pool: DualWriterPool | PsycopgDualWriterPool = (
-            PsycopgDualWriterPool(job.conninfo, **settings)
+        self._pool: DualWriter | PsycopgDualWriter = (
+            PsycopgDualWriter(job.conninfo, **settings)
             if on_psycopg
-            else DualWriterPool(
-                sa.create_engine(job.database_url, pool_size=job.writers, pool_pre_ping=True), **settings
-            )
+            else DualWriter(sa.create_engine(job.database_url, pool_size=job.writers, pool_pre_ping=True), **settings)
         )
         self._stopped = threading.Event()
         self._journal = Journal(job, name)
@@ -126,7 +124,7 @@ class TaskWorker:
     async def _work(self) -> None:
         async with AsyncExitStack() as stack:
             settings = pool_settings(self._job, self._job.writers, self._orders.reach) | settings_of(self._kind)
-            pool = await stack.enter_async_context(AsyncPsycopgDualWriterPool(self._job.conninfo, **settings))
+            pool = await stack.enter_async_context(AsyncPsycopgDualWriter(self._job.conninfo, **settings))
             tasks = [asyncio.create_task(self._write_on(pool, task)) for task in range(self._job.writers)]
             await asyncio.to_thread(self._orders.obey, self._stop)
             await asyncio.gather(*tasks)

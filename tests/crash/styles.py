@@ -15,12 +15,12 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import conninfo_of
 
@@ -182,7 +182,7 @@ class ThreadStyle(Style):
 
 class PsycopgThreads(ThreadStyle):
     def make(self) -> Any:
-        return PsycopgDualWriterPool(conninfo_of(self.url), **self.settings)
+        return PsycopgDualWriter(conninfo_of(self.url), **self.settings)
 
 
 class SqlAlchemyThreads(ThreadStyle):
@@ -190,7 +190,7 @@ class SqlAlchemyThreads(ThreadStyle):
 
     def make(self) -> Any:
         self.engine = sa.create_engine(self.url.set(drivername="postgresql+psycopg"))
-        return DualWriterPool(self.engine, **self.settings)
+        return DualWriter(self.engine, **self.settings)
 
     def __exit__(self, *how: Any) -> None:
         super().__exit__(*how)
@@ -275,12 +275,12 @@ class TaskStyle(Style):
 
 class PsycopgTasks(TaskStyle):
     async def begin(self) -> None:
-        self.pool = AsyncPsycopgDualWriterPool(conninfo_of(self.url), **self.settings)
+        self.pool = AsyncPsycopgDualWriter(conninfo_of(self.url), **self.settings)
 
 
 class AsyncpgTasks(TaskStyle):
     async def begin(self) -> None:
-        self.pool = AsyncpgDualWriterPool(dsn_of(self.url), **self.settings)
+        self.pool = AsyncpgDualWriter(dsn_of(self.url), **self.settings)
 
     async def do(self, step: str, member: Member) -> None:
         match step:
@@ -298,7 +298,7 @@ class SqlAlchemyTasks(TaskStyle):
 
     async def begin(self) -> None:
         self.engine: AsyncEngine = create_async_engine(self.url.set(drivername="postgresql+psycopg"))
-        self.pool = AsyncDualWriterPool(self.engine, **self.settings)
+        self.pool = AsyncDualWriter(self.engine, **self.settings)
 
     async def end(self) -> None:
         await super().end()

@@ -66,7 +66,8 @@ def test_a_cancellation_at_a_point(scenario: AwaitedSessionScenario, point: Paus
         assert isinstance(seen.error, asyncio.CancelledError)
         if writer.state is SlotState.UNRESOLVED:
             assert point in scenario.points_before_commit_request
-            if writer.resolve().outcome == "committed":
+            (found,) = writer.recover()
+            if found.outcome == "committed":
                 scenario.expected += event_texts("1")
         else:
             assert (seen.outcome == "committed") is (point in POINTS_AFTER_THE_DECISION)
@@ -105,7 +106,9 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
         scenario.database.come_back()
         scenario.expected += event_texts("1") if applied else []
         if resolver == "resolve":
-            assert writer.resolve().outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+            assert [found.outcome for found in writer.recover()] == [
+                Outcome.COMMITTED if applied else Outcome.ROLLED_BACK
+            ]
             scenario.assert_both_sides_agree()
         assert scenario.write(writer, 2).error is None
         scenario.assert_both_sides_agree()

@@ -69,7 +69,8 @@ def test_a_cancellation_at_a_point(awaited: AwaitedScenario, point: PausePoint, 
         assert isinstance(seen.error, asyncio.CancelledError)
         if writer.state is SlotState.UNRESOLVED:
             assert point in awaited.points_before_commit_request
-            if writer.resolve().outcome == "committed":
+            (found,) = writer.recover()
+            if found.outcome == "committed":
                 awaited.expected += event_texts("1")
         else:
             assert (seen.outcome == "committed") is (point in POINTS_AFTER_THE_DECISION)

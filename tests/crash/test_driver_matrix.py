@@ -184,7 +184,8 @@ def _check_a_cancellation(
     assert seen.error.__notes__
     if writer.state is SlotState.UNRESOLVED:
         assert may_be_unresolved
-        if writer.resolve().outcome == "committed":
+        (found,) = writer.recover()
+        if found.outcome == "committed":
             cancelled.expected += event_texts("1")
     else:
         assert (seen.outcome == "committed") is (hook.point in POINTS_AFTER_THE_DECISION)

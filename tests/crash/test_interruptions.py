@@ -147,7 +147,7 @@ def test_a_process_that_ends_inside_a_block_ends_at_once(scenario: Scenario) -> 
         capture_output=True,
     )
     with scenario.writer() as writer:
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("", "0")]
     scenario.assert_nothing_open()
 
@@ -182,5 +182,5 @@ def test_a_decided_write_is_not_aborted_because_kafka_refuses_to_commit_it(scena
         assert scenario.write(writer, 1).error is None
         assert writer.state is SlotState.IN_DOUBT
         assert writer.in_doubt == scenario.row()
-        assert writer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
     scenario.assert_both_sides_agree()

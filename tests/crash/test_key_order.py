@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite import DualWriter, DualWriterPool, Outbox, TransactionAdmin
+from dualwrite import DualWriter, Outbox, TransactionAdmin
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct
 from dualwrite.errors import KafkaUnreachableError
@@ -80,7 +80,7 @@ def test_the_order_of_a_key_is_that_of_the_commits(
 ) -> None:
     emulator.create_topic(TOPIC, 2)
     write_under_kills(accounts, emulator, settings)
-    with DualWriterPool(
+    with DualWriter(
         accounts.engine, prefix=PREFIX, lease_ms=LEASE_MS, bootstrap_servers=emulator.bootstrap_servers, **settings
     ) as pool:
         pool.recover()
@@ -107,7 +107,8 @@ def recover_first(accounts: PostgresDatabase, emulator: Emulator) -> Outcome:
     with DualWriter(
         accounts.engine, bootstrap_servers=emulator.bootstrap_servers, transactional_id="first"
     ) as successor:
-        return successor.recover().outcome
+        (found,) = successor.recover()
+        return found.outcome
 
 
 def test_what_is_in_doubt_keeps_its_place(accounts: PostgresDatabase, emulator: Emulator) -> None:

@@ -44,24 +44,24 @@ def test_the_outcome_is_unknown_until_the_database_is_back(scenario: Scenario, a
     assert seen.outcome is None
     assert seen.error.transactional_id == scenario.transactional_id
     assert seen.error.prepared_state
-    assert "resolve()" in str(seen.error)
+    assert "recover()" in str(seen.error)
     assert writer.state is SlotState.UNRESOLVED
     with pytest.raises(OutcomeUnknown):
-        writer.resolve()
+        writer.recover()
 
     scenario.database.come_back()
     scenario.expected += event_texts("1") if applied else []
     expected_outcome = Outcome.COMMITTED if applied else Outcome.ROLLED_BACK
     if resolver == "resolve":
-        resolution = writer.resolve()
+        (resolution,) = writer.recover()
         assert resolution.outcome is expected_outcome
         assert str(resolution.prepared_state) == seen.error.prepared_state
         scenario.assert_both_sides_agree()
-        assert writer.resolve().outcome is Outcome.NOTHING
+        assert writer.recover() == []
     elif resolver == "next process":
         writer.close()
         writer = scenario.writer()
-        assert writer.recover().outcome is expected_outcome
+        assert [found.outcome for found in writer.recover()] == [expected_outcome]
         scenario.assert_both_sides_agree()
     assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
@@ -81,7 +81,7 @@ def test_a_row_that_a_later_process_replaced_tells_nothing(scenario: Scenario) -
     with scenario.writer() as newer:
         assert scenario.write(newer, 2).error is None
     with pytest.raises(OutcomeUnknown, match="replaced the state row"):
-        older.resolve()
+        older.recover()
     assert older.state is SlotState.FENCED
     scenario.assert_both_sides_agree()
 
@@ -115,7 +115,7 @@ def test_the_next_dual_write_does_not_take_the_id_back_from_who_resolved_it(scen
     scenario.expected += event_texts("1")
     scenario.database.come_back()
     with scenario.writer() as newer:
-        assert newer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in newer.recover()] == [Outcome.COMMITTED]
         assert isinstance(scenario.write(older, 2).error, FencedError)
         assert older.state is SlotState.FENCED
         assert scenario.write(newer, 3).error is None

@@ -14,7 +14,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.plan import Action
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash import outbox_worker
@@ -107,7 +107,7 @@ def test_a_publisher_of_each_library_is_killed(
     assert_in_order(scenario)
 
 
-def recover(scenario: PsycopgScenario, pool: PsycopgDualWriterPool) -> list[Resolution]:
+def recover(scenario: PsycopgScenario, pool: PsycopgDualWriter) -> list[Resolution]:
     """Recover once the lease of the dead process has expired."""
     found: list[Resolution] = []
 

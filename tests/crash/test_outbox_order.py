@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 
-from dualwrite import DualWriterPool, Outbox
+from dualwrite import DualWriter, Outbox
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.crash.ordered_worker import LEASE_MS, PREFIX, work
 from tests.crash.test_key_order import TOPIC, accounts, published, versions
@@ -45,7 +45,7 @@ def records(emulator: Emulator) -> int:
 
 def assert_in_order(database: PostgresDatabase, emulator: Emulator) -> None:
     """Publish the rest, when all processes are dead; then each row has its versions, each once, in order."""
-    with DualWriterPool(
+    with DualWriter(
         database.engine,
         prefix=PREFIX,
         lease_ms=LEASE_MS,

@@ -1,4 +1,4 @@
-"""`AsyncDualWriterPool`: the rules of `DualWriterPool`, awaited; and a cancellation at every point."""
+"""Pools for asyncio: the rules of those for threads, awaited; and a cancellation at every point."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from psycopg_pool import AsyncConnectionPool
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, IllegalStateError, PoolTimeoutError, SnapshotTooOldError
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriterPool
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.coordinator import PooledBlock
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario, dsn_of
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
@@ -33,7 +33,7 @@ from tests.support import conditions
 from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
 
 AnyScenario = AwaitedScenario | AwaitedPsycopgScenario | AsyncpgScenario
-AnyPool = AsyncDualWriterPool | AsyncPsycopgDualWriterPool | AsyncpgDualWriterPool
+AnyPool = AsyncDualWriter | AsyncPsycopgDualWriter | AsyncpgDualWriter
 AnyWrite = AsyncDualTransaction | AsyncPsycopgDualTransaction | AsyncpgDualTransaction
 Use = Callable[[AnyPool], Awaitable[None]]
 
@@ -66,10 +66,10 @@ def make_pool(awaited: AnyScenario, source: Any = None, **settings: Any) -> AnyP
         **settings,
     }
     if isinstance(awaited, AwaitedPsycopgScenario):
-        return AsyncPsycopgDualWriterPool(source or conninfo_of(awaited.database.engine.url), **complete)
+        return AsyncPsycopgDualWriter(source or conninfo_of(awaited.database.engine.url), **complete)
     if isinstance(awaited, AsyncpgScenario):
-        return AsyncpgDualWriterPool(source or dsn_of(awaited.database.engine.url), **complete)
-    return AsyncDualWriterPool(awaited.engine, **complete)
+        return AsyncpgDualWriter(source or dsn_of(awaited.database.engine.url), **complete)
+    return AsyncDualWriter(awaited.engine, **complete)
 
 
 def with_pool(awaited: AnyScenario, use: Use, **settings: Any) -> None:
@@ -194,7 +194,7 @@ def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) 
     async def use(pool: AnyPool) -> None:
         async with pool.transaction() as tx:
             await put(tx, awaited_pool, 1)
-            await (holder := PooledBlock(pool.coordinator)).take_slot()
+            await (holder := PooledBlock(pool.pool)).take_slot()
             waiting = [asyncio.create_task(write(pool, awaited_pool, number)) for number in (2, 3)]
             await until(lambda: pool.status.waiting + pool.status.timeouts_total == 2)
             waiting[0].cancel()
@@ -202,7 +202,7 @@ def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) 
                 with pytest.raises((asyncio.CancelledError, PoolTimeoutError)):
                     await task
             assert holder.slot is not None
-            pool.coordinator.maintenance.put_back(holder.slot)
+            pool.pool.maintenance.put_back(holder.slot)
         await write(pool, awaited_pool, 4)
 
     if locks_whole_database(awaited_pool):

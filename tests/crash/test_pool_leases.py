@@ -444,10 +444,10 @@ def test_recover_waits_for_what_the_background_has_in_hand(scenario: Scenario, l
             raise RowLockTimeoutError("the background has failed")
 
     with make_pool(scenario, pause=fail_in_background) as pool, ThreadPoolExecutor() as threads:
-        pool.coordinator.maintenance.start()
+        pool.pool.maintenance.start()
         assert in_hand.wait(DEADLINE_S)
         recovered = threads.submit(pool.recover)
-        until(lambda: pool.coordinator.registry.is_recovering)
+        until(lambda: pool.pool.registry.is_recovering)
         goes_on.set()
         (resolution,) = recovered.result(DEADLINE_S)
         assert resolution.outcome is Outcome.COMMITTED

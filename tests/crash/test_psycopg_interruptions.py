@@ -92,7 +92,8 @@ def test_an_interruption_at_every_call(scenario: PsycopgScenario, monkeypatch: p
         if outcome is None:
             assert tx is not None
             assert writer.state is SlotState.UNRESOLVED
-            outcome = writer.resolve().outcome
+            (found,) = writer.recover()
+            outcome = found.outcome
             assert tx.outcome is outcome
         if outcome is Outcome.COMMITTED:
             scenario.expected.append(str(number))

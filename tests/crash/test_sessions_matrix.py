@@ -69,7 +69,7 @@ def test_the_outcome_is_unknown_until_the_database_is_back(
     scenario.database.come_back()
     scenario.expected += event_texts("1") if applied else []
     if resolver == "resolve":
-        assert writer.resolve().outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED if applied else Outcome.ROLLED_BACK]
         scenario.assert_both_sides_agree()
     elif resolver == "next process":
         writer.close()

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from dualwrite.errors import FencedError, OutcomeUnknown, RowLockTimeoutError
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.asyncpg_scenario import AsyncpgScenario
@@ -111,9 +112,8 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(scenario: S
 @pytest.mark.parametrize("point", POINTS_AFTER_THE_DECISION)
 def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(scenario: Scenario, point: PausePoint) -> None:
     with sleeping(scenario, point) as older, scenario.writer() as newer:
-        found = newer.recover()
         completed = point is PausePoint.AFTER_DATABASE_COMMIT
-        assert found.outcome is (Outcome.COMMITTED if completed else Outcome.NOTHING)
+        assert [found.outcome for found in newer.recover()] == [Outcome.COMMITTED] * completed
         second = scenario.write(newer, 2)
         assert second.error is None
         assert older.wake().error is None
@@ -156,7 +156,7 @@ def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_re
         assert older.wake().took_effect is False
     older.writer.close()
     with scenario.writer() as newer:
-        assert newer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in newer.recover()] == [Outcome.COMMITTED]
     scenario.assert_both_sides_agree()
 
 
@@ -175,7 +175,7 @@ def test_a_fenced_writer_names_what_it_left_in_doubt(scenario: Scenario) -> None
     assert older.writer.in_doubt == scenario.row()
     older.writer.close()
     with scenario.writer() as third:
-        assert third.recover().prepared_state == scenario.row()
+        assert [found.prepared_state for found in third.recover()] == [scenario.row()]
     scenario.assert_both_sides_agree()
 
 
@@ -183,7 +183,7 @@ def test_an_idle_owner_recovers_what_its_unknown_successor_left(scenario: Scenar
     with scenario.writer() as older:
         assert scenario.write(older, 1).error is None
         scenario.leave_behind(Predecessor.COMMITTED)
-        assert older.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in older.recover()] == [Outcome.COMMITTED]
         in_topic = [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
         assert sorted(in_topic) == sorted(scenario.expected)
         scenario.assert_nothing_open()
@@ -191,14 +191,12 @@ def test_an_idle_owner_recovers_what_its_unknown_successor_left(scenario: Scenar
 
 def test_two_processes_recover_at_once(scenario: Scenario) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
-    found: list[Outcome] = []
+    found: list[Resolution] = []
     writers = [scenario.writer() for _ in range(4)]
-    threads = [
-        threading.Thread(target=lambda writer=writer: found.append(writer.recover().outcome)) for writer in writers
-    ]
+    threads = [threading.Thread(target=lambda writer=writer: found.extend(writer.recover())) for writer in writers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE_S)
-    assert sorted(found) == [Outcome.COMMITTED, Outcome.NOTHING, Outcome.NOTHING, Outcome.NOTHING]
+    assert [each.outcome for each in found] == [Outcome.COMMITTED]
     scenario.assert_both_sides_agree()

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
@@ -86,12 +85,11 @@ def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
 
 
 def assert_nothing_in_use(writer: Any) -> None:
-    coordinator = writer.coordinator
-    if isinstance(coordinator, PoolCoordinator):
-        assert (coordinator.status().in_use, coordinator.status().waiting, coordinator.registry.blocks) == (0, 0, 0)
-        coordinators = [slot.coordinator for slot in coordinator.registry.all_slots()]
+    if writer.is_pool:
+        assert (writer.status.in_use, writer.status.waiting, writer.pool.registry.blocks) == (0, 0, 0)
+        coordinators = [slot.coordinator for slot in writer.pool.registry.all_slots()]
     else:
-        coordinators = [coordinator]
+        coordinators = [writer.coordinator]
     until(lambda: all(each._users.first is None for each in coordinators))  # the background may resolve some
     assert getattr(writer.blocks.of_thread, "tx", None) is None
 

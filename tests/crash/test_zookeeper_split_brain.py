@@ -11,6 +11,7 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, RowLockTimeoutError, StateRowError
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.stores.zookeeper import add_versioned_set, node_name
 from tests.crash.key_value_scenario import KeyValueScenario, Writer
@@ -97,7 +98,7 @@ def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(
     with sleeping(scenario, point) as older, scenario.writer() as newer:
         store.break_the_lease(scenario.transactional_id)
         completed = point is PausePoint.AFTER_DATABASE_COMMIT
-        assert newer.recover().outcome is (Outcome.COMMITTED if completed else Outcome.NOTHING)
+        assert [found.outcome for found in newer.recover()] == [Outcome.COMMITTED] * completed
         assert older.wake().error is None
         assert scenario.write(newer, 2).error is None
     scenario.assert_both_sides_agree()
@@ -112,7 +113,7 @@ def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_re
         scenario.leave_behind(Predecessor.COMMITTED)
         assert older.wake().took_effect is False
     with scenario.writer() as newer:
-        assert newer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in newer.recover()] == [Outcome.COMMITTED]
     scenario.assert_both_sides_agree()
 
 
@@ -121,23 +122,21 @@ def test_a_living_owner_is_waited_for(scenario: KeyValueScenario) -> None:
         with pytest.raises(RowLockTimeoutError, match="stayed locked for 50 ms"):
             newer.recover()
         assert older.wake().error is None
-        assert newer.recover().outcome is Outcome.NOTHING
+        assert newer.recover() == []
         assert scenario.write(newer, 2).error is None
     scenario.assert_both_sides_agree()
 
 
 def test_several_recover_at_once(scenario: KeyValueScenario) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
-    found: list[Outcome] = []
+    found: list[Resolution] = []
     writers = [scenario.writer() for _ in range(4)]
-    threads = [
-        threading.Thread(target=lambda writer=writer: found.append(writer.recover().outcome)) for writer in writers
-    ]
+    threads = [threading.Thread(target=lambda writer=writer: found.extend(writer.recover())) for writer in writers]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(DEADLINE_S)
-    assert sorted(found) == [Outcome.COMMITTED, Outcome.NOTHING, Outcome.NOTHING, Outcome.NOTHING]
+    assert [each.outcome for each in found] == [Outcome.COMMITTED]
     scenario.assert_both_sides_agree()
 
 

@@ -204,8 +204,9 @@ class Site:
             self._assert_refused(verdict)
             return
         with self.writer() as writer:
-            assert writer.recover().outcome is verdict.outcome
-            assert writer.recover().outcome is Outcome.NOTHING
+            expected = [] if verdict.outcome is Outcome.NOTHING else [verdict.outcome]
+            assert [found.outcome for found in writer.recover()] == expected
+            assert writer.recover() == []
             self.put(writer, "later")
         assert (self.rows(), self.records()) == (sorted([*verdict.values, "later"]), [*verdict.values, "later"])
 

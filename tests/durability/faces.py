@@ -34,7 +34,7 @@ class Face(Protocol):
     def cancel(self) -> None:
         """Interrupt the write that is under way."""
 
-    def resolve(self) -> Resolution: ...
+    def recover(self) -> list[Resolution]: ...
 
     def close(self) -> None: ...
 
@@ -43,9 +43,9 @@ class _Blocking:
     def cancel(self) -> None:
         raise AssertionError("a thread cannot be cancelled")
 
-    def resolve(self) -> Resolution:
-        resolution: Resolution = self.writer.resolve()
-        return resolution
+    def recover(self) -> list[Resolution]:
+        found: list[Resolution] = self.writer.recover()
+        return found
 
     def close(self) -> None:
         self.writer.close()
@@ -112,9 +112,9 @@ class _Awaited:
         assert self._writing is not None
         self._loop.call_soon_threadsafe(self._writing.cancel)
 
-    def resolve(self) -> Resolution:
-        resolution: Resolution = self._run(self.writer.resolve())
-        return resolution
+    def recover(self) -> list[Resolution]:
+        found: list[Resolution] = self._run(self.writer.recover())
+        return found
 
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)

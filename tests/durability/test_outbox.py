@@ -16,7 +16,7 @@ from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool import outbox_publisher
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.testing.network_proxy import NetworkProxy
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.durability.faces import TABLE, TOPIC, rows
@@ -30,8 +30,8 @@ DEADLINE_S = 60
 PATIENT = {"lease_ms": QUIET_LEASE_MS, "resolve_timeout_ms": 60_000}
 
 
-def pool_on(url: sa.URL, emulator: Emulator, outbox: Outbox | None = None, **settings: Any) -> PsycopgDualWriterPool:
-    return PsycopgDualWriterPool(
+def pool_on(url: sa.URL, emulator: Emulator, outbox: Outbox | None = None, **settings: Any) -> PsycopgDualWriter:
+    return PsycopgDualWriter(
         conninfo_of(url),
         prefix="p",
         bootstrap_servers=emulator.bootstrap_servers,
@@ -45,7 +45,7 @@ def put(tx: PsycopgDualTransaction, number: int) -> None:
     tx.send(TOPIC, value=str(number))
 
 
-def write(pool: PsycopgDualWriterPool, number: int) -> PsycopgDualTransaction:
+def write(pool: PsycopgDualWriter, number: int) -> PsycopgDualTransaction:
     with pool.transaction() as tx:
         put(tx, number)
     return tx
@@ -81,7 +81,7 @@ def emptied(pair: PostgresPair, emulator: Emulator) -> PostgresPair:
     return pair
 
 
-def given_up(pool: PsycopgDualWriterPool, pair: PostgresPair) -> PsycopgDualTransaction:
+def given_up(pool: PsycopgDualWriter, pair: PostgresPair) -> PsycopgDualTransaction:
     """Begin block 2, and end the wait of its COMMIT for the standby."""
     begun: list[PsycopgDualTransaction] = []
 
@@ -101,16 +101,16 @@ def given_up(pool: PsycopgDualWriterPool, pair: PostgresPair) -> PsycopgDualTran
 
 
 @pytest.fixture
-def silent(emptied: PostgresPair, emulator: Emulator) -> Iterator[PsycopgDualWriterPool]:
+def silent(emptied: PostgresPair, emulator: Emulator) -> Iterator[PsycopgDualWriter]:
     pool = pool_on(emptied.primary.url, emulator, SILENT)
     with suppress(DualWriteError, psycopg.Error):  # of its leases, which are not durable either
-        pool.coordinator.start()
+        pool.pool.start()
     yield pool
     pool.close()
 
 
 def test_what_is_not_durable_is_not_published_before_it_is(
-    emptied: PostgresPair, silent: PsycopgDualWriterPool, emulator: Emulator
+    emptied: PostgresPair, silent: PsycopgDualWriter, emulator: Emulator
 ) -> None:
     tx = given_up(silent, emptied)
     assert records(emulator) == [1]
@@ -122,7 +122,7 @@ def test_what_is_not_durable_is_not_published_before_it_is(
 
 
 def test_what_was_lost_in_a_failover_is_on_neither_side(
-    emptied: PostgresPair, silent: PsycopgDualWriterPool, emulator: Emulator
+    emptied: PostgresPair, silent: PsycopgDualWriter, emulator: Emulator
 ) -> None:
     """Another process was about to publish it: its commit waits for the standby, too."""
     tx = given_up(silent, emptied)

@@ -59,7 +59,7 @@ def assert_both_sides_agree(pair: PostgresPair, emulator: Emulator, expected: li
     """After a failover, once the id has been recovered there."""
     after = successor(kind, pair.fail_over().url, emulator)
     try:
-        after.resolve()
+        after.recover()
         assert rows(pair.standby.url) == expected
         assert records(emulator) == expected
         after.write(3)
@@ -77,7 +77,7 @@ def test_a_commit_that_waits_is_not_cancelled_with_its_task(
     assert writing.ended() is not None
     assert pair.primary.waiting_backends == 1
     with pytest.raises(OutcomeUnknown):
-        face.resolve()
+        face.recover()
     assert_both_sides_agree(pair, emulator, [1], kind)
 
 
@@ -94,7 +94,7 @@ def test_kafka_is_not_told_of_a_commit_whose_wait_was_ended(
     assert isinstance(writing.ended(), OutcomeUnknown)
     assert rows(pair.primary.url) == [1, 2]
     with pytest.raises(OutcomeUnknown, match="not durable"):
-        face.resolve()
+        face.recover()
     assert records(emulator) == [1]
     assert_both_sides_agree(pair, emulator, [1], kind)
 
@@ -105,7 +105,7 @@ def test_kafka_is_told_once_the_standby_has_it(face: Face, kind: str, pair: Post
     pair.primary.ask(f"SELECT pg_cancel_backend(pid) {WAITING}")
     assert isinstance(writing.ended(), OutcomeUnknown)
     pair.start_standby()
-    assert face.resolve().outcome is Outcome.COMMITTED
+    assert [found.outcome for found in face.recover()] == [Outcome.COMMITTED]
     assert records(emulator) == [1, 2]
     assert_both_sides_agree(pair, emulator, [1, 2], kind)
 
@@ -130,7 +130,7 @@ def test_another_process_does_not_tell_kafka_before_it_is_durable(
     assert rows(pair.primary.url) == [1, 2]
     other = successor(kind, pair.primary.url, emulator)
     with pytest.raises(NotDurableError, match="nothing was sent to Kafka"):
-        other.resolve()
+        other.recover()
     with pytest.raises(NotDurableError):
         other.write(4)
     closed_whatever(other)
@@ -148,7 +148,7 @@ def test_a_role_without_rights_can_make_a_row_durable(pair: PostgresPair, emulat
         "GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state, kafka_transaction_database, events TO clerk"
     )
     clerk = FACES["psycopg"](pair.primary.url.set(username="clerk"), emulator.bootstrap_servers, ID)
-    assert clerk.resolve().outcome is Outcome.NOTHING
+    assert clerk.recover() == []
     clerk.write(2)
     clerk.close()
     assert rows(pair.primary.url) == records(emulator) == [1, 2]
@@ -173,5 +173,5 @@ def test_a_commit_that_waits_is_not_cancelled_by_a_key(
         signal.signal(signal.SIGINT, before)
     assert pair.primary.waiting_backends == 1
     with pytest.raises(OutcomeUnknown):
-        face.resolve()
+        face.recover()
     assert_both_sides_agree(pair, emulator, [1], kind)

@@ -20,7 +20,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import RetriableError
 from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from examples import celery_worker
 from examples.celery_worker import TOPIC, app, place_order, queue_in
@@ -115,7 +115,7 @@ def test_a_task_whose_record_is_lost_is_no_success(
     lose = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, lambda: lose_decided(emulator.bootstrap_servers, TOPIC))
     engine = sa.create_engine(shop["SHOP_DATABASE_URL"])
     celery_worker.Base.metadata.create_all(engine)
-    with DualWriterPool(engine, prefix="shop", bootstrap_servers=emulator.bootstrap_servers, pause=lose) as pool:
+    with DualWriter(engine, prefix="shop", bootstrap_servers=emulator.bootstrap_servers, pause=lose) as pool:
         monkeypatch.setattr(celery_worker, "writers", lambda: pool)
         lost = place_order.apply((1, "lamp"))
     assert (lost.state, lost.result.outcome) == ("FAILURE", Outcome.COMMITTED)

@@ -26,11 +26,11 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown
 from dualwrite.recipes.asyncpg.driver import ERRORS as ASYNCPG_ERRORS
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.asyncpg_scenario import dsn_of
 from tests.support.conditions import until
 from tests.support.servers.pgbouncer import PgBouncer
@@ -123,14 +123,14 @@ class Workload:
                 self.tally.strikes[what] += 1
                 strikes[what]()
 
-    def in_threads(self, pool: DualWriterPool | PsycopgDualWriterPool) -> None:
+    def in_threads(self, pool: DualWriter | PsycopgDualWriter) -> None:
         threads = [threading.Thread(target=self._write_on, args=(pool, number)) for number in range(2 * WRITERS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
 
-    def _write_on(self, pool: DualWriterPool | PsycopgDualWriterPool, number: int) -> None:
+    def _write_on(self, pool: DualWriter | PsycopgDualWriter, number: int) -> None:
         chance = random.Random(f"{self._seed}/{number}")
         count = 0
         while not self._is_over.is_set():
@@ -227,7 +227,7 @@ class Workload:
 
     def _come_right(self) -> None:
         assert not self._mistakes, self._mistakes[:3]
-        with DualWriterPool(self._direct, **self.settings()) as pool:
+        with DualWriter(self._direct, **self.settings()) as pool:
             pool.recover()
             until(lambda: not pool.status.set_aside, CALM_S)
         until(lambda: not self._open_transactions(), CALM_S)
@@ -267,13 +267,13 @@ def _sqlalchemy(load: Workload) -> None:
     engine = sa.create_engine(
         load._pooler.url, pool_size=2 * WRITERS, pool_pre_ping=True, connect_args={"prepare_threshold": None}
     )
-    with DualWriterPool(engine, **load.settings()) as pool:
+    with DualWriter(engine, **load.settings()) as pool:
         load.in_threads(pool)
     engine.dispose()
 
 
 def _psycopg(load: Workload) -> None:
-    with PsycopgDualWriterPool(load.conninfo, **load.settings()) as pool:
+    with PsycopgDualWriter(load.conninfo, **load.settings()) as pool:
         load.in_threads(pool)
 
 
@@ -281,13 +281,13 @@ def _psycopg_pool(load: Workload) -> None:
     connections: psycopg_pool.ConnectionPool[Any] = psycopg_pool.ConnectionPool(
         load.conninfo, min_size=1, max_size=WRITERS, kwargs={"prepare_threshold": None}, open=True
     )
-    with connections, PsycopgDualWriterPool(connections, **load.settings()) as pool:
+    with connections, PsycopgDualWriter(connections, **load.settings()) as pool:
         load.in_threads(pool)
 
 
 def _tasks(load: Workload) -> None:
     async def run() -> None:
-        async with AsyncPsycopgDualWriterPool(load.conninfo, **load.settings()) as pool:
+        async with AsyncPsycopgDualWriter(load.conninfo, **load.settings()) as pool:
             await load.in_tasks(pool.transaction, savepoints=True)
 
     asyncio.run(run())
@@ -295,7 +295,7 @@ def _tasks(load: Workload) -> None:
 
 def _asyncpg(load: Workload) -> None:
     async def run() -> None:
-        async with AsyncpgDualWriterPool(dsn_of(load._pooler.url), **load.settings()) as pool:
+        async with AsyncpgDualWriter(dsn_of(load._pooler.url), **load.settings()) as pool:
             await load.in_tasks(pool.transaction, savepoints=True)
 
     asyncio.run(run())
@@ -307,7 +307,7 @@ def _asyncpg_pool(load: Workload) -> None:
             asyncpg.create_pool(
                 dsn_of(load._pooler.url), min_size=0, max_size=WRITERS, statement_cache_size=0
             ) as connections,
-            AsyncpgDualWriterPool(connections, **load.settings()) as pool,
+            AsyncpgDualWriter(connections, **load.settings()) as pool,
         ):
             await load.in_tasks(pool.transaction, savepoints=True)
 

@@ -41,9 +41,9 @@ for make in (
     lambda: dualwrite.Producer(**kafka),
     lambda: dualwrite.TransactionAdmin(**kafka),
     lambda: dualwrite.DualWriter(database, transactional_id="a", **kafka),
-    lambda: dualwrite.DualWriterPool(database, prefix="a", **kafka),
+    lambda: dualwrite.DualWriter(database, prefix="a", **kafka),
     lambda: dualwrite.PsycopgDualWriter("host=none", transactional_id="a", **kafka),
-    lambda: dualwrite.PsycopgDualWriterPool("host=none", prefix="a", delivery=dualwrite.Outbox(), **kafka),
+    lambda: dualwrite.PsycopgDualWriter("host=none", prefix="a", delivery=dualwrite.Outbox(), **kafka),
     lambda: dualwrite.RocksDbDualWriter("none", transactional_id="a", **kafka),
     lambda: dualwrite.RecoveryService(database, prefix="a", **kafka),
     lambda: PartitionLog(kafka, "t", timeout_ms=1000, unreachable_timeout_ms=1000, most_bytes=1000),
@@ -52,7 +52,7 @@ for make in (
     lambda: asyncio.run(in_loop(lambda: dualwrite.AsyncProducer(**kafka))),
     lambda: asyncio.run(in_loop(lambda: dualwrite.AsyncTransactionAdmin(**kafka).describe_cluster())),
     lambda: asyncio.run(in_loop(lambda: dualwrite.AsyncDualWriter(awaited, transactional_id="a", **kafka))),
-    lambda: asyncio.run(in_loop(lambda: dualwrite.AsyncpgDualWriterPool("postgresql://none", prefix="a", **kafka))),
+    lambda: asyncio.run(in_loop(lambda: dualwrite.AsyncpgDualWriter("postgresql://none", prefix="a", **kafka))),
 ):
     try:
         make()
@@ -92,7 +92,7 @@ kafka = {{"bootstrap_servers": {servers!r}}}
 database = sa.create_engine({url!r})
 producer, admin = dualwrite.Producer(**kafka), dualwrite.TransactionAdmin(**kafka)
 writer = dualwrite.DualWriter(database, transactional_id="a", **kafka)
-pool = dualwrite.DualWriterPool(database, prefix="b", **kafka)
+pool = dualwrite.DualWriter(database, prefix="b", **kafka)
 
 def write(by):
     with by.transaction() as tx:
@@ -155,7 +155,7 @@ WORKS: Final = """
 {patch}
 import dualwrite, sqlalchemy as sa
 database = sa.create_engine({url!r})
-with dualwrite.DualWriterPool(database, prefix="a", bootstrap_servers={servers!r}) as pool:
+with dualwrite.DualWriter(database, prefix="a", bootstrap_servers={servers!r}) as pool:
     with pool.transaction() as tx:
         tx.session.execute(sa.text("CREATE TABLE sold (id integer)"))
         tx.send("t", b"x")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from dualwrite import DualWriter, DualWriterPool
+from dualwrite import DualWriter
 from dualwrite.admin import TransactionAdmin
 from dualwrite.async_producer import AsyncProducer
 from dualwrite.broker_emulator import Emulator
@@ -104,7 +104,7 @@ def test_dual_writes_are_of_the_value(emulator: Emulator, tmp_path: Path, topic:
     kafka: dict[str, Any] = {"bootstrap_servers": emulator.bootstrap_servers}
     with DualWriter(engine, transactional_id=Loud("d"), **kafka) as writer, writer.transaction() as tx:
         tx.send(topic, b"d")
-    with DualWriterPool(engine, prefix=Loud("p"), **kafka) as pool, pool.transaction() as tx:
+    with DualWriter(engine, prefix=Loud("p"), **kafka) as pool, pool.transaction() as tx:
         tx.send(topic, b"p")
     assert [record.value for record in emulator.records("orders")] == [b"d", b"p"]
     with engine.connect() as connection:

@@ -20,16 +20,16 @@ from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.errors import KafkaTimeoutError, OutcomeUnknown
 from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.kafka_participant import AsyncKafkaParticipant
 from dualwrite.recipes.core.store import StoredBlocks
 from dualwrite.recipes.core.waiting import TASKS, Waiting
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
-from dualwrite.recipes.postgres.backend import PostgresOneIdBackend
+from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.backend import AWAITED
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.writer import OneId
 from tests.proof.automaton import Said
 from tests.proof.kafka_requests import TRANSACTIONAL_ID
 from tests.proof.owner import Owner
@@ -369,7 +369,7 @@ class RealProcess:
             "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS,
         }
         waiting = replace(TASKS, new_kafka=lambda given: GatedKafka(given, self._in_loop))
-        backend = PostgresOneIdBackend[Any, AsyncPsycopgDualTransaction](
+        backend = PostgresBackend[Any, AsyncPsycopgDualTransaction](
             self._conninfo,
             driver=AWAITED,
             handle=AsyncPsycopgDualTransaction,

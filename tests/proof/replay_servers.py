@@ -15,7 +15,7 @@ from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.recipes.core.waiting import TASKS
-from dualwrite.recipes.postgres.backend import PostgresOneIdBackend
+from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.backend import AWAITED
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction
 from dualwrite.testing.postgres import PostgresServer
@@ -114,7 +114,7 @@ class Servers:
 
 async def _created(conninfo: str) -> str:
     """Create the tables, and return the transactional id as Kafka knows it."""
-    backend = PostgresOneIdBackend[Any, AsyncPsycopgDualTransaction](
+    backend = PostgresBackend[Any, AsyncPsycopgDualTransaction](
         conninfo,
         driver=AWAITED,
         handle=AsyncPsycopgDualTransaction,

@@ -24,11 +24,10 @@ import psycopg
 import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite import DualWriter, DualWriterPool, PsycopgDualWriter, PsycopgDualWriterPool
+from dualwrite import DualWriter, PsycopgDualWriter
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.client.records import traces
 from dualwrite.recipes.core import telemetry
-from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
 
@@ -94,10 +93,10 @@ def faces_of(server: PostgresServer, bootstrap_servers: str, suffix: str) -> lis
     made: list[tuple[str, Any, Callable[[Any, str, int], None]]] = [
         ("sqlalchemy", lambda name: DualWriter(engine, transactional_id=name, **kafka), in_sqlalchemy),
         ("psycopg", lambda name: PsycopgDualWriter(conninfo, transactional_id=name, **kafka), in_psycopg),
-        ("pool", lambda name: DualWriterPool(engine, prefix=name, **of_pool), in_sqlalchemy),
-        ("psycopg-pool", lambda name: PsycopgDualWriterPool(conninfo, prefix=name, **of_pool), in_psycopg),
+        ("pool", lambda name: DualWriter(engine, prefix=name, **of_pool), in_sqlalchemy),
+        ("psycopg-pool", lambda name: PsycopgDualWriter(conninfo, prefix=name, **of_pool), in_psycopg),
         ("session", lambda name: DualWriter(engine, transactional_id=name, **kafka), in_session(engine)),
-        ("session-pool", lambda name: DualWriterPool(engine, prefix=name, **of_pool), in_session(engine)),
+        ("session-pool", lambda name: DualWriter(engine, prefix=name, **of_pool), in_session(engine)),
     ]
     return [Face(f"{name}-{suffix}", make(f"{name}-{suffix}"), write) for name, make, write in made]
 
@@ -170,9 +169,8 @@ def use_telemetry(*, used: bool) -> None:
 
 def judge(face: Face, server: PostgresServer, emulator: Emulator) -> bool:
     """Close the writer, print its state, and return whether that is right."""
-    coordinator = face.writer.coordinator
     write(face)
-    in_use = coordinator.status().in_use if isinstance(coordinator, PoolCoordinator) else 0
+    in_use = face.writer.status.in_use if face.writer.is_pool else 0
     began_s = time.monotonic()
     face.writer.close()
     close_s = time.monotonic() - began_s

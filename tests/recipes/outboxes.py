@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sql import outbox_statements
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
@@ -74,9 +74,9 @@ def settings_for(scenario: AnyScenario, outbox: Outbox | None = None, **settings
     }
 
 
-def outbox_pool(scenario: AnyScenario, outbox: Outbox | None = None, **settings: Any) -> PsycopgDualWriterPool:
+def outbox_pool(scenario: AnyScenario, outbox: Outbox | None = None, **settings: Any) -> PsycopgDualWriter:
     """Return a pool that no fault of the scenario's database touches."""
-    return PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings_for(scenario, outbox, **settings))
+    return PsycopgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario, outbox, **settings))
 
 
 def waiting(scenario: AnyScenario) -> int:

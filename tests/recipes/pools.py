@@ -13,10 +13,10 @@ from psycopg_pool import ConnectionPool
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.recipes.postgres.backend import PostgresPoolBackend
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
+from dualwrite.recipes.postgres.backend import PostgresBackend
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table, kafka_transaction_lease
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
 from tests.support.databases import Database, events, unique
@@ -29,7 +29,7 @@ That one comes at some time after the first block has begun. Where a fault must 
 `recover()` comes before the first block: then the background sends no query until its next heartbeat.
 """
 
-AnyPool = DualWriterPool | PsycopgDualWriterPool
+AnyPool = DualWriter | PsycopgDualWriter
 AnyWrite = DualTransaction | PsycopgDualTransaction
 
 Source = Any
@@ -62,14 +62,14 @@ def make_pool(
         **settings,
     }
     if isinstance(scenario, PsycopgScenario):
-        return PsycopgDualWriterPool(source or conninfo_of(engine.url), **given)
-    return DualWriterPool(source or engine, **given)
+        return PsycopgDualWriter(source or conninfo_of(engine.url), **given)
+    return DualWriter(source or engine, **given)
 
 
 def drop_idle_connections(pool: AnyPool) -> None:
     """Drop the connections of the pool's background, present and coming."""
-    if isinstance(pool, PsycopgDualWriterPool):
-        assert isinstance(pool.backend, PostgresPoolBackend)
+    if isinstance(pool, PsycopgDualWriter):
+        assert isinstance(pool.backend, PostgresBackend)
         background: Any = pool.backend.background
         background._most = 0
         for kept in background._kept:

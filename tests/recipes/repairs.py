@@ -105,7 +105,7 @@ class Site:
     def recover(self, **settings: Any) -> Outcome:
         """Recover in a new process."""
         with self.writer(**settings) as writer:
-            outcome: Outcome = writer.recover().outcome
+            outcome: Outcome = next((found.outcome for found in writer.recover()), Outcome.NOTHING)
             return outcome
 
     def falls_asleep(self, at: PausePoint, use: Use) -> Sleeper:

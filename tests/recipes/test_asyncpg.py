@@ -27,7 +27,7 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.asyncpg import driver
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter, AsyncpgDualWriterPool
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
@@ -131,7 +131,7 @@ def test_connections_of_every_origin(
                 async with writer.transaction() as tx:
                     await put(tx, scenario, 9)
                     raise OrdinaryError
-            assert (await writer.recover()).outcome is Outcome.NOTHING
+            assert await writer.recover() == []
 
     scenario.run(steps())
     scenario.assert_both_sides_agree()
@@ -241,7 +241,7 @@ def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: 
                 async with pool.acquire() as connection, writer.transaction(connection) as tx:
                     await put(tx, scenario, number)
                 scenario.expected.append(str(number))
-            assert (await writer.recover()).outcome is Outcome.NOTHING
+            assert await writer.recover() == []
 
     scenario.run(steps())
     scenario.assert_both_sides_agree()
@@ -251,8 +251,8 @@ def with_one_id(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> Asyncpg
     return scenario.awaited_writer(source=source, lock_timeout_ms=wait_ms)
 
 
-def with_a_pool_of_ids(scenario: AsyncpgScenario, source: Any, wait_ms: int, **settings: Any) -> AsyncpgDualWriterPool:
-    return AsyncpgDualWriterPool(
+def with_a_pool_of_ids(scenario: AsyncpgScenario, source: Any, wait_ms: int, **settings: Any) -> AsyncpgDualWriter:
+    return AsyncpgDualWriter(
         source,
         prefix=scenario.transactional_id,
         acquire_timeout_ms=wait_ms,
@@ -1127,6 +1127,6 @@ def test_a_locked_row_times_out_with_a_sentence(scenario: AsyncpgScenario) -> No
 def test_it_needs_no_sqlalchemy() -> None:
     code = (
         "import sys; sys.modules['sqlalchemy'] = sys.modules['psycopg'] = None;"
-        " from dualwrite import AsyncpgDualWriter, AsyncpgDualWriterPool"
+        " from dualwrite import AsyncpgDualWriter, AsyncpgDualWriter"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

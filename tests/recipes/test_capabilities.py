@@ -14,12 +14,12 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import sessionmaker
 
-from dualwrite import Direct, PsycopgDualWriterPool, dual_write_sessions
+from dualwrite import Direct, PsycopgDualWriter, dual_write_sessions
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
 from dualwrite.recipes.capabilities import CANNOT, BackendName, Feature, assert_can
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction
 from dualwrite.testing.postgres import PostgresServer
@@ -106,7 +106,7 @@ def test_calls_on_psycopg_are_repeated_after_a_conflict(scenario: PsycopgScenari
     conninfo = conninfo_of(scenario.database.url)
     settings: dict[str, Any] = {"bootstrap_servers": scenario.emulator.bootstrap_servers, "prefix": scenario.topic}
     tries = 0
-    with PsycopgDualWriterPool(conninfo, **settings) as pool:
+    with PsycopgDualWriter(conninfo, **settings) as pool:
 
         @pool.transactional(retries=1)
         def place(tx: PsycopgDualTransaction, number: int) -> None:

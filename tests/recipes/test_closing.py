@@ -301,7 +301,7 @@ def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, kind: ty
 @pytest.mark.parametrize("kind", [SqlAlchemyPool, PsycopgPool], ids=lambda kind: kind.__name__)
 def test_a_commit_without_a_response_is_resolved(world: World, kind: type[Face], applied: bool) -> None:
     def lose_commit_and_database() -> None:
-        (slot,) = face.writer.coordinator.registry.all_slots()
+        (slot,) = face.writer.pool.registry.all_slots()
         slot.coordinator.owned.resolve_timeout_ms = 100
         world.database.lose_commit(applied=applied)
         world.database.refuse_new_connections()

@@ -19,8 +19,8 @@ from dualwrite import Direct, Outbox
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.awaited import AwaitedWriter, make_awaited_writer
 from tests.crash.scenario import InjectedError, Scenario, make_writer
 from tests.recipes.outboxes import assert_published, outbox_pool, settings_for
@@ -99,7 +99,7 @@ class Site:
 
     @contextmanager
     def pool(self, **settings: Any) -> Iterator[Any]:
-        make: Any = AsyncDualWriterPool if self._is_awaited else DualWriterPool
+        make: Any = AsyncDualWriter if self._is_awaited else DualWriter
         made = make(self.engine, **settings)
         with AwaitedWriter(self._runner, made) if self._is_awaited else made as pool:
             yield pool

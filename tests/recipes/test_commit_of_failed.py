@@ -13,10 +13,10 @@ import pytest
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.asyncpg import driver
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.styles import INSERT
@@ -78,7 +78,7 @@ def _in_topic(scenario: PsycopgScenario) -> list[str]:
 @STYLE
 @pytest.mark.parametrize("has_records", [True, False], ids=["with records", "without"])
 def test_on_psycopg(scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool) -> None:
-    with PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings_for(scenario) | style) as pool:
+    with PsycopgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario) | style) as pool:
         for number in (1, 2, 3):
             with suppress(TransactionDoomedError), pool.transaction() as tx:
                 tx.connection.execute(INSERT.format(number))
@@ -93,7 +93,7 @@ def test_on_psycopg(scenario: PsycopgScenario, failing: Failing, style: dict[str
 @pytest.mark.parametrize("has_records", [True, False], ids=["with records", "without"])
 def test_on_asyncpg(scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool) -> None:
     async def run() -> None:
-        async with AsyncpgDualWriterPool(dsn_of(scenario.database.url), **settings_for(scenario) | style) as pool:
+        async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario) | style) as pool:
             for number in (1, 2, 3):
                 with suppress(TransactionDoomedError):
                     async with pool.transaction() as tx:

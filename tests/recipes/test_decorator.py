@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, TransactionDoomedError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
@@ -170,7 +170,7 @@ def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) ->
 
 def test_functions_of_a_pool(scenario: Scenario) -> None:
     with make_pool(scenario) as pool:
-        assert isinstance(pool, DualWriterPool)
+        assert isinstance(pool, DualWriter)
 
         @pool.transactional
         def inner(tx: DualTransaction, number: int) -> None:
@@ -269,7 +269,7 @@ def test_nothing_is_tried_again_after_an_outcome_that_nobody_knows(scenario: Sce
             place()
         assert len(runs) == 1
         scenario.database.come_back()
-        assert writer.resolve().outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED if applied else Outcome.ROLLED_BACK]
     scenario.expected += ["1"] if applied else []
     scenario.assert_both_sides_agree()
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dualwrite.errors import ConfigError, IllegalStateError, TransactionDoomedError
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter, AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.scenario import InjectedError
 from tests.recipes.test_decorator import Conflict
@@ -144,7 +144,7 @@ def test_a_task_that_a_block_starts_is_not_inside(awaited: AwaitedScenario) -> N
 
 def test_functions_of_a_pool_in_many_tasks(awaited: AwaitedScenario) -> None:
     async def use() -> None:
-        async with AsyncDualWriterPool(
+        async with AsyncDualWriter(
             awaited.engine,
             prefix=awaited.transactional_id,
             max_writers=1,

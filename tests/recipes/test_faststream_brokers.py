@@ -26,7 +26,7 @@ from dualwrite.recipes.consume.consume_async import AsyncHandler
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase, kafka_consumed_offset
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.faststream import ExactlyOnce
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, event_bodies, events, unique
@@ -96,7 +96,7 @@ class Site:
             self.database.url.set(drivername="sqlite+aiosqlite") if is_sqlite else self.database.url
         )
         servers = self.emulator.bootstrap_servers
-        async with AsyncDualWriterPool(engine, bootstrap_servers=servers, prefix=unique("member")) as pool:
+        async with AsyncDualWriter(engine, bootstrap_servers=servers, prefix=unique("member")) as pool:
             billing = ExactlyOnce(pool, handle, group_id="billing", offsets=OffsetsInDatabase(engine))
             broker = of_library.KafkaBroker(
                 servers, log_level=logging.DEBUG, graceful_timeout=0.1, middlewares=middlewares(billing)
@@ -312,7 +312,7 @@ def test_a_log_that_lost_its_end_is_told_of(
 
 def test_settings_on_which_the_promises_depend_are_refused(sqlite: SqliteDatabase) -> None:
     engine = create_async_engine("sqlite+aiosqlite://")
-    pool = AsyncDualWriterPool(engine, bootstrap_servers="127.0.0.1:1", prefix="refused")
+    pool = AsyncDualWriter(engine, bootstrap_servers="127.0.0.1:1", prefix="refused")
     for of_library, setting in ((faststream.kafka, "listener"), (faststream.confluent, "on_assign")):
         billing = ExactlyOnce(pool, write, group_id="billing", offsets=OffsetsInDatabase(engine))
         broker: Any = of_library.KafkaBroker("127.0.0.1:1")

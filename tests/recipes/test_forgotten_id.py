@@ -13,7 +13,7 @@ from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.recipes.repairs import EIGHT_DAYS_MS, Site, site_of, sqlite_store
 from tests.recipes.test_tiers import ROWS, rows, write
 from tests.support.conditions import until
@@ -31,7 +31,7 @@ def a_week_passes(site: Site) -> None:
     until(lambda: not site.emulator.transactions())
 
 
-def write_by(pool: DualWriterPool, value: str) -> None:
+def write_by(pool: DualWriter, value: str) -> None:
     with pool.transaction() as tx:
         tx.connection.execute(ROWS.insert().values(value=value))
         tx.send("orders", value, partition=0)
@@ -49,7 +49,7 @@ def test_a_writer_that_was_idle_goes_on(site: Site) -> None:
 
 
 def test_a_pool_that_was_idle_goes_on(site: Site) -> None:
-    with DualWriterPool(
+    with DualWriter(
         site.store.aside,
         prefix="pool",
         bootstrap_servers=site.emulator.bootstrap_servers,
@@ -107,7 +107,7 @@ def test_a_pool_that_loses_the_id_again_leaves_its_row_alone(site: Site) -> None
             raise FencedError("somebody else has the id")
 
     loses = False
-    with DualWriterPool(
+    with DualWriter(
         site.store.aside,
         prefix="tid",
         bootstrap_servers=site.emulator.bootstrap_servers,

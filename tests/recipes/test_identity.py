@@ -20,13 +20,13 @@ from dualwrite.cli.root import cli
 from dualwrite.errors import ConfigError, DatabaseMovedError, IllegalStateError, StateRowError, StateTableError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.adoption import adopt
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.support.conditions import until
@@ -115,7 +115,7 @@ def test_a_database_does_not_abort_what_another_has_decided_under_the_same_id(se
         with other.transaction() as tx:
             tx.send(TOPIC, value="theirs")
     with DualWriter(ours, **settings) as again:
-        assert again.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in again.recover()] == [Outcome.COMMITTED]
         assert again.transactional_id == "orders-1"
         assert again.kafka_transactional_id != other.kafka_transactional_id
         assert str(again.kafka_transactional_id).startswith("orders-1.")
@@ -138,7 +138,7 @@ def test_two_databases_with_one_prefix_under_load_and_deaths(
             if point is dies_at and blocks == 3:
                 raise Killed
 
-        pool = DualWriterPool(
+        pool = DualWriter(
             database.engine,
             prefix="orders",
             bootstrap_servers=servers,
@@ -274,12 +274,12 @@ def test_a_block_of_a_pool_that_sets_search_path(servers: str, tenants: sa.URL) 
     create_state_table(engine_of(tenants), "b")
     url = in_schema(tenants, "b")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "prefix": "p", "schema": "a", "max_writers": 1}
-    with DualWriterPool(engine_of(url), **settings) as pool:
+    with DualWriter(engine_of(url), **settings) as pool:
         for _ in range(2):
             with pool.transaction() as tx:
                 tx.connection.exec_driver_sql("SET search_path = b")
                 tx.send(TOPIC, value="x")
-    with PsycopgDualWriterPool(conninfo(url), **settings) as psycopg_pool:
+    with PsycopgDualWriter(conninfo(url), **settings) as psycopg_pool:
         for _ in range(2):
             with psycopg_pool.transaction() as psycopg_tx:
                 psycopg_tx.connection.execute("SET search_path = b")
@@ -389,7 +389,7 @@ def test_a_temporary_table_of_sqlite(servers: str, tmp_path: Path) -> None:
                 "CREATE TEMPORARY TABLE kafka_transaction_state AS SELECT * FROM main.kafka_transaction_state"
             )
             tx.send(TOPIC, value="x")
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
     with engine.connect() as connection:
         assert connection.exec_driver_sql("SELECT prepared_transaction_state FROM kafka_transaction_state").scalar()
 
@@ -441,7 +441,7 @@ def test_a_copy_is_refused_before_anything_is_written_or_aborted(
         service.recover()
     assert emulator.transactions() == before
     with DualWriter(engine_of(original), **settings) as writer:
-        assert writer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
     assert in_topic(servers) == ["decided"]
 
 
@@ -452,11 +452,11 @@ def test_a_copy_that_is_adopted_as_copied_has_ids_of_its_own(servers: str, copy:
     assert "1 state rows were emptied" in said.output
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
     with DualWriter(engine_of(copied), **settings) as writer:
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
         with writer.transaction() as tx:
             tx.send(TOPIC, value="of the copy")
     with DualWriter(engine_of(original), **settings) as first:
-        assert first.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in first.recover()] == [Outcome.COMMITTED]
         assert first.kafka_transactional_id != writer.kafka_transactional_id
     assert in_topic(servers) == ["decided", "of the copy"]
 
@@ -468,7 +468,7 @@ def test_a_copy_that_is_adopted_as_moved_completes_what_the_original_decided(
     said = CliRunner().invoke(cli, ["adopt", "--moved", "--database", moved.render_as_string(hide_password=False)])
     assert said.exit_code == 0, said.output
     with PsycopgDualWriter(conninfo(moved), bootstrap_servers=servers, transactional_id="t") as writer:
-        assert writer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
     assert in_topic(servers) == ["decided"]
 
 
@@ -495,7 +495,7 @@ def test_decisions_without_the_identity_they_were_made_under(servers: str, tmp_p
         writer.recover()
     adopt(engine, "copied")
     with DualWriter(engine, **settings) as writer:
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
 
 
 def test_many_processes_make_one_identity(postgres_server: PostgresServer) -> None:

@@ -17,18 +17,17 @@ from sqlalchemy.orm import Session, sessionmaker
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter, AsyncpgDualWriterPool
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import Availability, Away
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.slots import Turn
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter, AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter, AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import INSERT as ASYNCPG_INSERT
 from tests.crash.asyncpg_scenario import dsn_of
@@ -97,8 +96,8 @@ class Face:
 
     @property
     def availability(self) -> Availability:
-        coordinator = self.writer.coordinator
-        found: Availability = getattr(coordinator, "availability", None) or coordinator.owned.availability
+        writer = self.writer
+        found: Availability = (writer.pool if writer.is_pool else writer.coordinator.owned).availability
         return found
 
     def write(self, number: int) -> None:
@@ -128,7 +127,7 @@ class SqlAlchemy(Face):
 
 class SqlAlchemyPool(SqlAlchemy):
     def make(self, engine: sa.Engine) -> Any:
-        return DualWriterPool(engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        return DualWriter(engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class SessionsOfAWriter(SqlAlchemy):
@@ -167,7 +166,7 @@ class Psycopg(Face):
 
 class PsycopgPool(Psycopg):
     def make(self, conninfo: str) -> Any:
-        return PsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        return PsycopgDualWriter(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class AsyncFace(Face):
@@ -218,7 +217,7 @@ class AsyncSqlAlchemy(AsyncFace):
 
 class AsyncSqlAlchemyPool(AsyncSqlAlchemy):
     def make(self) -> Any:
-        return AsyncDualWriterPool(self.engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        return AsyncDualWriter(self.engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class AsyncPsycopg(AsyncFace):
@@ -238,7 +237,7 @@ class AsyncPsycopg(AsyncFace):
 
 class AsyncPsycopgPool(AsyncPsycopg):
     def make(self, conninfo: str) -> Any:
-        return AsyncPsycopgDualWriterPool(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        return AsyncPsycopgDualWriter(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 class Asyncpg(AsyncFace):
@@ -256,7 +255,7 @@ class Asyncpg(AsyncFace):
 
 class AsyncpgPool(Asyncpg):
     def make(self, dsn: str) -> Any:
-        return AsyncpgDualWriterPool(dsn, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+        return AsyncpgDualWriter(dsn, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
 
 
 BEFORE_THE_TRANSACTION: list[type[Face]] = [
@@ -475,7 +474,7 @@ def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pyte
     monkeypatch.setitem(_POOL, "max_writers", 1)
     monkeypatch.setitem(_POOL, "acquire_timeout_ms", 0)
     with face_of(PsycopgPool, world) as face:
-        coordinator = face.writer.coordinator
+        coordinator = face.writer.pool
         taken = Turn()
         blocking.run(coordinator.wait_for_turn(taken))
         with pytest.raises(PoolTimeoutError) as raised:
@@ -531,4 +530,4 @@ def test_recover_says_the_same(world: World) -> None:
         assert face.writer.state is SlotState.NEW
         world.bring_kafka_back()
         until(lambda: not face.availability.is_away)
-        assert face.writer.recover().outcome is Outcome.NOTHING
+        assert face.writer.recover() == []

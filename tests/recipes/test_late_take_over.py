@@ -112,8 +112,8 @@ def decide_and_die(world: World, engine: sa.Engine, value: str) -> None:
 
 def assert_repaired(world: World, engine: sa.Engine, *expected: str) -> None:
     with writer_of(world, engine) as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
+        assert writer.recover() == []
     assert world.committed() == rows(engine) == list(expected)
 
 
@@ -168,7 +168,7 @@ def test_a_late_take_over_touches_nothing_of_its_successor(world: World, store: 
     taker.wake()
     assert taker.error is not None
     with writer_of(world, store.aside) as writer:
-        assert writer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
         write(writer, "later")
     assert sorted(world.committed()) == rows(store.aside)
     assert "of the successor" in rows(store.aside)
@@ -245,7 +245,7 @@ def test_who_lost_its_lock_while_it_took_over_writes_nothing(world: World, store
     with writer_of(world, store.engine, pause=pause) as slept, pytest.raises(Exception):  # noqa: B017
         write(slept, "refused")
     with writer_of(world, store.aside) as writer:
-        assert writer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
     assert sorted(world.committed()) == rows(store.aside) == ["before", "of the successor"]
 
 
@@ -317,7 +317,7 @@ def test_a_database_that_was_restored_while_kafka_was_still_to_follow(world: Wor
         with store.aside.begin() as connection:  # it was the wrong backup
             connection.execute(kafka_transaction_state.update().values(prepared_transaction_state=str(in_doubt)))
         armed = False
-        assert writer.recover().outcome is Outcome.COMMITTED
+        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
     assert world.committed() == ["1", "2"]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.orm import Session
 
-from dualwrite import AsyncDualWriter, AsyncDualWriterPool, DualWriterPool
+from dualwrite import AsyncDualWriter, DualWriter
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import (
@@ -28,7 +28,6 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put, raw_rollback
@@ -212,8 +211,8 @@ def test_a_transactional_id_that_no_row_can_have(transactional_id: Any) -> None:
     [
         (DualWriter, {"transactional_id": "t"}),
         (AsyncDualWriter, {"transactional_id": "t"}),
-        (DualWriterPool, {"prefix": "t"}),
-        (AsyncDualWriterPool, {"prefix": "t"}),
+        (DualWriter, {"prefix": "t"}),
+        (AsyncDualWriter, {"prefix": "t"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -291,7 +290,7 @@ def test_a_second_thread_is_sent_to_the_pool(scenario: Scenario, writer: DualWri
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join(60)
-    assert "of another thread, and this one did nothing: use a pool (DualWriterPool" in str(raised[0])
+    assert "of another thread, and this one did nothing: use a pool (prefix=" in str(raised[0])
     scenario.expected.append("1")
     scenario.assert_both_sides_agree()
 

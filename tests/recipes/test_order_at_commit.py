@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from dualwrite.delivery import Delivery, Direct, Outbox
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import in_order, outbox_pool, scenario, settings_for
 from tests.recipes.pools import QUIET_LEASE_MS
@@ -44,7 +44,7 @@ def test_a_row_that_a_trigger_changes_at_commit(
         connection.exec_driver_sql(_TABLES)
     settings = settings_for(scenario, lease_ms=QUIET_LEASE_MS) | {"delivery": delivery}
     with (
-        PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings) as pool,
+        PsycopgDualWriter(conninfo_of(scenario.database.url), **settings) as pool,
         ThreadPoolExecutor(1) as threads,
     ):
 

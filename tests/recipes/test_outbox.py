@@ -31,14 +31,14 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from dualwrite.recipes.asyncpg import driver
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriterPool
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy import sessions_async
 from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario, Scenario
@@ -149,7 +149,7 @@ def test_many_blocks_at_once(scenario: PsycopgScenario, open_style: Open) -> Non
 def test_a_hundred_threads_share_ten_connections(scenario: PsycopgScenario) -> None:
     with (
         ConnectionPool(conninfo_of(scenario.database.url), max_size=10, open=True) as connections,
-        PsycopgDualWriterPool(connections, **settings_for(scenario)) as pool,
+        PsycopgDualWriter(connections, **settings_for(scenario)) as pool,
         ThreadPoolExecutor(100) as threads,
     ):
         outcomes = set(threads.map(lambda number: write(pool, scenario, number).outcome, range(500)))
@@ -222,7 +222,7 @@ def test_a_transaction_that_was_ended_past_psycopg(scenario: PsycopgScenario, en
 
 @pytest.mark.parametrize("ending", _ENDINGS)
 def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: PsycopgScenario, ending: str) -> None:
-    with DualWriterPool(scenario.database.engine, **settings_for(scenario)) as pool:
+    with DualWriter(scenario.database.engine, **settings_for(scenario)) as pool:
         with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
             read(tx, "SELECT id FROM events")
             tx.send(scenario.topic, key="k", value="1")
@@ -237,7 +237,7 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: PsycopgScenario,
 @pytest.mark.parametrize("ending", _ENDINGS)
 def test_a_transaction_that_was_ended_past_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
     async def run() -> None:
-        async with AsyncpgDualWriterPool(dsn_of(scenario.database.url), **settings_for(scenario)) as pool:
+        async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario)) as pool:
             with pytest.raises(TransactionEndedInsideError):
                 async with pool.transaction() as tx:
                     tx.send(scenario.topic, key="k", value="1")
@@ -253,11 +253,11 @@ def test_a_transaction_that_was_ended_past_asyncpg(scenario: PsycopgScenario, en
 
 
 def on_async_engine(
-    scenario: PsycopgScenario, driver: str, use: Callable[[AsyncEngine, AsyncDualWriterPool], Awaitable[None]]
+    scenario: PsycopgScenario, driver: str, use: Callable[[AsyncEngine, AsyncDualWriter], Awaitable[None]]
 ) -> None:
     async def run() -> None:
         engine = awaited_engine(scenario.database.url, driver)
-        async with AsyncDualWriterPool(engine, **settings_for(scenario)) as pool:
+        async with AsyncDualWriter(engine, **settings_for(scenario)) as pool:
             await use(engine, pool)
         await engine.dispose()
 
@@ -266,7 +266,7 @@ def on_async_engine(
 
 @pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
 def test_a_transaction_that_was_ended_past_sqlalchemy_on_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
-    async def use(engine: AsyncEngine, pool: AsyncDualWriterPool) -> None:
+    async def use(engine: AsyncEngine, pool: AsyncDualWriter) -> None:
         with pytest.raises(TransactionEndedInsideError):
             async with pool.transaction() as tx:
                 await tx.session.execute(sa.text("SELECT id FROM events"))
@@ -288,7 +288,7 @@ def test_a_transaction_that_was_ended_past_sqlalchemy_on_asyncpg(scenario: Psyco
 
 def test_sessions_that_the_application_commits(scenario: PsycopgScenario) -> None:
     engine = scenario.database.engine
-    with DualWriterPool(engine, **settings_for(scenario)) as pool:
+    with DualWriter(engine, **settings_for(scenario)) as pool:
         sessions = sessionmaker(engine)
         dual_write_sessions(sessions, pool)
         with sessions() as session:
@@ -314,7 +314,7 @@ def test_sessions_that_the_application_commits(scenario: PsycopgScenario) -> Non
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 def test_async_sessions_that_the_application_commits(scenario: PsycopgScenario, driver: str) -> None:
-    async def use(engine: AsyncEngine, pool: AsyncDualWriterPool) -> None:
+    async def use(engine: AsyncEngine, pool: AsyncDualWriter) -> None:
         sessions = async_sessionmaker(engine)
         dual_write_sessions(sessions, pool)
         async with sessions() as session:
@@ -334,7 +334,7 @@ def test_async_sessions_that_the_application_commits(scenario: PsycopgScenario, 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 def test_async_sessions_of_a_pool(scenario: PsycopgScenario, driver: str) -> None:
-    async def use(engine: AsyncEngine, pool: AsyncDualWriterPool) -> None:
+    async def use(engine: AsyncEngine, pool: AsyncDualWriter) -> None:
         for number in (1, 2):
             async with pool.transaction() as tx:
                 await tx.session.execute(sa.text(INSERT.format(number)))
@@ -361,7 +361,7 @@ def test_blocks_that_keep_a_snapshot(scenario: PsycopgScenario, level: str, on_s
     shown: AnyScenario = Scenario(scenario.database, scenario.emulator) if on_sqlalchemy else scenario
     source = isolated_source(shown, level)
     settings = settings_for(scenario)
-    pool = DualWriterPool(source, **settings) if on_sqlalchemy else PsycopgDualWriterPool(source, **settings)
+    pool = DualWriter(source, **settings) if on_sqlalchemy else PsycopgDualWriter(source, **settings)
     with pool:
         write(pool, scenario, 1)
         with pool.transaction() as tx:
@@ -476,9 +476,9 @@ def test_the_lease_of_a_garbage_collected_pool_expires(scenario: PsycopgScenario
 )
 def test_settings_that_do_not_fit(scenario: PsycopgScenario, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        PsycopgDualWriterPool(conninfo_of(scenario.database.url), **{**settings_for(scenario), **settings})
+        PsycopgDualWriter(conninfo_of(scenario.database.url), **{**settings_for(scenario), **settings})
     with pytest.raises(ConfigError, match=says):
-        DualWriterPool(scenario.database.engine, **{**settings_for(scenario), **settings})
+        DualWriter(scenario.database.engine, **{**settings_for(scenario), **settings})
 
 
 @pytest.mark.parametrize(
@@ -506,12 +506,12 @@ def test_values_of_an_outbox_that_make_no_sense(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize("url", ["sqlite://", "mysql+pymysql://root@127.0.0.1/none"])
 def test_databases_that_cannot_have_one(url: str) -> None:
     with pytest.raises(ConfigError, match="it is made for PostgreSQL: leave delivery at"):
-        DualWriterPool(sa.create_engine(url), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1")
+        DualWriter(sa.create_engine(url), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1")
 
 
 def test_an_async_engine_that_cannot_have_one() -> None:
     with pytest.raises(ConfigError, match="it is made for PostgreSQL: leave delivery at"):
-        AsyncDualWriterPool(
+        AsyncDualWriter(
             create_async_engine("sqlite+aiosqlite://"), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1"
         )
 
@@ -539,7 +539,7 @@ def test_a_table_that_is_missing_and_may_not_be_created(scenario: PsycopgScenari
     with outbox_pool(scenario, create_table=False) as pool:
         with pytest.raises(StateRowError, match="kafka_transaction_outbox"):
             write(pool, scenario, 1)
-    with DualWriterPool(scenario.database.engine, **settings_for(scenario), create_table=False) as pool_on_sqlalchemy:
+    with DualWriter(scenario.database.engine, **settings_for(scenario), create_table=False) as pool_on_sqlalchemy:
         with pytest.raises(StateRowError, match="kafka_transaction_outbox"):
             write(pool_on_sqlalchemy, scenario, 1)
     assert written(scenario) == set()

@@ -14,7 +14,7 @@ from dualwrite.client.records.late import ORIGINAL_TIMESTAMP
 from dualwrite.delivery import Outbox
 from dualwrite.errors import StoredBlockRefusedError, StoreFullError
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.recipes.outboxes import (
@@ -124,7 +124,7 @@ def test_at_a_limit_blocks_are_refused(
 TOO_LARGE = CAUSES["too large"]
 
 
-def write_refused(pool: PsycopgDualWriterPool, scenario: PsycopgScenario, number: int) -> None:
+def write_refused(pool: PsycopgDualWriter, scenario: PsycopgScenario, number: int) -> None:
     with pool.transaction() as tx:
         put(tx, scenario, number)
         tx.send(REFUSING, key="k", value=str(number))
@@ -227,11 +227,11 @@ def test_it_is_not_tried_again_and_again(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario) as pool:
         with pytest.raises(StoredBlockRefusedError):
             pool.recover()
-        publisher = pool.coordinator.outbox
+        publisher = pool.pool.outbox
         assert publisher is not None
         rounds = publisher._rounds
         until(lambda: publisher._rounds > rounds + 3)
-        assert pool.coordinator._counts.background_failures == 0
+        assert pool.pool._counts.background_failures == 0
 
 
 @pytest.mark.usefixtures("unreadable")

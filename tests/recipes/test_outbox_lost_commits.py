@@ -21,11 +21,11 @@ from dualwrite.delivery import Outbox
 from dualwrite.errors import OutcomeUnknown, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool.outbox import OutboxWrites
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.recipes.sql.outbox_statements import PUBLISHED_KEPT_MS
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.network_proxy import NetworkProxy
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
@@ -70,7 +70,7 @@ def faulty(scenario: PsycopgScenario) -> Iterator[psycopg.Connection[Any]]:
 
 
 def lose_commit(
-    pool: PsycopgDualWriterPool,
+    pool: PsycopgDualWriter,
     scenario: PsycopgScenario,
     number: int,
     *,
@@ -84,9 +84,7 @@ def lose_commit(
         scenario.database.lose_commit(applied=applied)
 
 
-def lost(
-    pool: PsycopgDualWriterPool, scenario: PsycopgScenario, number: int, *, applied: bool = True
-) -> Outcome | None:
+def lost(pool: PsycopgDualWriter, scenario: PsycopgScenario, number: int, *, applied: bool = True) -> Outcome | None:
     """Write a block whose COMMIT gets no response. Return its outcome, as it is known at its end."""
     begun: list[PsycopgDualTransaction] = []
     try:
@@ -96,14 +94,14 @@ def lost(
     return begun[0].outcome
 
 
-def send_alone(pool: PsycopgDualWriterPool, scenario: PsycopgScenario, number: int) -> None:
+def send_alone(pool: PsycopgDualWriter, scenario: PsycopgScenario, number: int) -> None:
     """Write a block that changes no table of the application."""
     with pool.transaction() as tx:
         tx.send(scenario.topic, key="k", value=str(number))
 
 
 def outbox_writes(pool: Any) -> OutboxWrites:
-    outbox = pool.coordinator.outbox
+    outbox = pool.pool.outbox
     assert outbox is not None
     writes: OutboxWrites = outbox.writes
     return writes
@@ -267,7 +265,7 @@ def forget(scenario: PsycopgScenario, *numbers: int) -> None:
 
 
 def assert_unknown_for_good(
-    pool: PsycopgDualWriterPool, scenario: PsycopgScenario, *, applied: bool, before: Callable[[], None]
+    pool: PsycopgDualWriter, scenario: PsycopgScenario, *, applied: bool, before: Callable[[], None]
 ) -> None:
     """Lose the COMMIT of block 2, call `before` ahead of the query, and assert that the outcome stays unknown."""
     begun: list[PsycopgDualTransaction] = []
@@ -493,10 +491,10 @@ def test_the_row_is_locked_for_a_while(scenario: PsycopgScenario) -> None:
 # ---- interruptions --------------------------------------------------------------------------------------------------
 
 
-def in_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriterPool], Awaitable[None]]) -> None:
+def in_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriter], Awaitable[None]]) -> None:
     async def run() -> None:
         url = conninfo_of(scenario.database.url)
-        async with AsyncPsycopgDualWriterPool(url, **settings_for(scenario, QUIET, resolve_timeout_ms=60_000)) as pool:
+        async with AsyncPsycopgDualWriter(url, **settings_for(scenario, QUIET, resolve_timeout_ms=60_000)) as pool:
             await use(pool)
 
     asyncio.run(run())
@@ -506,7 +504,7 @@ async def happens(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(until, condition)
 
 
-def started_block(scenario: PsycopgScenario, pool: AsyncPsycopgDualWriterPool, begun: list[Any]) -> asyncio.Task[None]:
+def started_block(scenario: PsycopgScenario, pool: AsyncPsycopgDualWriter, begun: list[Any]) -> asyncio.Task[None]:
     """Start a block on a connection of its own, which alone meets the faults of the database."""
 
     async def block() -> None:
@@ -521,7 +519,7 @@ def started_block(scenario: PsycopgScenario, pool: AsyncPsycopgDualWriterPool, b
 
 @pytest.mark.parametrize("commits", [True, False])
 def test_a_task_is_cancelled_during_its_commit(scenario: PsycopgScenario, commits: bool) -> None:
-    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+    async def use(pool: AsyncPsycopgDualWriter) -> None:
         begun: list[Any] = []
         commit = SlowCommit(scenario)
         block = started_block(scenario, pool, begun)
@@ -540,7 +538,7 @@ def test_a_task_is_cancelled_during_its_commit(scenario: PsycopgScenario, commit
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_a_task_is_cancelled_while_it_asks_for_its_outcome(scenario: PsycopgScenario, applied: bool) -> None:
-    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+    async def use(pool: AsyncPsycopgDualWriter) -> None:
         begun: list[Any] = []
 
         async def cancel() -> None:
@@ -611,7 +609,7 @@ def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) ->
 @contextmanager
 def listened_to(
     scenario: PsycopgScenario, *, sends: str, is_first: bool
-) -> Iterator[tuple[DualWriterPool, threading.Event]]:
+) -> Iterator[tuple[DualWriter, threading.Event]]:
     """Yield a pool on whose engine a listener sends a statement past SQLAlchemy at COMMIT, while the event is set."""
     engine = sa.create_engine(scenario.database.url)
     is_sending = threading.Event()
@@ -623,7 +621,7 @@ def listened_to(
 
     if is_first:
         sa.event.listen(engine, "commit", send)
-    with DualWriterPool(engine, **settings_for(scenario)) as pool:
+    with DualWriter(engine, **settings_for(scenario)) as pool:
         if not is_first:
             sa.event.listen(engine, "commit", send)
         yield pool, is_sending

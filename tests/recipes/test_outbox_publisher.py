@@ -25,11 +25,11 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.psycopg import driver as psycopg_driver
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter, PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sql import pinned_tables
 from dualwrite.recipes.sqlalchemy import own_statements
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.outbox_worker import AtPointOf, is_publisher
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.recipes.outboxes import (
@@ -59,7 +59,7 @@ NOWHERE: Final = "127.0.0.1:1"
 
 
 def publisher_of(pool: Any) -> OutboxPublisher:
-    publisher: OutboxPublisher | None = pool.coordinator.outbox
+    publisher: OutboxPublisher | None = pool.pool.outbox
     assert publisher is not None
     return publisher
 
@@ -87,7 +87,7 @@ def test_errors_that_are_not_the_databases(scenario: PsycopgScenario) -> None:
         if is_away.is_set():
             raise TokenServiceError
 
-    with DualWriterPool(engine, **settings_for(scenario)) as pool:
+    with DualWriter(engine, **settings_for(scenario)) as pool:
         write(pool, scenario, 1)
         assert_published(scenario, 1)
         is_away.set()
@@ -105,16 +105,16 @@ def test_errors_that_are_not_the_databases(scenario: PsycopgScenario) -> None:
     engine.dispose()
 
 
-def on_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriterPool], Any]) -> None:
+def on_tasks(scenario: PsycopgScenario, use: Callable[[AsyncPsycopgDualWriter], Any]) -> None:
     async def run() -> None:
         url = conninfo_of(scenario.database.url)
-        async with asyncio.timeout(60), AsyncPsycopgDualWriterPool(url, **settings_for(scenario)) as pool:
+        async with asyncio.timeout(60), AsyncPsycopgDualWriter(url, **settings_for(scenario)) as pool:
             await use(pool)
 
     asyncio.run(run())
 
 
-async def write_awaited(pool: AsyncPsycopgDualWriterPool, scenario: PsycopgScenario, number: int) -> None:
+async def write_awaited(pool: AsyncPsycopgDualWriter, scenario: PsycopgScenario, number: int) -> None:
     async with pool.transaction() as tx:
         await tx.connection.execute(INSERT, (number, str(number)))
         tx.send(scenario.topic, key="k", value=str(number))
@@ -127,7 +127,7 @@ async def cancel_publisher() -> None:
 
 
 def test_a_task_that_was_cancelled_is_started_again(scenario: PsycopgScenario) -> None:
-    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+    async def use(pool: AsyncPsycopgDualWriter) -> None:
         await write_awaited(pool, scenario, 1)
         await asyncio.to_thread(assert_published, scenario, 1)
         await cancel_publisher()
@@ -142,7 +142,7 @@ def test_a_task_that_was_cancelled_is_started_again(scenario: PsycopgScenario) -
 
 
 def test_recover_raises_when_the_background_ends(scenario: PsycopgScenario) -> None:
-    async def use(pool: AsyncPsycopgDualWriterPool) -> None:
+    async def use(pool: AsyncPsycopgDualWriter) -> None:
         await write_awaited(pool, scenario, 1)
         await asyncio.to_thread(assert_published, scenario, 1)
         with locked_row(scenario):
@@ -224,7 +224,7 @@ def test_recover_completes_what_kafka_has_not_confirmed(scenario: PsycopgScenari
 
 
 @contextmanager
-def unresolvable(pool: PsycopgDualWriterPool) -> Iterator[None]:
+def unresolvable(pool: PsycopgDualWriter) -> Iterator[None]:
     """Let no lost commit be resolved."""
     database: Any = outbox_writes(pool).database
 
@@ -258,9 +258,9 @@ def test_the_status_shows_its_error_although_the_pool_succeeds(scenario: Psycopg
         with fault(scenario.emulator, REFUSAL):
             write(pool, scenario, 2)
             until(lambda: bool(pool.status.refused))
-            sweeps = Calls(pool.coordinator.maintenance._leases, "adopt")
+            sweeps = Calls(pool.pool.maintenance._leases, "adopt")
             until(lambda: sweeps.count >= 2)  # the first of them has ended then
-            assert pool.coordinator._counts.last_background_error is None
+            assert pool.pool._counts.last_background_error is None
             assert "StoredBlockRefusedError" in (pool.status.last_background_error or "")
         pool.recover()
         assert pool.status.last_background_error is None
@@ -318,9 +318,9 @@ def test_statements_do_not_fill_caches(scenario: PsycopgScenario, open_style: Op
 def test_prefixes_that_the_outbox_of_another_pool_has(scenario: PsycopgScenario, delivery: Delivery) -> None:
     settings = {**settings_for(scenario), "prefix": "orders-outbox", "delivery": delivery}
     with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):
-        PsycopgDualWriterPool(conninfo_of(scenario.database.url), **settings)
+        PsycopgDualWriter(conninfo_of(scenario.database.url), **settings)
     with pytest.raises(ConfigError, match="prefix must not end with '-outbox'"):
-        DualWriterPool(scenario.database.engine, **settings)
+        DualWriter(scenario.database.engine, **settings)
 
 
 def test_ids_that_the_outbox_of_a_pool_has(scenario: PsycopgScenario) -> None:
@@ -341,7 +341,7 @@ def test_a_table_is_missing(scenario: PsycopgScenario, table: str, on_sqlalchemy
     execute(scenario, f"DROP TABLE kafka_transaction_{table}")
     settings = settings_for(scenario, create_table=False)
     source: Any = scenario.database.engine if on_sqlalchemy else conninfo_of(scenario.database.url)
-    pool: Any = (DualWriterPool if on_sqlalchemy else PsycopgDualWriterPool)(source, **settings)
+    pool: Any = (DualWriter if on_sqlalchemy else PsycopgDualWriter)(source, **settings)
     with pool:
         begun = False
         with pytest.raises(StateRowError, match=f"kafka_transaction_{table}"), pool.transaction() as tx:
@@ -360,7 +360,7 @@ def most_in(seconds: float) -> int:
 
 
 @contextmanager
-def few_queries(pool: PsycopgDualWriterPool) -> Iterator[None]:
+def few_queries(pool: PsycopgDualWriter) -> Iterator[None]:
     """Assert that the large backlog is queried about once a second, with no attempt to publish."""
     queries = Calls(outbox_writes(pool).database, "backlog")
     attempts = Calls(publisher_of(pool), "_publish_by")
@@ -384,7 +384,7 @@ def test_blocks_while_kafka_is_away(scenario: PsycopgScenario) -> None:
         assert_published(scenario, 0)
         with kafka_away(scenario.emulator):
             write(pool, scenario, 1)
-            until(lambda: pool.coordinator.availability.is_away)
+            until(lambda: pool.pool.availability.is_away)
             until(lambda: publisher_of(pool).last_error is not None)
             with few_queries(pool):
                 for number in range(2, 50):
@@ -447,10 +447,10 @@ def multiply(scenario: PsycopgScenario) -> None:
 
 @contextmanager
 def drained_by(
-    scenario: PsycopgScenario, between: Callable[[PsycopgDualWriterPool], None], **settings: Any
-) -> Iterator[PsycopgDualWriterPool]:
+    scenario: PsycopgScenario, between: Callable[[PsycopgDualWriter], None], **settings: Any
+) -> Iterator[PsycopgDualWriter]:
     """Let a process begin to publish several batches; `between` happens in its background after the first one."""
-    pools: list[PsycopgDualWriterPool] = []
+    pools: list[PsycopgDualWriter] = []
     at = AtPointOf(PausePoint.AFTER_KAFKA_COMMIT, lambda: between(pools[0]), of_publisher=True)
     write_elsewhere(scenario, 1)
     multiply(scenario)
@@ -465,7 +465,7 @@ def test_unresolved_commits_are_looked_at_between_batches(scenario: PsycopgScena
     begun: list[Any] = []
     left: list[int] = []
 
-    def lose_one(pool: PsycopgDualWriterPool) -> None:
+    def lose_one(pool: PsycopgDualWriter) -> None:
         with unresolvable(pool), ThreadPoolExecutor(1) as threads, pytest.raises(OutcomeUnknown):
             threads.submit(lose_commit, pool, scenario, 2, begun=begun.append).result()
         resolve = outbox_writes(pool)._resolve
@@ -483,7 +483,7 @@ def test_unresolved_commits_are_looked_at_between_batches(scenario: PsycopgScena
 
 
 def test_a_lost_lease_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
-    def lose_lease(pool: PsycopgDualWriterPool) -> None:
+    def lose_lease(pool: PsycopgDualWriter) -> None:
         leases = LeaseTable(scenario)
         leases._prefix = f"{pool_prefix(scenario)}-outbox"
         leases.change(owner="another", expires_at_ms=int(time.time() * 1000) + QUIET_LEASE_MS)
@@ -498,7 +498,7 @@ def test_closing_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
     by: list[str] = []
     left: list[int] = []
 
-    def close(pool: PsycopgDualWriterPool) -> None:
+    def close(pool: PsycopgDualWriter) -> None:
         genuine = publisher_of(pool)._publish_by
 
         async def publish_by(coordinator: Any, *, goes_on: bool) -> bool:
@@ -519,7 +519,7 @@ def test_closing_is_noticed_between_batches(scenario: PsycopgScenario) -> None:
 def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario) -> None:
     """The process knows of a backlog from when another one published, and then has a block to publish all the time."""
     seen: list[int] = []
-    pools: list[PsycopgDualWriterPool] = []
+    pools: list[PsycopgDualWriter] = []
 
     def note(point: PausePoint) -> None:
         if point is PausePoint.AFTER_KAFKA_COMMIT and is_publisher():

@@ -27,7 +27,7 @@ from dualwrite.errors import (
 )
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.repairs import delete_records
@@ -64,7 +64,7 @@ def insert(tx: Any, number: int) -> None:
     tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
 
 
-def write(writer: DualWriter | DualWriterPool, scenario: Scenario, number: int) -> BaseException | None:
+def write(writer: DualWriter, scenario: Scenario, number: int) -> BaseException | None:
     """Run a block; return the error that left it."""
     try:
         with writer.transaction() as tx:
@@ -172,7 +172,7 @@ def test_a_lost_commit_is_unknown_and_the_block_that_it_stops_is_rolled_back(sce
     with scenario.writer(lose, resolve_timeout_ms=200) as writer:
         told = [write(writer, scenario, number) for number in (1, 2)]
         scenario.database.come_back()
-        writer.resolve()
+        writer.recover()
     assert [type(error) for error in told] == [OutcomeUnknown, OutcomeUnknown]
     assert [outcome_of(error) for error in told if error] == [Outcome.UNKNOWN, Outcome.ROLLED_BACK]
     assert rows(scenario) == [1]
@@ -208,7 +208,7 @@ def test_a_block_around_another_one_does_not_hide_what_that_has_written(
     database = PostgresDatabase(postgres_server)
     scenario, strike = Scenario(database, emulator), Strike()
     servers = emulator.bootstrap_servers
-    with DualWriterPool(database.engine, prefix="pool", bootstrap_servers=servers, pause=strike) as pool:
+    with DualWriter(database.engine, prefix="pool", bootstrap_servers=servers, pause=strike) as pool:
         if of_the_inner_block:
             strike.point, strike.error = PausePoint.AFTER_DATABASE_COMMIT, InjectedError()
         with pytest.raises(InjectedError) as raised, pool.transaction() as tx:

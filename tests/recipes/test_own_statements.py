@@ -16,7 +16,7 @@ from sqlalchemy import event
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.recipes.recovery.service import RecoveryService
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.support.conditions import until
 from tests.support.databases import Database, unique
@@ -81,7 +81,7 @@ def test_our_own_statements_use_nothing_of_the_application(
         pytest.skip("outboxes are made for PostgreSQL")
     scenario = Scenario(store, emulator)
     kafka = emulator.bootstrap_servers
-    writer: DualWriter | DualWriterPool
+    writer: DualWriter
     if kind in ("writer", "storing"):
         delivery = Direct(when_kafka_is_away="store") if kind == "storing" else Direct()
         writer = DualWriter(
@@ -89,7 +89,7 @@ def test_our_own_statements_use_nothing_of_the_application(
         )
     else:
         delivery_of_pool = Outbox(linger_ms=1) if kind == "outbox" else Direct()
-        writer = DualWriterPool(adapted, prefix=unique("pool"), delivery=delivery_of_pool, bootstrap_servers=kafka)
+        writer = DualWriter(adapted, prefix=unique("pool"), delivery=delivery_of_pool, bootstrap_servers=kafka)
     with writer:
         for number in (1, 2):
             with writer.transaction() as tx:

@@ -1,4 +1,4 @@
-"""`DualWriterPool`: concurrent dual writes, which blocks wait and how long, and the work of the background."""
+"""Pools: concurrent dual writes, which blocks wait and how long, and the work of the background."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AnyScenario, AtPoint, Predecessor, Scenario
 from tests.recipes.pools import (
@@ -298,7 +298,7 @@ def test_a_dual_write_in_doubt_is_completed_in_the_background(scenario: Scenario
 def test_the_background_of_a_pool_that_has_recovered_does_not_sweep_at_once(scenario: Scenario) -> None:
     """So a caller of `recover()` meets no COMMIT of the background until its next heartbeat."""
     with make_pool(scenario) as pool:
-        maintenance = pool.coordinator.maintenance
+        maintenance = pool.pool.maintenance
         looks, sweeps = Calls(maintenance, "resolve_once"), Calls(maintenance, "_sweep")
         pool.recover()
         assert sweeps.count == 1
@@ -398,7 +398,7 @@ def test_closing_waits_for_blocks_and_lets_none_begin(
     held = holder()
     with ThreadPoolExecutor() as threads:
         closing = threads.submit(held.pool.close)
-        until(lambda: held.pool.coordinator.registry.is_closed)
+        until(lambda: held.pool.pool.registry.is_closed)
         with pytest.raises(IllegalStateError, match="closed"):
             write(held.pool, scenario, 2)
         assert not closing.done()
@@ -501,15 +501,15 @@ def test_a_forked_child_does_not_end_its_parents_block(scenario: Scenario) -> No
         ({"max_writers": 0}, "max_writers takes a whole number of at least 1, not 0"),
         ({"lease_ms": 5}, "lease_ms takes a whole number of at least 100, not 5"),
         ({"acquire_timeout_ms": -1}, "acquire_timeout_ms takes"),
-        ({"transactional_id": "t"}, "a pool, which makes its ids from the prefix"),
+        ({"transactional_id": "t"}, "exactly one of transactional_id=.* given both"),
         ({"no_such_setting": 1}, "no_such_setting"),
     ],
 )
 def test_a_setting_that_is_not_one(settings: dict[str, Any], sentence: str) -> None:
     complete = {"prefix": "p", "bootstrap_servers": "127.0.0.1:1", **settings}
     with pytest.raises(ConfigError, match=sentence):
-        DualWriterPool(sa.create_engine("sqlite://"), **complete)
-    for made in (PsycopgDualWriterPool, AsyncPsycopgDualWriterPool):
+        DualWriter(sa.create_engine("sqlite://"), **complete)
+    for made in (PsycopgDualWriter, AsyncPsycopgDualWriter):
         with pytest.raises(ConfigError, match=sentence):
             made("dbname=shop", **complete)
 
@@ -518,7 +518,7 @@ def test_a_database_whose_clock_nobody_knows_to_ask(monkeypatch: pytest.MonkeyPa
     engine = sa.create_engine("sqlite://")
     monkeypatch.setattr(engine.dialect, "name", "firebird")
     with pytest.raises(ConfigError, match=r"whose clock can be queried \(postgresql, .*, not firebird"):
-        DualWriterPool(engine, prefix="p", bootstrap_servers="127.0.0.1:1")
+        DualWriter(engine, prefix="p", bootstrap_servers="127.0.0.1:1")
 
 
 def test_a_table_that_nobody_made(scenario: Scenario) -> None:
@@ -532,14 +532,14 @@ def test_a_table_that_nobody_made(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("use", [lambda pool: pool.transaction().__enter__(), lambda pool: pool.recover()])
 def test_the_background_waits_for_the_first_connection_of_the_blocks(
-    scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch, use: Callable[[DualWriterPool], Any]
+    scenario: AnyScenario, monkeypatch: pytest.MonkeyPatch, use: Callable[[DualWriter], Any]
 ) -> None:
     """With it the dialect, which the background's engine shares, detects the features of the database."""
     if isinstance(scenario, PsycopgScenario):
         pytest.skip("is of SQLAlchemy's dialects")
     engine = sa.create_engine(scenario.database.url)
     pool = make_pool(scenario, source=engine)
-    assert isinstance(pool, DualWriterPool)
+    assert isinstance(pool, DualWriter)
     connected: list[str] = []
     sa.event.listen(pool.backend.background_engine, "connect", lambda *_: connected.append("background"))
     genuine = pool.backend.connect_first
@@ -549,7 +549,7 @@ def test_the_background_waits_for_the_first_connection_of_the_blocks(
         await genuine()
         connected.append("blocks")
 
-    monkeypatch.setattr(pool.coordinator, "connect_first", connect_late)
+    monkeypatch.setattr(pool.pool, "connect_first", connect_late)
     use(pool)
     pool.close(timeout_s=0)
     assert connected[0] == "blocks"
@@ -559,7 +559,7 @@ def test_the_background_sees_now_whatever_the_blocks_do(scenario: AnyScenario) -
     if isinstance(scenario, PsycopgScenario) or scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("is of an Engine with a level of its own")
     with make_pool(scenario, source=isolated_source(scenario, "SERIALIZABLE")) as pool:
-        assert isinstance(pool, DualWriterPool)
+        assert isinstance(pool, DualWriter)
         with pool.transaction() as tx:
             assert tx.connection.exec_driver_sql("SHOW transaction_isolation").scalar() == "serializable"
             with pool.backend.background_engine.begin() as connection:

@@ -40,7 +40,7 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter, PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
@@ -126,7 +126,7 @@ def test_connections_of_every_origin(
             psycopg.Cursor(tx.connection).execute(INSERT, (9, "9"))
             tx.send(scenario.topic, value="9")
             raise OrdinaryError
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
     scenario.assert_both_sides_agree()
 
 
@@ -160,10 +160,10 @@ def test_our_own_statements_use_nothing_of_the_caller(
         return connect(conninfo_of(scenario.database.url))
 
     kafka = scenario.emulator.bootstrap_servers
-    writers: list[PsycopgDualWriter | PsycopgDualWriterPool] = [
+    writers: list[PsycopgDualWriter] = [
         writer_on(made, scenario),
-        PsycopgDualWriterPool(made, prefix=unique("é"), bootstrap_servers=kafka),
-        PsycopgDualWriterPool(made, prefix=unique("é"), delivery=Outbox(linger_ms=1), bootstrap_servers=kafka),
+        PsycopgDualWriter(made, prefix=unique("é"), bootstrap_servers=kafka),
+        PsycopgDualWriter(made, prefix=unique("é"), delivery=Outbox(linger_ms=1), bootstrap_servers=kafka),
     ]
     for at, writer in enumerate(writers):
         with writer:
@@ -264,7 +264,7 @@ def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: 
             with pool.connection() as connection, writer.transaction(connection) as tx:
                 put(tx, scenario, number)
             scenario.expected.append(str(number))
-        assert writer.recover().outcome is Outcome.NOTHING
+        assert writer.recover() == []
     scenario.assert_both_sides_agree()
 
 
@@ -929,8 +929,8 @@ def test_writers_of_both_kinds_take_an_id_over_from_one_another(scenario: Psycop
 def test_it_needs_no_sqlalchemy() -> None:
     script = (
         "import sys; sys.modules['sqlalchemy'] = None\n"
-        "from dualwrite import AsyncPsycopgDualWriter, AsyncPsycopgDualWriterPool\n"
-        "from dualwrite import PsycopgDualWriter, PsycopgDualWriterPool\n"
+        "from dualwrite import AsyncPsycopgDualWriter, AsyncPsycopgDualWriter\n"
+        "from dualwrite import PsycopgDualWriter, PsycopgDualWriter\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 

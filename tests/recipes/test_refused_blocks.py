@@ -198,7 +198,7 @@ def test_it_is_named_and_those_behind_it_wait_in_order(face: AnyFace, emulator: 
         assert numbers_stored(face) == [2, 3]
         assert_stored(write_to(face, writer, face.topic, 4))
         CAUSES[cause].end(emulator)
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
         assert numbers_stored(face) == []
         assert write_to(face, writer, face.topic, 5).outcome is Outcome.COMMITTED
     assert values(face, face.topic) == texts(1, 3, 4, 5)
@@ -223,7 +223,7 @@ def test_it_is_taken_out_and_the_others_are_published(face: AnyFace, emulator: E
             (REFUSING, text.encode(), b"k") for text in event_texts("1")
         ]
         assert numbers_stored(face) == [-1, 2]
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
         assert write_to(face, writer, face.topic, 3).outcome is Outcome.COMMITTED
         assert numbers_stored(face) == [-1]
         with pytest.raises(StateRowError, match="none is stored"):
@@ -237,7 +237,7 @@ def test_blocks_that_are_too_large_only_together_are_published(face: AnyFace, em
     emulator.set_config({"max.message.bytes": "120"}, topic=REFUSING)
     with face.writer(**SETTINGS) as writer:
         store(face, writer, *[REFUSING] * 7)
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
         assert numbers_stored(face) == []
     assert values(face, REFUSING) == texts(*range(1, 8))
 
@@ -376,7 +376,7 @@ def test_one_that_is_too_old_for_its_topic_gets_a_new_timestamp(scenario: Scenar
             tx.send(REFUSING, "old", timestamp_ms=two_hours_ago_ms)
         emulator.set_config({"message.timestamp.before.max.ms": "3600000"}, topic=REFUSING)
         wait_for_kafka(scenario, writer)
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
         assert writer.coordinator.refused is None
     (record,) = emulator.records(REFUSING)
     assert [tuple(header) for header in record.headers] == [(ORIGINAL_TIMESTAMP, b"%d" % two_hours_ago_ms)]
@@ -403,9 +403,9 @@ def test_a_lost_commit_that_stored_a_block_which_was_taken_out(
             if taken:
                 assert take_out(scenario.database.aside, scenario.transactional_id, 1, apply=True).changed
             scenario.database.come_back()
-            assert writer.resolve().outcome is Outcome.STORED
+            assert [found.outcome for found in writer.recover()] == [Outcome.STORED]
         wait_for_kafka(scenario, writer)
-        assert writer.recover().outcome is (Outcome.NOTHING if taken else Outcome.PUBLISHED)
+        assert [found.outcome for found in writer.recover()] == ([] if taken else [Outcome.PUBLISHED])
     assert values(scenario, REFUSING) == ([] if taken else texts(1))
 
 
@@ -418,7 +418,7 @@ def test_it_is_not_taken_out_while_a_process_publishes_it(scenario: Scenario) ->
     with scenario.writer(during, **SETTINGS) as writer:
         store(scenario, writer, REFUSING)
         during.arm()
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
     assert during.struck
     assert (values(scenario, REFUSING), numbers_stored(scenario)) == (texts(1), [])
 
@@ -514,7 +514,7 @@ def test_on_other_tiers(tier: Tier, cause: str, tmp_path: Path) -> None:
             error = refusal(writer)
             assert (error.seq, error.topic, CAUSES[cause].why in error.why) == (2, REFUSING, True)
             take_out(database.aside, scenario.transactional_id, 2, apply=True)
-            assert writer.recover().outcome is Outcome.PUBLISHED
+            assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
         assert values(scenario, scenario.topic) == texts(1, 3)
     database.close()
 
@@ -558,5 +558,5 @@ def test_no_block_is_blamed_for_what_is_owed(tier: Tier, tmp_path: Path) -> None
                 writer.recover()
             assert writer.coordinator.refused[:3] == ("tid", 0, "orders")
         site.emulator.set_config({"max.message.bytes": None}, topic="orders")
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
         assert (site.committed(), site.committed("others")) == (["x" * 20], ["y" * 200])

@@ -85,7 +85,7 @@ def test_the_next_use_repairs(scenario: AnyScenario, via: str) -> None:
     leave_aborted(scenario, 2)
     with scenario.writer() as writer:
         if via == "recover":
-            assert writer.recover().outcome is Outcome.REPAIRED
+            assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
         assert scenario.write(writer, 3).error is None
         assert scenario.write(writer, 4).error is None
     scenario.assert_both_sides_agree()

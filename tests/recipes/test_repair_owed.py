@@ -94,7 +94,7 @@ def test_a_recovery_that_fails_at_any_point_forgets_nothing(store: Database, tie
         with site.writer(AtPoint(at, raise_injected)) as writer:
             with pytest.raises(InjectedError):
                 writer.recover()
-            assert writer.recover().outcome is Outcome.REPAIRED
+            assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
             write(writer, "later")
         site.assert_agreed("before", "decided", "later")
 
@@ -137,7 +137,9 @@ def test_an_unknown_outcome_whose_transaction_is_aborted_meanwhile(
             let_end(site, first(Way.TIMEOUT, tier))
             store.come_back()
             if via == "recover":
-                assert writer.recover().outcome is (Outcome.REPAIRED if applied else Outcome.ROLLED_BACK)
+                assert [found.outcome for found in writer.recover()] == [
+                    Outcome.REPAIRED if applied else Outcome.ROLLED_BACK
+                ]
             if applied:
                 write(writer, "later")
             elif via == "write":
@@ -186,7 +188,7 @@ def test_a_block_with_consumed_offsets_does_not_carry_what_is_owed(site: Site) -
         for _ in range(2):
             with pytest.raises(RetriableError, match=r"call recover\(\), then repeat"):
                 consume(writer, "refused")
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
         consume(writer, "consumed")
     site.assert_agreed("decided", "consumed")
 
@@ -251,7 +253,7 @@ def test_a_pool_repairs_what_a_dead_one_left(scenario: AnyScenario) -> None:
     strike = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, crash)
     with make_pool(scenario) as heir:
         dead = make_pool(scenario, pause=strike)
-        dead.coordinator.maintenance.begin_no_more()
+        dead.pool.maintenance.begin_no_more()
         with pytest.raises(Crash):
             write_event(dead, scenario, 1)
         LeaseTable(scenario).expire()
@@ -303,7 +305,7 @@ def test_an_id_that_owes_is_never_ready_between_two_uses(site: Site, monkeypatch
             patched.setattr(BlockStore, "oldest", unreadable)
             writer.recover()
         assert writer.state is SlotState.NEW
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
     site.assert_agreed("decided")
 
 

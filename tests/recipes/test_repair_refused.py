@@ -184,7 +184,7 @@ def test_it_is_named_and_tried_again_once_a_minute(
         assert epoch(site) != before
         assert len([each for each in caplog.records if each.levelname == "ERROR"]) == 1
         end(site)
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
         write(writer, "later")
         assert refused_ids(heard) == []
         site.assert_agreed("decided", "later")

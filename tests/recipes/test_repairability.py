@@ -30,7 +30,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.settings import KafkaSettings
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
@@ -351,7 +351,7 @@ def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.Mon
     ready(site)
     create_lease_table(site.engine)
     where = site.where()
-    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+    with DualWriter(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
         with pool.transaction() as tx:
             Write("known").send(tx)
         assert (pool.status.no_manifest_total, pool.status.unproven_total) == (0, 0)
@@ -362,12 +362,12 @@ def test_a_pool_counts_what_cannot_be_proven(site: Site, monkeypatch: pytest.Mon
         assert (pool.status.no_manifest_total, pool.status.unproven_total) == (1, 0)
         with pool.transaction() as tx:
             Write("gone").send(tx)
-        slots = pool.coordinator.registry.all_slots()
+        slots = pool.pool.registry.all_slots()
     assert len(slots) == 1
     site.world.ready(transactional_id=str(slots[0].coordinator.kafka_transactional_id)).close()  # erases the trace
     site.grant(Acl.allow(ME, AclOperation.DELETE, ResourceType.TOPIC, "*"))
     delete_records(site.emulator.bootstrap_servers, "orders")
-    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+    with DualWriter(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
         pool.recover()
         with pool.transaction() as tx:
             Write("later").send(tx)
@@ -397,7 +397,7 @@ def test_what_is_owed_waits_for_a_manifest_that_can_be_known(
             site.emulator.faults.add(Fault(api="Produce", action=DUPLICATE, topic="orders"))
             with pytest.raises(RetriableError, match="neither side was changed"):
                 writer.recover()
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
     assert is_known is any("without a manifest" in message for message in caplog.messages)
     site.assert_both_have("owed")
 
@@ -428,7 +428,7 @@ def test_a_pool_checks_a_topic_once_for_all_its_ids(site: Site) -> None:
     site.grant(READS_ALL, CONFIGS)
     create_lease_table(site.engine)
     where = site.where()
-    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+    with DualWriter(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
         with pool.transaction() as outer:
             outer.send("orders", "first id")
             with pool.transaction() as inner:
@@ -443,7 +443,7 @@ def test_a_pool_does_not_try_other_ids_for_a_topic_that_is_refused(site: Site) -
     site.grant(CONFIGS)
     create_lease_table(site.engine)
     where = site.where()
-    with DualWriterPool(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
+    with DualWriter(site.engine, prefix="pool", lease_ms=600_000, **where) as pool:
         with pytest.raises(UnsupportedByBrokerError, match="not allowed READ"), pool.transaction() as tx:
             tx.connection.execute(ROWS.insert().values(value="refused"))
             tx.send("orders", "refused")
@@ -542,7 +542,7 @@ def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> 
         for _ in range(2):
             with pytest.raises(UnsupportedByBrokerError, match="cleanup"), writer.transaction() as tx:
                 tx.send("orders", "refused")
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
     site.assert_both_have("owed")
 
 

@@ -29,7 +29,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, Scenario
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import break_a_statement
@@ -543,7 +543,7 @@ def test_a_commit_that_would_wait_too_long_is_refused_and_names_the_pool(scenari
             with sessions() as session:
                 put(session, scenario, 2)
                 write = current_dual_write(session)
-                with pytest.raises(IllegalStateError, match="DualWriterPool"):
+                with pytest.raises(IllegalStateError, match=r"a pool \(prefix=\.\.\.\) several"):
                     session.commit()
                 assert write.outcome is Outcome.ROLLED_BACK
             may_go_on.set()
@@ -579,7 +579,7 @@ def test_a_pool_commits_several_at_the_same_time(scenario: Scenario) -> None:
             waited.add(threading.get_ident())
 
     with make_pool(scenario, pause=meet) as pool:
-        assert isinstance(pool, DualWriterPool)
+        assert isinstance(pool, DualWriter)
         sessions = sessionmaker(scenario.database.engine)
         dual_write_sessions(sessions, pool)
         ids: set[str | None] = set()
@@ -597,10 +597,10 @@ def test_a_pool_commits_several_at_the_same_time(scenario: Scenario) -> None:
 
 def test_a_pool_with_one_session_after_another(scenario: Scenario) -> None:
     with make_pool(scenario) as pool:
-        assert isinstance(pool, DualWriterPool)
+        assert isinstance(pool, DualWriter)
         sessions = sessionmaker(scenario.database.engine)
         if isinstance(scenario.database, SqliteDatabase):
-            with pytest.raises(ConfigError, match="DualWriter"):
+            with pytest.raises(ConfigError, match="a pool could not lease an id"):
                 dual_write_sessions(sessions, pool)
             return
         dual_write_sessions(sessions, pool)

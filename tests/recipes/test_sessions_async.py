@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -20,7 +21,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy import sessions as of_sessions
 from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter, AsyncDualWriterPool
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.scenario import AtPoint, InjectedError
@@ -199,12 +200,13 @@ def test_the_commits_of_several_tasks_take_turns_under_one_id(on_postgres: Await
                 await session.commit()
 
         writes = []
+        turns: Any = writer.slots
         async with writer.transaction() as tx:
             await on_postgres.insert(tx, 1, "1")
             tx.send(on_postgres.topic, value="1")
             for number in range(2, 7):
                 writes.append(asyncio.create_task(write(number)))
-                await until(lambda: len(writer.slots._waiting) == len(writes))
+                await until(lambda: len(turns._waiting) == len(writes))
             writes[3].cancel()
         done = await asyncio.gather(*writes, return_exceptions=True)
         assert [type(each) for each in done if each is not None] == [asyncio.CancelledError]
@@ -253,7 +255,7 @@ def test_a_pool_commits_several_at_the_same_time(on_postgres: AwaitedScenario) -
                     arrived.set()
                 await arrived.wait()
 
-        async with AsyncDualWriterPool(
+        async with AsyncDualWriter(
             on_postgres.engine,
             prefix=on_postgres.transactional_id,
             bootstrap_servers=on_postgres.emulator.bootstrap_servers,
@@ -311,7 +313,7 @@ def test_what_does_not_fit_together(awaited: AwaitedScenario) -> None:
     writer = awaited.awaited_writer()
     with pytest.raises(ConfigError, match="AsyncDualWriter"):
         dual_write_sessions(sessionmaker(awaited.database.engine), writer)
-    pool = AsyncDualWriterPool(awaited.engine, prefix="p", bootstrap_servers="127.0.0.1:1")
+    pool = AsyncDualWriter(awaited.engine, prefix="p", bootstrap_servers="127.0.0.1:1")
     made = async_sessionmaker(create_async_engine("sqlite+aiosqlite://"))
     if on_sqlite:
         with pytest.raises(ConfigError, match="SQLite"):

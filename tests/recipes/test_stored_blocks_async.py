@@ -12,7 +12,7 @@ from sqlalchemy.orm import sessionmaker
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.conftest import AnyAwaited
@@ -41,7 +41,7 @@ async def noticed(availability: Any) -> None:
 
 def published(scenario: AnyAwaited, writer: Any) -> Outcome:
     scenario.run(noticed(writer.awaited.coordinator.owned.availability))
-    outcome: Outcome = writer.recover().outcome
+    outcome: Outcome = next((found.outcome for found in writer.recover()), Outcome.NOTHING)
     return outcome
 
 
@@ -88,7 +88,7 @@ def test_a_cancellation_while_a_block_is_stored(awaited: AnyAwaited, emulator: E
             seen = awaited.write_events(writer, 2)
             assert isinstance(seen.error, asyncio.CancelledError)
             if seen.outcome is None:
-                writer.resolve()
+                writer.recover()
             bodies = event_texts("2")
             awaited.expected += bodies if bodies[0] in event_bodies(awaited.database) else []
         published(awaited, writer)
@@ -105,14 +105,14 @@ def test_the_blocks_of_a_pool_are_stored_and_published(postgres_server: Postgres
     with awaited_psycopg_scenario(database, emulator) as scenario:
         scenario.transactional_id = f"{unique('pool')}-0"
 
-        async def write(pool: AsyncPsycopgDualWriterPool, number: int) -> Outcome | None:
+        async def write(pool: AsyncPsycopgDualWriter, number: int) -> Outcome | None:
             async with pool.transaction() as tx:
                 await tx.connection.execute(INSERT, (number, str(number)))
                 tx.send(scenario.topic, key="k", value=str(number))
             return tx.outcome
 
         async def run() -> None:
-            async with AsyncPsycopgDualWriterPool(
+            async with AsyncPsycopgDualWriter(
                 conninfo_of(database.engine.url),
                 prefix=prefix_of(scenario),
                 bootstrap_servers=emulator.bootstrap_servers,
@@ -124,7 +124,7 @@ def test_the_blocks_of_a_pool_are_stored_and_published(postgres_server: Postgres
                 found = await asyncio.gather(*(write(pool, number) for number in range(1, 20)))
                 assert set(found) == {Outcome.STORED}
                 emulator.start_node(0)
-                await noticed(pool.coordinator.availability)
+                await noticed(pool.pool.availability)
                 await asyncio.to_thread(until, lambda: not pool.status.stored, DEADLINE_S)
 
         scenario.run(run())

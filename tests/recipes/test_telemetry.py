@@ -164,7 +164,7 @@ def test_a_commit_without_an_outcome_is_in_doubt_too(heard: Heard, scenario: Sce
         assert heard.in_doubt == 1
         assert heard.sums("dualwrite.database.retries")[""] >= 1
         database.come_back()
-        writer.resolve()
+        writer.recover()
     assert heard.in_doubt == 0
     assert heard.sums("dualwrite.recovered") == {"committed": 1}
 
@@ -228,13 +228,13 @@ def test_a_pool_that_was_dropped_is_not_told_of(heard: Heard, scenario: Scenario
 
 def test_a_block_that_waited_in_vain_is_counted(heard: Heard, scenario: Scenario) -> None:
     with make_pool(scenario, prefix="told", max_writers=1, acquire_timeout_ms=0) as pool:
-        blocking.run(PooledBlock(pool.coordinator).take_slot())
+        blocking.run(PooledBlock(pool.pool).take_slot())
         with pytest.raises(PoolTimeoutError):
             write(pool, scenario, 1)
         (told,) = heard.points("dualwrite.pool.timeouts")
         assert (told.value, told.attributes) == (1, {"prefix": "told"})
-        (slot,) = pool.coordinator.registry.all_slots()
-        pool.coordinator.maintenance.put_back(slot)
+        (slot,) = pool.pool.registry.all_slots()
+        pool.pool.maintenance.put_back(slot)
 
 
 def test_what_was_consumed_is_counted(heard: Heard) -> None:

@@ -31,7 +31,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryService
-from dualwrite.recipes.sqlalchemy.writer import DualWriter, DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import FOREIGN, Site, Way, let_end, site_of
@@ -506,7 +506,7 @@ def test_blocks_are_stored_behind_what_hangs(site: Site) -> None:
         write(writer, "stored")
         assert "stored" not in seen(site)
         commit_there(site)
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
     assert_once(site, "stored")
 
 
@@ -520,11 +520,11 @@ def test_a_pool_goes_on_under_another_id(postgres_server: PostgresServer) -> Non
             if point is PausePoint.AFTER_DATABASE_COMMIT:
                 lose_marker(site)
 
-        with DualWriterPool(store.aside, prefix="pool-", pause=spoil, **settings) as first, first.transaction() as tx:
+        with DualWriter(store.aside, prefix="pool-", pause=spoil, **settings) as first, first.transaction() as tx:
             tx.connection.execute(ROWS.insert().values(value="decided"))
             for partition in (0, 1):
                 tx.send("orders", f"decided {partition}", partition=partition)
-        with DualWriterPool(store.aside, prefix="pool-", **settings) as second:
+        with DualWriter(store.aside, prefix="pool-", **settings) as second:
             for value in ("1", "2"):
                 with second.transaction() as tx:
                     tx.connection.execute(ROWS.insert().values(value=value))

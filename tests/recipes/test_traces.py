@@ -29,7 +29,7 @@ from dualwrite.producer import Producer, Record
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.tracing import processing
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Scenario
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import Way, let_end, site_of, sqlite_store
@@ -144,7 +144,7 @@ def test_baggage_goes_with_the_record_unless_it_has_its_own(heard: Heard, scenar
 
 def test_a_pool_traces_too_and_each_writer_can_leave_it(heard: Heard, scenario: Scenario) -> None:
     servers = scenario.emulator.bootstrap_servers
-    with DualWriterPool(scenario.database.engine, prefix="traced", bootstrap_servers=servers) as pool:
+    with DualWriter(scenario.database.engine, prefix="traced", bootstrap_servers=servers) as pool:
         with pool.transaction() as tx:
             tx.send(scenario.topic, value="1")
     with scenario.writer(trace_records=False) as writer, writer.transaction() as tx:

@@ -226,7 +226,7 @@ def test_a_writer_for_asyncio_finds_out_too(site: Site) -> None:
 def test_a_repair_whose_records_stand_in_several_batches(site: Site) -> None:
     row = aborted(site, copies=40, headers=[("h", b"1" * 20)])
     with site.writer(batch_size=300, compression_type="gzip") as writer:
-        assert writer.recover().outcome is Outcome.REPAIRED
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
         write(writer, "1")
     restore(site, row, "1")
     assert site.committed() == ["decided"] * 40 + ["1"]
@@ -347,7 +347,7 @@ def test_blocks_that_were_stored_again_are_not_published_again(store: Database, 
         row, stored = row_of(site), stored_blocks(site)
         site.emulator.start_node(0)
         until(lambda: not writer.coordinator.owned.availability.is_away)
-        assert writer.recover().outcome is Outcome.PUBLISHED
+        assert [found.outcome for found in writer.recover()] == [Outcome.PUBLISHED]
         restore(site, row)
         with store.aside.begin() as connection:
             connection.execute(redo.delete())

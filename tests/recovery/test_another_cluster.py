@@ -13,7 +13,6 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.errors import AnotherClusterError, RetriableError
 from dualwrite.guarantee import Tier
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
@@ -90,7 +89,7 @@ def test_writers_go_on_in_the_next_cluster(store: Database, tier: Tier, finds: s
         assert (report.found, report.is_clean, report.settled) == ((), True, 1)
         assert (site.row(), site.text()) == (row, settled_text(row))
         with DualWriter(store.aside, **where) as writer:
-            assert writer.recover().outcome is Outcome.NOTHING
+            assert writer.recover() == []
             report = serviced(store, another.bootstrap_servers)
             assert (report.found, report.is_clean) == ((), True)
             write(writer, "later")

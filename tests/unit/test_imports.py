@@ -75,7 +75,6 @@ def loaded(name: str, before: str) -> list[str]:
     ("name", "before"),
     [
         ("DualWriter", "sqlalchemy.orm"),
-        ("DualWriterPool", "sqlalchemy.orm"),
         ("AsyncDualWriter", "sqlalchemy.ext.asyncio, sqlalchemy.orm"),
         ("PsycopgDualWriter", "psycopg"),
         ("AsyncpgDualWriter", "asyncpg"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import fields
 from types import UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_overloads, get_type_hints
 
 import pytest
 
@@ -13,8 +13,7 @@ import dualwrite
 from dualwrite import config, settings
 from dualwrite.config import AdminConfig, ProducerConfig
 from dualwrite.errors import ConfigError, IllegalStateError
-from dualwrite.recipes.core.settings import KafkaSettings, WritingSettings
-from dualwrite.recipes.pool.settings import PoolWritingSettings
+from dualwrite.recipes.core.settings import OF_POOLS, KafkaSettings, WritingSettings
 from dualwrite.recipes.stores.zookeeper import ZooKeeperDualWriter
 from dualwrite.settings import (
     AdminSettings,
@@ -37,32 +36,43 @@ def names(of: type) -> set[str]:
 def test_the_types_have_the_settings_of_the_table() -> None:
     assert names(ProducerSettings) == config._PARSERS.keys()
     of_the_producer = names(ProducerSettings) - OF_THE_WRITER
-    assert names(WriterSettings) == of_the_producer | {field.name for field in fields(WritingSettings)}
-    assert names(WriterPoolSettings) == of_the_producer | {field.name for field in fields(PoolWritingSettings)}
-    assert names(StoreWriterSettings) == names(WriterSettings) - {"create_table", "schema", "delivery"}
+    assert names(WriterPoolSettings) == of_the_producer | {field.name for field in fields(WritingSettings)}
+    assert names(WriterSettings) == names(WriterPoolSettings) - set(OF_POOLS)
+    of_tables = {"create_table", "schema", "delivery"}
+    assert names(StoreWriterSettings) == names(WriterSettings) - of_tables | {"transactional_id"}
     assert names(ZooKeeperWriterSettings) == names(StoreWriterSettings) - {"request_timeout_ms"}
     assert names(AdminSettings) == config._ADMIN_PARSERS.keys()
     assert names(RecoverySettings) == names(AdminSettings) - {"default_api_timeout_ms"} | config.PUBLISHING
 
 
 def test_only_the_servers_have_to_be_named_where_there_is_no_mapping() -> None:
-    for of in (WriterSettings, WriterPoolSettings, StoreWriterSettings, ZooKeeperWriterSettings, RecoverySettings):
+    for of in (WriterSettings, WriterPoolSettings, RecoverySettings):
         assert of.__required_keys__ == {"bootstrap_servers"}
+    for of_store in (StoreWriterSettings, ZooKeeperWriterSettings):
+        assert of_store.__required_keys__ == {"bootstrap_servers", "transactional_id"}
     assert not ProducerSettings.__required_keys__
     assert not AdminSettings.__required_keys__
 
 
+def settings_of(name: str) -> list[str]:
+    """The types of the settings that a public class takes, of each overload."""
+    made = getattr(dualwrite, name)
+    declared = get_overloads(made.__init__) or [made]
+    return [str(list(inspect.signature(each).parameters.values())[-1].annotation) for each in declared]
+
+
 def test_every_face_takes_the_types() -> None:
     taken = {
-        name: str(list(inspect.signature(getattr(dualwrite, name)).parameters.values())[-1].annotation)
+        name: settings_of(name)
         for name in dualwrite.__all__
-        if name.endswith(("Writer", "WriterPool", "Producer", "Admin", "Service"))
+        if name.endswith(("Writer", "Producer", "Admin", "Service"))
     }
-    assert {name: text for name, text in taken.items() if not text.startswith("Unpack[")} == {}
-    assert taken.pop("ZooKeeperDualWriter") == "Unpack[ZooKeeperWriterSettings]"
-    assert taken.pop("RocksDbDualWriter") == "Unpack[StoreWriterSettings]"
-    assert {text for name, text in taken.items() if name.endswith("Writer")} == {"Unpack[WriterSettings]"}
-    assert {text for name, text in taken.items() if name.endswith("Pool")} == {"Unpack[WriterPoolSettings]"}
+    assert [text for each in taken.values() for text in each if not text.startswith("Unpack[")] == []
+    assert taken.pop("ZooKeeperDualWriter") == ["Unpack[ZooKeeperWriterSettings]"]
+    assert taken.pop("RocksDbDualWriter") == ["Unpack[StoreWriterSettings]"]
+    writers = {name: texts for name, texts in taken.items() if name.endswith("Writer")}
+    assert len(writers) == 5
+    assert all(texts == ["Unpack[WriterSettings]", "Unpack[WriterPoolSettings]"] for texts in writers.values())
     assert "request_timeout_ms" in inspect.signature(ZooKeeperDualWriter).parameters
 
 

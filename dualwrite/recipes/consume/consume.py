@@ -48,7 +48,7 @@ PoisonHandler = Callable[[DualTransaction, ConsumedRecord, Exception], object]
 
 
 class Writer(Protocol):
-    """A DualWriter or a DualWriterPool."""
+    """A DualWriter, with one id or a pool."""
 
     def transaction(self) -> AbstractContextManager[DualTransaction]: ...
 
@@ -65,8 +65,9 @@ class _BlockingWriter:
             yield tx
 
     async def recover(self) -> None:
-        if isinstance(self._writer, DualWriter) and self._writer.state is not SlotState.READY:
-            self._writer.recover()
+        writer = self._writer
+        if isinstance(writer, DualWriter) and not writer.is_pool and writer.state is not SlotState.READY:
+            writer.recover()
 
 
 class ConsumeTransformWrite:

@@ -37,7 +37,7 @@ AsyncPoisonHandler = Callable[[AsyncDualTransaction, ConsumedRecord, Exception],
 
 
 class AsyncWriter(Protocol):
-    """An AsyncDualWriter or an AsyncDualWriterPool."""
+    """An AsyncDualWriter, with one id or a pool."""
 
     def transaction(self) -> AbstractAsyncContextManager[AsyncDualTransaction]: ...
 
@@ -52,8 +52,9 @@ class _AsyncWriter:
         return self._writer.transaction()
 
     async def recover(self) -> None:
-        if isinstance(self._writer, AsyncDualWriter) and self._writer.state is not SlotState.READY:
-            await self._writer.recover()
+        writer = self._writer
+        if isinstance(writer, AsyncDualWriter) and not writer.is_pool and writer.state is not SlotState.READY:
+            await writer.recover()
 
 
 class AsyncConsumeTransformWrite:

@@ -325,7 +325,7 @@ class LostCommits:
         return OutcomeUnknown(
             f"the database commit of {what} (transactional id {transactional_id!r}) "
             f"was sent and its outcome is unknown: {why}. Database and Kafka will agree either way; do not repeat the "
-            "dual write before resolve(), or recover() in any process, has returned the outcome",
+            "dual write before recover(), here or in any process, has returned the outcome",
             transactional_id=transactional_id,
             prepared_state=str(write.prepared_state),
         )

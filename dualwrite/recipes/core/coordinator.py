@@ -179,12 +179,6 @@ class DualWriteCoordinator:
 
     # -- one dual write at a time ------------------------------------------------------------------------------
 
-    leases_at_commit = False
-
-    def new_use(self) -> UseByBlock:
-        """Return the use of the id by one block, which has not acquired it yet."""
-        return UseByBlock(self)
-
     def acquire(self, use: IdUse) -> None:
         """Give the id to a use without waiting. The caller must `release` it, even if this raises or is interrupted.
 
@@ -199,8 +193,8 @@ class DualWriteCoordinator:
         carries = f"transactional id {self.transactional_id!r} already carries a dual write"
         if first is not None and first.thread != use.thread:
             return IllegalStateError(
-                f"{carries} of another thread, and this one did nothing: use a pool (DualWriterPool, or "
-                "PsycopgDualWriterPool), which gives each thread an id of its own"
+                f"{carries} of another thread, and this one did nothing: use a pool (prefix=... in "
+                "place of transactional_id=...), which gives each thread an id of its own"
             )
         return IllegalStateError(
             f"{carries}; Kafka allows one open transaction per id: finish it first, or use another writer. "
@@ -208,7 +202,7 @@ class DualWriteCoordinator:
             "a time, use a pool"
         )
 
-    def _acquire_in_turn(self, use: IdUse) -> None:
+    def acquire_in_turn(self, use: IdUse) -> None:
         """Give the id to a use as `acquire` does, after waiting for others at most as long as for the row lock.
 
         Raises IllegalStateError if that takes too long, or if this thread itself has the id.
@@ -241,25 +235,12 @@ class DualWriteCoordinator:
                 self.release(use)
                 raise
 
-    async def commit_in_turn(self, write: DualWriteProgress) -> None:
-        """Commit a dual write of this thread when the id is free. Raises as `_acquire_in_turn` does."""
-        use = IdUse()
-        try:
-            self._acquire_in_turn(use)
-            await self.commit(write)
-        finally:
-            try:
-                self.release(use)
-            except BaseException:  # an interruption
-                self.release(use)
-                raise
-
     def not_its_turn(self, user: str, *, is_mine: bool) -> IllegalStateError:
         """Return the error for a thread or task that waited too long, or would wait for itself."""
         return IllegalStateError(
             f"transactional id {self.transactional_id!r} carries another dual write "
             + (f"of this same {user}" if is_mine else f"and was not free within {self.owned.lock_timeout_ms} ms")
-            + "; nothing was written: one DualWriter carries one dual write at a time, a DualWriterPool several"
+            + "; nothing was written: one id carries one dual write at a time, a pool (prefix=...) several"
         )
 
     # -- the steps of one dual write ---------------------------------------------------------------------------
@@ -467,12 +448,21 @@ class DualWriteCoordinator:
 
     # -- the end -----------------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        """Give up the transactional id. What is in doubt stays so, safely, until the id is next used or recovered."""
+    async def close(self, timeout_s: float = 0.0) -> None:
+        """Give up the transactional id, after waiting at most `timeout_s` seconds for the use of another thread.
+
+        Raises IllegalStateError, and closes nothing, if that takes longer, or if this thread has the id. What is in
+        doubt stays so, safely, until the id is next used or recovered.
+        """
         use = IdUse()
         try:
-            if self._users.join(use) is not use:
-                raise IllegalStateError("a dual write is running; leave its block before closing the writer")
+            use.expect()
+            first = self._users.join(use)
+            if first is not use:
+                if first is not None and first.thread == use.thread:
+                    raise IllegalStateError("this thread runs a dual write; leave its block before closing the writer")
+                if not self._users.wait(use, timeout_s):
+                    raise self.still_used("thread", timeout_s)
             await self._close()
         finally:
             try:
@@ -480,6 +470,13 @@ class DualWriteCoordinator:
             except BaseException:  # an interruption
                 self.release(use)
                 raise
+
+    def still_used(self, user: str, timeout_s: float) -> IllegalStateError:
+        """Return the error for a writer that is closed while another thread or task has its id."""
+        return IllegalStateError(
+            f"transactional id {self.transactional_id!r} still carries a dual write of another {user} after "
+            f"{timeout_s:g} s; the writer is not closed: close it again when that block has ended"
+        )
 
     async def _close(self) -> None:
         if self._slot.state is SlotState.CLOSED:
@@ -498,29 +495,3 @@ class DualWriteCoordinator:
             )
         self._slot.move(SlotState.CLOSED)
         await self.owned.give_up()
-
-
-class UseByBlock(IdUse):
-    """The use of the id by one block, from its beginning to its end."""
-
-    __slots__ = ("_coordinator", "commit", "get_ready", "roll_back")
-
-    needs_slot_early = False
-
-    def __init__(self, coordinator: DualWriteCoordinator) -> None:
-        super().__init__()
-        self._coordinator = coordinator
-        self.get_ready = coordinator.get_ready
-        self.commit = coordinator.commit
-        self.roll_back = coordinator.roll_back
-
-    def enter(self) -> None:
-        """Acquire the id, as `DualWriteCoordinator.acquire`."""
-        self._coordinator.acquire(self)
-
-    async def take_slot(self) -> None:
-        """Do nothing: the block has its id from `enter` on."""
-
-    def leave(self) -> None:
-        """Release the id, as `DualWriteCoordinator.release`."""
-        self._coordinator.release(self)

@@ -43,6 +43,11 @@ class Resolution:
     outcome: Outcome
 
 
+def found_in(*resolutions: Resolution) -> list[Resolution]:
+    """Return those that found something open."""
+    return [each for each in resolutions if each.outcome is not Outcome.NOTHING]
+
+
 class DualWriteProgress:
     """How far a dual write has come; written by the coordinators, read by the handle."""
 
@@ -147,13 +152,13 @@ class DualWrite:
         if progress.stored is not None:
             return (
                 f"The database commit that stores the dual write of {progress.transactional_id!r} was sent and got no "
-                "response: resolve(), or the next use of the id, reads its outcome."
+                "response: recover(), or the next use of the id, reads its outcome."
             )
         if progress.prepared_state.is_empty:
             return "The database commit was sent and got no response; without records, no row shows its outcome."
         return (
             f"The database commit of dual write {progress.prepared_state} of {progress.transactional_id!r} was sent "
-            "and got no response: resolve(), or the next use of the id, reads its outcome and completes Kafka's side."
+            "and got no response: recover(), or the next use of the id, reads its outcome and completes Kafka's side."
         )
 
     def send(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from dualwrite.client.records import traces
 from dualwrite.client.records.send_arguments import Serializers
@@ -34,16 +34,15 @@ DEFAULT_MAX_BUFFERED_BYTES: Final = 33_554_432
 _DIRECT: Final = Direct()
 
 
-class Tables(TypedDict):
-    """Whether to create missing tables, and their schema; None: where unqualified names lead to."""
-
-    create_table: bool
-    schema: str | None
+OF_POOLS: Final = ("max_writers", "acquire_timeout_ms", "lease_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingSettings:
-    """The settings of a writer that are not its producer's, by `dualwrite.settings.WriterSettings`; the defaults."""
+    """The settings of a writer that are not its producer's, by `dualwrite.settings.WriterPoolSettings`; the defaults.
+
+    Those of `OF_POOLS` only a pool has.
+    """
 
     lock_timeout_ms: int | None = 60_000
     resolve_timeout_ms: int = 30_000
@@ -52,11 +51,9 @@ class WritingSettings:
     delivery: Delivery = _DIRECT
     create_table: bool = True
     schema: str | None = None
-
-    @property
-    def tables(self) -> Tables:
-        """How a backend finds its tables."""
-        return {"create_table": self.create_table, "schema": self.schema}
+    max_writers: int = 8
+    acquire_timeout_ms: int = 30_000
+    lease_ms: int = 15_000
 
     @classmethod
     def taken_from(cls, settings: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:

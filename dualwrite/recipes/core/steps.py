@@ -203,7 +203,7 @@ class DualWriteSteps:
     async def after_failed_commit(self, write: DualWriteProgress, error: BaseException) -> None:
         """Roll back if COMMIT was not sent; after that, only the row shows the outcome.
 
-        This transaction must be over before the row can be locked, here or in resolve().
+        This transaction must be over before the row can be locked, here or in recover().
         """
         if not write.database.commit_was_sent:
             await self.roll_back(write)
@@ -211,7 +211,7 @@ class DualWriteSteps:
         self._lost_commits.begin(write)
         await self._owned.uninterrupted(write.database.rollback())
         if not isinstance(error, Exception):
-            raise error  # interrupted: querying the database may take long, so leave it to resolve()
+            raise error  # interrupted: querying the database may take long, so leave it to recover()
         pass_on_signal(error)  # the same
         try:
             outcome = (await self._lost_commits.resolve()).outcome

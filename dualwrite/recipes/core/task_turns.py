@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
-from dualwrite.recipes.core.dual_write import DualWriteProgress
+from dualwrite.recipes.core.dual_write import DualWriteProgress, Resolution, found_in
 from dualwrite.recipes.core.id_users import IdUse
 
 
@@ -18,7 +18,7 @@ class TaskTurns:
     leases_at_commit = False
 
     def __init__(self, coordinator: DualWriteCoordinator) -> None:
-        self._coordinator: Final = coordinator
+        self.coordinator: Final = coordinator
         timeout_ms = coordinator.owned.lock_timeout_ms
         self._timeout_s = None if timeout_ms is None else timeout_ms / 1000
         self._user: asyncio.Task[Any] | None = None
@@ -43,9 +43,9 @@ class TaskTurns:
         try:
             if self._closing:
                 raise IllegalStateError("this writer is being closed; nothing was done: make a new one")
-            self._coordinator.acquire(use)
+            self.coordinator.acquire(use)
         except BaseException:
-            self._coordinator.release(use)
+            self.coordinator.release(use)
             if self._user is None:
                 self._wake_next()
             raise
@@ -54,7 +54,7 @@ class TaskTurns:
     def leave(self) -> None:
         """Let the task that has waited longest have the id."""
         self._user = None
-        self._coordinator.release(self._use)
+        self.coordinator.release(self._use)
         self._wake_next()
 
     async def commit_in_turn(self, write: DualWriteProgress) -> None:
@@ -63,15 +63,23 @@ class TaskTurns:
         Raises IllegalStateError if its turn does not come within the lock timeout of the row.
         """
         if self._user is not None and self._user is asyncio.current_task():
-            raise self._coordinator.not_its_turn("task", is_mine=True)
+            raise self.coordinator.not_its_turn("task", is_mine=True)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._wait()
         except TimeoutError:
-            raise self._coordinator.not_its_turn("task", is_mine=False) from None
+            raise self.coordinator.not_its_turn("task", is_mine=False) from None
         self.enter()
         try:
             await self.commit(write)
+        finally:
+            self.leave()
+
+    async def recover(self) -> list[Resolution]:
+        """Complete what was left open under the id. Raises IllegalStateError if it is in use."""
+        self.enter()
+        try:
+            return found_in(await self.coordinator.recover())
         finally:
             self.leave()
 
@@ -89,18 +97,13 @@ class TaskTurns:
                 async with asyncio.timeout(timeout_s):
                     await self._wait()
             except TimeoutError:
-                raise self._still_used(timeout_s) from None
-            await self._coordinator.close()
+                raise self.coordinator.still_used("task", timeout_s) from None
+            await self.coordinator.close()
+            self.coordinator.owned.availability.close()
         finally:
             self._closing -= 1
             if self._user is None:
                 self._wake_next()
-
-    def _still_used(self, timeout_s: float) -> IllegalStateError:
-        return IllegalStateError(
-            f"transactional id {self._coordinator.transactional_id!r} still carries a dual write of another task after "
-            f"{timeout_s:g} s; the writer is not closed: close it again when that block has ended"
-        )
 
     async def _wait(self) -> None:
         was_waiting = False

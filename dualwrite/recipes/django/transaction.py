@@ -23,11 +23,11 @@ from dualwrite.recipes.core.dual_write import (
     roll_back_database,
 )
 from dualwrite.recipes.core.store import DatabaseTransaction
-from dualwrite.recipes.writer import PooledWriter
+from dualwrite.recipes.writer import ThreadWriter
 
 _log = logging.getLogger(__name__)
 
-Pool = PooledWriter[Any, Any]
+Pool = ThreadWriter[Any, Any]
 """The pool of transactional ids of one process and database."""
 
 Captured = Callable[[Iterable[BufferedRecord]], object]

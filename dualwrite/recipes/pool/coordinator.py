@@ -5,15 +5,13 @@ it. From then on `core/coordinator.py` carries out the dual write, and its row l
 (`core/leases.py`) only keep processes out of each other's way. If another process breaks a lease, the process that lost
 the slot is fenced before it can decide, and its buffered records are sent under another slot.
 
-A child of `os.fork()` gets a coordinator, slots, leases and a background of its own (`BeginsAnewInChildren`).
+A child of `os.fork()` gets a coordinator, slots, leases and a background of its own (`ThreadWriter`).
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import time
-import weakref
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -21,12 +19,12 @@ from typing import Final
 from dualwrite.errors import IllegalStateError, PoolTimeoutError
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.recipes.core.availability import Availability
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import (
     DualWriteProgress,
     Resolution,
     commit_database_alone,
     flush_block,
+    found_in,
     roll_back_database,
 )
 from dualwrite.recipes.core.id_users import IdUse
@@ -432,7 +430,7 @@ class PoolCoordinator:
             except BaseException:  # an interruption
                 self.end_block(visit)
                 raise
-        return [resolution for resolution in found if resolution.outcome is not Outcome.NOTHING]
+        return found_in(*found)
 
     async def _recover(self) -> list[Resolution]:
         try:
@@ -481,39 +479,3 @@ class PoolCoordinator:
 
 def _lowest_missing(taken: set[int]) -> int:
     return next(number for number in range(len(taken) + 1) if number not in taken)
-
-
-class BeginsAnewInChildren:
-    """A pool that has a separate coordinator in each process."""
-
-    coordinator: PoolCoordinator
-
-    def new_coordinator(self) -> PoolCoordinator:
-        """Return a new coordinator for this process, on connections that are not shared with the parent."""
-        raise NotImplementedError
-
-    def begin_life(self) -> None:
-        """Create the coordinator of this process; call it once, when all settings are known."""
-        self._of_parents: list[PoolCoordinator] = []
-        self.coordinator = self.new_coordinator()
-        weakref.finalize(self, self.coordinator.forget)
-        _pools.add(self)
-
-    def begin_life_of_child(self) -> None:
-        """Leave everything to the parent, and create a new coordinator for this forked process."""
-        self.coordinator.leave_to_parent()
-        self._of_parents.append(self.coordinator)  # kept, so that garbage collection does not close anything of it
-        self.coordinator = self.new_coordinator()
-        weakref.finalize(self, self.coordinator.forget)
-
-
-_pools: weakref.WeakSet[BeginsAnewInChildren] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for pool in list(_pools):
-        pool.begin_life_of_child()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)

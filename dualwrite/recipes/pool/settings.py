@@ -5,27 +5,17 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
-from dualwrite.delivery import Outbox
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.availability import Availability
-from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.id_settings import IdSettings, OneId
 from dualwrite.recipes.core.leases import HeldLease, Leases, checked_prefix, outbox_id_of, transactional_id_of
 from dualwrite.recipes.core.repairability import Repairability
-from dualwrite.recipes.core.settings import (
-    KafkaSettings,
-    StorePolicy,
-    WritingSettings,
-    checked_delivery,
-    checked_transactional_id,
-    store_policy,
-)
+from dualwrite.recipes.core.settings import checked_transactional_id
 from dualwrite.recipes.core.store import Database, OutboxDatabase
-from dualwrite.recipes.core.tally import Tally
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
@@ -38,15 +28,6 @@ _RECOVERY_LOCK_TIMEOUT_MS: Final = 1_000
 """How long the background waits for a row that the connection of a dead process may still lock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolWritingSettings(WritingSettings):
-    """`WritingSettings` of a pool, by `dualwrite.settings.WriterPoolSettings`."""
-
-    max_writers: int = 8
-    acquire_timeout_ms: int = 30_000
-    lease_ms: int = 15_000
-
-
 class NewCoordinator(Protocol):
     """Creates the coordinator of one slot."""
 
@@ -54,44 +35,25 @@ class NewCoordinator(Protocol):
         """Return a coordinator for dual writes, or with `recovery` one that resolves a dead process's transaction."""
 
 
-class PoolSettings:
-    """The slot policy "leased ids".
+class PoolSettings(IdSettings):
+    """The slot policy "leased ids"."""
 
-    Raises ConfigError for settings that are unknown or malformed, or that pools do not have.
-    """
+    max_writers: int
 
     def __init__(self, prefix: str, settings: Mapping[str, Any]) -> None:
-        self.writing, self.producer_settings = PoolWritingSettings.taken_from(settings)
-        if "transactional_id" in settings:
-            raise ConfigError("transactional_id cannot be set for a pool, which makes its ids from the prefix")
         self.prefix: Final = checked_prefix(prefix)
-        self.max_writers: Final = _at_least(1, "max_writers", self.writing.max_writers)
+        super().__init__(transactional_id_of(self.prefix, 0), settings)
+        self.max_writers = _at_least(1, "max_writers", self.writing.max_writers)
         self.acquire_timeout_ms: Final = _at_least(0, "acquire_timeout_ms", self.writing.acquire_timeout_ms)
         self.lease_ms: Final = _at_least(_LEAST_LEASE_MS, "lease_ms", self.writing.lease_ms)
-        delivery = checked_delivery(self.writing.delivery)
-        self.outbox: Final = delivery if isinstance(delivery, Outbox) else None
         if self.outbox is not None:
             checked_transactional_id(outbox_id_of(self.prefix))
-        kafka = self._kafka(transactional_id_of(prefix, 0))
-        self._cluster = kafka.cluster()
-        self.new_records: Final = partial(
-            RecordBuffer, self.writing.max_buffered_bytes, kafka.serializers, kafka.tracer
-        )
-        self.policy: Final = store_policy(kafka, delivery)
-        self.tally: Final = Tally()
         self.repairability: Final = Repairability()
-
-    def _kafka(self, transactional_id: str) -> KafkaSettings:
-        return KafkaSettings(transactional_id, self.producer_settings)
 
     @staticmethod
     def new_owner() -> str:
         """Return a name for the holder of leases: the process id, for readers, and a unique part."""
         return f"{os.getpid()}-{uuid.uuid4().hex}"
-
-    def new_availability(self, waiting: Waiting) -> Availability:
-        """Return what a pool knows about Kafka in one process."""
-        return Availability(self._cluster, waiting.new_watch())
 
     def coordinator_maker(
         self, database: Database, waiting: Waiting, availability: Availability, leases: Leases
@@ -102,9 +64,9 @@ class PoolSettings:
         def new_coordinator(slot: int, *, recovery: bool = False) -> DualWriteCoordinator:
             return new(
                 transactional_id_of(self.prefix, slot),
-                HeldLease(leases, slot),
                 self.policy,
                 self.repairability,
+                lease=HeldLease(leases, slot),
                 lock_timeout_ms=_RECOVERY_LOCK_TIMEOUT_MS if recovery else self.writing.lock_timeout_ms,
             )
 
@@ -138,41 +100,28 @@ class PoolSettings:
             leases=leases,
             lease_ms=self.lease_ms,
             new_coordinator=lambda lease: new(
-                lease, policy, repairability, lock_timeout_ms=self.writing.lock_timeout_ms
+                policy, repairability, lease=lease, lock_timeout_ms=self.writing.lock_timeout_ms
             ),
             runtime=runtime,
             availability=availability,
             counts=counts,
         )
 
-    def _new_coordinator(
-        self,
-        database: Database,
-        waiting: Waiting,
-        availability: Availability,
-        transactional_id: str,
-        lease: HeldLease,
-        policy: StorePolicy,
-        repairability: Repairability,
-        *,
-        lock_timeout_ms: int | None,
-    ) -> DualWriteCoordinator:
-        made = DualWriteCoordinator(
-            transactional_id,
-            database=database,
-            kafka=waiting.new_kafka(self._kafka(transactional_id).producer),
-            sleep=waiting.sleep,
-            lock_timeout_ms=lock_timeout_ms,
-            resolve_timeout_ms=self.writing.resolve_timeout_ms,
-            pause=self.writing.pause,
-            uninterrupted=waiting.uninterrupted,
-            policy=policy,
-            repairability=repairability,
-            availability=availability,
-            lease=lease,
+
+def ids_in(settings: dict[str, Any]) -> OneId | PoolSettings:
+    """Return the slot policy of a writer, of whose settings it takes `transactional_id` or `prefix` out.
+
+    Raises ConfigError, also unless there is exactly one of the two.
+    """
+    is_pool = "prefix" in settings
+    if ("transactional_id" in settings) is is_pool:
+        raise ConfigError(
+            "a writer takes exactly one of transactional_id=..., for one dual write at a time, and prefix=..., for a "
+            f"pool of ids; this one was given {'both' if is_pool else 'neither'}"
         )
-        made.owned.tally = self.tally
-        return made
+    return (
+        PoolSettings(settings.pop("prefix"), settings) if is_pool else OneId(settings.pop("transactional_id"), settings)
+    )
 
 
 def _at_least(least: int, name: str, value: Any) -> int:

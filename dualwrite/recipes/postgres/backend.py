@@ -60,9 +60,14 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
     """A PostgreSQL for the blocks of a writer, one at a time, or several at a time for a pool.
 
     `source` is a conninfo, a connection pool or a function that makes a connection; `handle` makes a block's handle.
+    Under one id the same connections also read and write the state row between blocks, unless they are those of a
+    caller's connection pool; a pool's background has separate ones.
     """
 
     database: PostgresDatabase[Any]
+    background: Connections
+    leases_inside_blocks: Final = True
+    connect_first: Final = None
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         waiting: Waiting,
         create_table: bool,
         schema: str | None,
-        max_writers: int = 1,
+        max_writers: int | None = None,
     ) -> None:
         self._source = source
         self._driver = driver
@@ -82,8 +87,34 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         self.waiting: Final = waiting
         self._create_table = create_table
         self._schema = checked_schema(schema)
-        self.connections: Final = driver.connections_from(source, most_kept=max_writers)
+        self.connections: Final = driver.connections_from(source, most_kept=max_writers or 1)
         """The connections for blocks."""
+        if max_writers is None:
+            self._begin_for_one_id()
+
+    def _begin_for_one_id(self) -> None:
+        self.background = self._driver.connections_beside(self._source, most_kept=0)
+        if self.connections.are_limited:
+            # The caller's blocks may hold all of the pool, while they wait for a statement of ours between them.
+            self.database = self._new_database(self.background, of_blocks=self.connections)
+        else:
+            self.database = self._new_database(self.connections, beside=self.background)
+
+    def begin_life(self) -> None:
+        """Create the database of a pool and its connections for this process."""
+        self.background = self._driver.connections_beside(self._source, most_kept=_KEPT_BESIDE)
+        self.database = self._new_database(self.background, of_blocks=self.connections)
+
+    @property
+    def outbox(self) -> PostgresDatabase[Any]:
+        """The database, with its outbox."""
+        return self.database
+
+    def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
+        """Return the leases of a prefix for a new owner."""
+        return PostgresLeases(
+            self.database, prefix=prefix, owner=owner, lease_ms=lease_ms, create_table=self._create_table
+        )
 
     async def begin(self, bind: ConnectionT | None, records: RecordBuffer, use: Use) -> TxT:
         if bind is not None and not self._driver.is_connection(bind):
@@ -114,60 +145,6 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
 
     async def close(self) -> None:
         await self.connections.close()
-
-
-class PostgresOneIdBackend(PostgresBackend[ConnectionT, TxT]):
-    """For a writer under one id: between blocks, the same connections also read and write the state row.
-
-    With a connection pool of the caller, what happens between blocks has connections of its own.
-    """
-
-    def __init__(
-        self,
-        source: Any,
-        *,
-        driver: Driver,
-        handle: Callable[[Any, RecordBuffer], TxT],
-        waiting: Waiting,
-        create_table: bool,
-        schema: str | None,
-    ) -> None:
-        super().__init__(
-            source, driver=driver, handle=handle, waiting=waiting, create_table=create_table, schema=schema
-        )
-        beside = driver.connections_beside(source, most_kept=0)
-        if self.connections.are_limited:
-            # The caller's blocks may hold all of the pool, while they wait for a statement of ours between them.
-            self.database = self._new_database(beside, of_blocks=self.connections)
-        else:
-            self.database = self._new_database(self.connections, beside=beside)
-
-
-class PostgresPoolBackend(PostgresBackend[ConnectionT, TxT]):
-    """For a pool: the background has separate connections to the same database."""
-
-    background: Connections
-    leases_inside_blocks: Final = True
-    connect_first: Final = None
-
-    def begin_life(self) -> None:
-        """Create the database and its connections for this process."""
-        self.background = self._driver.connections_beside(self._source, most_kept=_KEPT_BESIDE)
-        self.database = self._new_database(self.background, of_blocks=self.connections)
-
-    @property
-    def outbox(self) -> PostgresDatabase[Any]:
-        """The database, with its outbox."""
-        return self.database
-
-    def leases(self, prefix: str, *, owner: str, lease_ms: int) -> Leases:
-        """Return the leases of a prefix for a new owner."""
-        return PostgresLeases(
-            self.database, prefix=prefix, owner=owner, lease_ms=lease_ms, create_table=self._create_table
-        )
-
-    async def close(self) -> None:
-        await super().close()
         await self.background.close()
 
 

@@ -1,48 +1,51 @@
-"""The writers on psycopg for threads, with one transactional id and with a pool of them; SQLAlchemy is not needed.
+"""The writer on psycopg for threads, with one transactional id or a pool of them; SQLAlchemy is not needed.
 
     writer = PsycopgDualWriter("dbname=shop", bootstrap_servers="127.0.0.1:9092", transactional_id="orders-1")
     with writer.transaction() as tx:
         tx.connection.execute("INSERT INTO orders VALUES (%s, %s)", (1, "lamp"))
         tx.send("orders", key=..., value=...)
 
-    pool = PsycopgDualWriterPool("dbname=shop", prefix="orders", bootstrap_servers="127.0.0.1:9092")
+    pool = PsycopgDualWriter("dbname=shop", prefix="orders", bootstrap_servers="127.0.0.1:9092")
 
     def handle(order):  # in any thread
         with pool.transaction() as tx:
             ...
 
 What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`. Tables, statements, ids and
-leases are those of `DualWriter` and `DualWriterPool` on PostgreSQL, so that writers of both kinds may use one
-transactional id, one after the other, and pools of both kinds may share a prefix.
+leases are those of `DualWriter` on PostgreSQL, so that writers of both kinds may use one transactional id, one after
+the other, and pools of both kinds may share a prefix.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack, overload
 
 import psycopg
 
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.postgres.backend import PostgresOneIdBackend, PostgresPoolBackend
+from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.backend import BLOCKING
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
-from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter
+from dualwrite.recipes.writer import ThreadWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
 if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
-__all__ = ["PoolStatus", "PsycopgDualTransaction", "PsycopgDualWriter", "PsycopgDualWriterPool", "Resolution"]
+__all__ = ["PoolStatus", "PsycopgDualTransaction", "PsycopgDualWriter", "Resolution"]
+
+Source: TypeAlias = "str | ConnectionPool[Any] | Callable[[], psycopg.Connection[Any]]"
+"""Where connections come from."""
 
 
 class PsycopgDualTransaction(DualWrite):
-    """One dual write; what `transaction()` of a `PsycopgDualWriter` or a `PsycopgDualWriterPool` yields."""
+    """One dual write; what `transaction()` of a `PsycopgDualWriter` yields."""
 
     def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
         super().__init__(transaction, records)
@@ -64,39 +67,50 @@ class PsycopgDualTransaction(DualWrite):
             yield self
 
 
-class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransaction]):
-    """Atomic writes to one PostgreSQL and to Kafka, one at a time, under one transactional id.
+class PsycopgDualWriter(ThreadWriter[psycopg.Connection[Any], PsycopgDualTransaction]):
+    """`DualWriter` without SQLAlchemy: the same settings, tables, rules and errors, one transactional id or a pool.
 
-    `database` is the database that decides and that has the table `kafka_transaction_state` (created when missing
-    unless `create_table=False`): a conninfo, of which one connection is opened and kept; a pool, which the
-    caller closes; or a function that makes a connection, which is closed after use. Connections that the writer makes
-    prepare a statement once it was executed `prepare_threshold` times (None, for poolers: never). `lock_timeout_ms` is
-    how long the row may stay locked by another process (None: as long as the database is set to), `resolve_timeout_ms`
-    how long a database that does not respond after COMMIT is queried again, and `max_buffered_bytes` how much memory
-    the records of one dual write may take. `producer_settings` are producer settings, under Kafka's names with
-    underscores.
+    `database` is the database that decides: a conninfo, of which one connection is opened and kept, and by a pool up to
+    `max_writers`; a connection pool, which the caller closes; or a function that makes a connection, which is closed
+    after use. The background of a pool uses separate connections to the same database, which do not count towards a
+    connection pool. Connections that the writer makes prepare a statement once it was executed `prepare_threshold`
+    times (None, for poolers: never).
 
-    Raises ConfigError. Two live writers with one transactional id are safe but useless: each fences the other. Use
-    one id per concurrent writer. Not for use by several threads at once.
+    After a fork, with a `psycopg_pool`: create a new one in the child, and a new writer on it.
     """
 
+    backend: PostgresBackend[psycopg.Connection[Any], PsycopgDualTransaction]
+
+    @overload
     def __init__(
         self,
-        database: str | ConnectionPool[Any] | Callable[[], psycopg.Connection[Any]],
+        database: Source,
         *,
         transactional_id: str,
         prepare_threshold: int | None = None,
         **settings: Unpack[WriterSettings],
-    ) -> None:
-        one_id = OneId(transactional_id, settings)
-        backend = PostgresOneIdBackend[psycopg.Connection[Any], PsycopgDualTransaction](
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        database: Source,
+        *,
+        prefix: str,
+        prepare_threshold: int | None = None,
+        **settings: Unpack[WriterPoolSettings],
+    ) -> None: ...
+
+    def __init__(self, database: Source, *, prepare_threshold: int | None = None, **settings: Any) -> None:
+        ids = ids_in(settings)
+        backend = PostgresBackend[psycopg.Connection[Any], PsycopgDualTransaction](
             database,
             driver=BLOCKING.preparing(prepare_threshold),
             handle=PsycopgDualTransaction,
             waiting=THREADS,
-            **one_id.writing.tables,
+            **ids.of_backend,
         )
-        super().__init__(backend, one_id)
+        super().__init__(backend, ids)
 
     def transaction(
         self, connection: psycopg.Connection[Any] | None = None
@@ -117,54 +131,8 @@ class PsycopgDualWriter(OneIdWriter[psycopg.Connection[Any], PsycopgDualTransact
         side was changed; OutcomeUnknown if the database commit was sent and its outcome cannot be read.
         A block without records is an ordinary database transaction, unknown to Kafka: if its commit gets no
         response, psycopg's error is raised with `tx.outcome` None, and only the caller's data shows the outcome.
-        """
-        return self.scope(connection)
 
-
-class PsycopgDualWriterPool(PooledWriter[psycopg.Connection[Any], PsycopgDualTransaction]):
-    """Atomic writes to one PostgreSQL and to Kafka by up to `max_writers` threads of this process at a time.
-
-    `database` is where blocks get their connections: a conninfo, of which up to `max_writers` connections are kept; a
-    pool, which the caller closes; or a function that makes a connection, which is closed after use. The
-    background uses separate connections to the same database, which do not count towards a pool.
-
-    `prepare_threshold` is that of `PsycopgDualWriter`; prefix, leases and the other settings are those of
-    `DualWriterPool`.
-
-    May be used by several threads. After a fork the child has a separate pool; running blocks stay with the
-    parent. With a `psycopg_pool`, create a new one in the child, and a new writer pool on it.
-    """
-
-    def __init__(
-        self,
-        database: str | ConnectionPool[Any] | Callable[[], psycopg.Connection[Any]],
-        *,
-        prefix: str,
-        prepare_threshold: int | None = None,
-        **settings: Unpack[WriterPoolSettings],
-    ) -> None:
-        pool = PoolSettings(prefix, settings)
-        backend = PostgresPoolBackend[psycopg.Connection[Any], PsycopgDualTransaction](
-            database,
-            driver=BLOCKING.preparing(prepare_threshold),
-            handle=PsycopgDualTransaction,
-            waiting=THREADS,
-            max_writers=pool.max_writers,
-            **pool.writing.tables,
-        )
-        super().__init__(backend, pool)
-
-    def transaction(
-        self, connection: psycopg.Connection[Any] | None = None
-    ) -> AbstractContextManager[PsycopgDualTransaction]:
-        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
-
-        As `PsycopgDualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has
-        records; if the connection keeps a snapshot (REPEATABLE READ and above), before the transaction begins.
-        Blocks that wait for one get it in the order of their requests.
-
-        Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
-        whose id was lost to another process before the decision goes on under another id, and raises FencedError
-        only if that happens repeatedly.
+        When a pool takes a transactional id, and what else it raises: as `DualWriter.transaction`, but if the
+        connection keeps a snapshot, the id is taken before the transaction begins.
         """
         return self.scope(connection)

@@ -1,18 +1,18 @@
-"""The writers on psycopg for asyncio, with one transactional id and with a pool of them.
+"""The writer on psycopg for asyncio, with one transactional id or a pool of them.
 
     async with AsyncPsycopgDualWriter("dbname=shop", bootstrap_servers=..., transactional_id="orders-1") as writer:
         async with writer.transaction() as tx:
             await tx.connection.execute("INSERT INTO orders VALUES (%s, %s)", (1, "lamp"))
             tx.send("orders", key=..., value=...)
 
-    async with AsyncPsycopgDualWriterPool("dbname=shop", prefix="orders", bootstrap_servers=...) as pool:
+    async with AsyncPsycopgDualWriter("dbname=shop", prefix="orders", bootstrap_servers=...) as pool:
         async with pool.transaction() as tx:  # in any task
             ...
 
-The steps and the database code are those of `PsycopgDualWriter` and `PsycopgDualWriterPool`.
+The steps and the database code are those of `PsycopgDualWriter`.
 
 Cancellation at any await inside a block: before the database's COMMIT is sent, both sides are rolled back. If COMMIT
-was sent but its response did not arrive, the dual write is UNRESOLVED, and `resolve()` or the next use reads the row; a
+was sent but its response did not arrive, the dual write is UNRESOLVED, and `recover()` or the next use reads the row; a
 pool does so in the background. After the response the dual write is committed, and in doubt until the next use commits
 Kafka's transaction. Each case raises CancelledError with a note about the outcome, after the connection was returned.
 """
@@ -21,19 +21,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, Unpack, overload
 
 import psycopg
 
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
 from dualwrite.recipes.core.waiting import TASKS, shield
-from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
-from dualwrite.recipes.postgres.backend import PostgresOneIdBackend, PostgresPoolBackend
+from dualwrite.recipes.postgres.backend import PostgresBackend
 from dualwrite.recipes.psycopg.backend import AWAITED
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
-from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId
+from dualwrite.recipes.writer import TaskWriter
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
 if TYPE_CHECKING:
@@ -42,14 +42,19 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncPsycopgDualTransaction",
     "AsyncPsycopgDualWriter",
-    "AsyncPsycopgDualWriterPool",
     "PoolStatus",
     "Resolution",
 ]
 
+Source: TypeAlias = (
+    "str | AsyncConnectionPool[Any] "
+    "| Callable[[], psycopg.AsyncConnection[Any] | Awaitable[psycopg.AsyncConnection[Any]]]"
+)
+"""Where connections come from."""
+
 
 class AsyncPsycopgDualTransaction(DualWrite):
-    """One dual write; what `transaction()` of the writers here yields. Sending is a plain call: records are kept."""
+    """One dual write; what `transaction()` of an `AsyncPsycopgDualWriter` yields. Sending is a plain call."""
 
     def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
         super().__init__(transaction, records, shield)
@@ -68,34 +73,48 @@ class AsyncPsycopgDualTransaction(DualWrite):
             yield self
 
 
-class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]):
+class AsyncPsycopgDualWriter(TaskWriter[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]):
     """`PsycopgDualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.
 
     `database` is a conninfo, an AsyncConnectionPool, or a function that makes an AsyncConnection, awaited or not.
 
-    One dual write at a time, whatever the task; another one meanwhile raises IllegalStateError. Belongs to the loop in
-    which it is first used. How a cancellation ends, anywhere: see the module.
+    With `transactional_id`, one dual write runs at a time, whatever the task; another one meanwhile raises
+    IllegalStateError. With `prefix` it is a pool, for any number of tasks; not usable in a forked child: make a new one
+    there. Belongs to the loop in which it is first used. How a cancellation ends, anywhere: see the module.
     """
 
+    backend: PostgresBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]
+
+    @overload
     def __init__(
         self,
-        database: str
-        | AsyncConnectionPool[Any]
-        | Callable[[], psycopg.AsyncConnection[Any] | Awaitable[psycopg.AsyncConnection[Any]]],
+        database: Source,
         *,
         transactional_id: str,
         prepare_threshold: int | None = None,
         **settings: Unpack[WriterSettings],
-    ) -> None:
-        one_id = OneId(transactional_id, settings)
-        backend = PostgresOneIdBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        database: Source,
+        *,
+        prefix: str,
+        prepare_threshold: int | None = None,
+        **settings: Unpack[WriterPoolSettings],
+    ) -> None: ...
+
+    def __init__(self, database: Source, *, prepare_threshold: int | None = None, **settings: Any) -> None:
+        ids = ids_in(settings)
+        backend = PostgresBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
             database,
             driver=AWAITED.preparing(prepare_threshold),
             handle=AsyncPsycopgDualTransaction,
             waiting=TASKS,
-            **one_id.writing.tables,
+            **ids.of_backend,
         )
-        super().__init__(backend, one_id)
+        super().__init__(backend, ids)
 
     def transaction(
         self, connection: psycopg.AsyncConnection[Any] | None = None
@@ -106,46 +125,5 @@ class AsyncPsycopgDualWriter(AsyncOneIdWriter[psycopg.AsyncConnection[Any], Asyn
         savepoints and errors, are those of `PsycopgDualWriter.transaction`. A cancellation inside the block, for
         instance by `asyncio.timeout`, counts as an exception of the block; one that arrives while the block ends is
         raised, with a note about the outcome of the dual write.
-        """
-        return self.scope(connection)
-
-
-class AsyncPsycopgDualWriterPool(AsyncPooledWriter[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]):
-    """`PsycopgDualWriterPool` for coroutines: the same names, settings, rules and errors; what waits is awaited.
-
-    `database` is a conninfo, an AsyncConnectionPool, or a function that makes an AsyncConnection, awaited or not.
-
-    Belongs to the loop in which it is first used. Not usable in a forked child: make a new one there.
-    """
-
-    backend: PostgresPoolBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]
-
-    def __init__(
-        self,
-        database: str
-        | AsyncConnectionPool[Any]
-        | Callable[[], psycopg.AsyncConnection[Any] | Awaitable[psycopg.AsyncConnection[Any]]],
-        *,
-        prefix: str,
-        prepare_threshold: int | None = None,
-        **settings: Unpack[WriterPoolSettings],
-    ) -> None:
-        pool = PoolSettings(prefix, settings)
-        backend = PostgresPoolBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction](
-            database,
-            driver=AWAITED.preparing(prepare_threshold),
-            handle=AsyncPsycopgDualTransaction,
-            waiting=TASKS,
-            max_writers=pool.max_writers,
-            **pool.writing.tables,
-        )
-        super().__init__(backend, pool)
-
-    def transaction(
-        self, connection: psycopg.AsyncConnection[Any] | None = None
-    ) -> AbstractAsyncContextManager[AsyncPsycopgDualTransaction]:
-        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
-
-        As `AsyncPsycopgDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
         """
         return self.scope(connection)

@@ -255,7 +255,7 @@ class SqlAlchemyBackend:
         carry_out: CarryOut,
         create_table: bool,
         schema: str | None,
-        pooled: bool,
+        max_writers: int | None,
     ) -> None:
         watch(engine)
         self.engine: Final = engine
@@ -265,7 +265,7 @@ class SqlAlchemyBackend:
         self._create_table = create_table
         self.background_engine = engine
         self._first_connection = FirstConnection(engine)
-        if pooled:
+        if max_writers is not None:
             self._schema = schema_for(engine, schema)
         else:
             self.database = SqlAlchemyDatabase(engine, create_table=create_table, schema=schema, carry=carry)

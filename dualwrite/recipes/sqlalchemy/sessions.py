@@ -1,7 +1,7 @@
 """Dual writes for code that commits its Sessions itself. One line makes `session.commit()` the decision:
 
     SessionLocal = sessionmaker(engine)
-    dual_write_sessions(SessionLocal, DualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092"))
+    dual_write_sessions(SessionLocal, DualWriter(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092"))
 
 Then, wherever there is a Session:
 
@@ -86,13 +86,12 @@ def dual_write_sessions(
     """From now on, commit records sent with `send(session, ...)` together with the next `session.commit()`.
 
     `sessions` is a sessionmaker, a scoped_session or a Session class; the call applies to existing Sessions too.
-    `writer` is a DualWriter, under which their commits take turns (they wait for one another as long as for the row
-    lock, `lock_timeout_ms`), or a DualWriterPool, with which several commit at the same time. If called again for the
-    same `sessions`, the last writer is used.
+    `writer` is a DualWriter: with one id their commits take turns (they wait for one another as long as for the row
+    lock, `lock_timeout_ms`), with a pool several commit at the same time. If called again for the same `sessions`, the
+    last writer is used.
 
-    An async_sessionmaker, an async_scoped_session or a class of AsyncSessions needs an AsyncDualWriter or an
-    AsyncDualWriterPool, and `send` of `dualwrite.recipes.sqlalchemy.sessions_async`. The call then applies only to
-    AsyncSessions that are made afterwards.
+    An async_sessionmaker, an async_scoped_session or a class of AsyncSessions needs an AsyncDualWriter, and `send` of
+    `dualwrite.recipes.sqlalchemy.sessions_async`. The call then applies only to AsyncSessions that are made afterwards.
 
     Raises ConfigError if `sessions` is something else, if only one of the two arguments is for asyncio, or if a
     pool's database is SQLite.
@@ -102,13 +101,13 @@ def dual_write_sessions(
     awaited = _made_for_coroutines(sessions)
     if (awaited is not None) is not engine.dialect.is_async:
         raise ConfigError(
-            "the sessions and the writer must both be asynchronous or both be blocking: pass an AsyncDualWriter or an "
-            "AsyncDualWriterPool for an async_sessionmaker, a DualWriter or a DualWriterPool for a sessionmaker"
+            "the sessions and the writer must both be asynchronous or both be blocking: pass an AsyncDualWriter for an "
+            "async_sessionmaker, a DualWriter for a sessionmaker"
         )
     if writer.slots.leases_at_commit and locks_whole_database(engine.dialect):
         raise ConfigError(
             "a pool could not lease an id while a session writes to SQLite, which locks the whole database: use a "
-            "DualWriter, as sessions write to SQLite one at a time anyway"
+            "writer with transactional_id=..., as sessions write to SQLite one at a time anyway"
         )
     made = _class_of(sessions) if awaited is None else _class_in_greenlets(awaited)
     watch(engine)

@@ -1,7 +1,7 @@
 """Dual writes for coroutines that commit their AsyncSessions by themselves. One line makes `commit()` the decision:
 
     SessionLocal = async_sessionmaker(engine)
-    dual_write_sessions(SessionLocal, AsyncDualWriterPool(engine, prefix="orders", bootstrap_servers=...))
+    dual_write_sessions(SessionLocal, AsyncDualWriter(engine, prefix="orders", bootstrap_servers=...))
 
 Then, wherever there is an AsyncSession:
 

@@ -1,11 +1,11 @@
-"""The writers on SQLAlchemy for threads: `DualWriter`, with one transactional id, and `DualWriterPool`, with many.
+"""The writer on SQLAlchemy for threads: `DualWriter`, with one transactional id or, as a pool, with many.
 
     writer = DualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id="orders-1")
     with writer.transaction() as tx:
         tx.session.add(Order(...))
         tx.send("orders", key=..., value=...)
 
-    pool = DualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092")
+    pool = DualWriter(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092")
 
     def handle(order):  # in any thread
         with pool.transaction() as tx:
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Self, Unpack
+from typing import Any, Self, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -28,21 +28,22 @@ from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
+from dualwrite.recipes.core.id_settings import OfBackend
 from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import THREADS
-from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import here
 from dualwrite.recipes.sqlalchemy.transaction import Bind, SqlAlchemyTransaction
-from dualwrite.recipes.writer import OneId, OneIdWriter, PooledWriter, Use
+from dualwrite.recipes.writer import ThreadWriter, Use
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
-__all__ = ["DualTransaction", "DualWriter", "DualWriterPool", "PoolStatus", "Resolution"]
+__all__ = ["DualTransaction", "DualWriter", "PoolStatus", "Resolution"]
 
 
 class DualTransaction(DualWrite):
-    """One dual write; what `transaction()` of a `DualWriter` or a `DualWriterPool` yields."""
+    """One dual write; what `transaction()` of a `DualWriter` yields."""
 
     def __init__(
         self,
@@ -85,20 +86,9 @@ class ThreadBackend(SqlAlchemyBackend):
         self,
         engine: sa.Engine,
         session_factory: Callable[[], Session] | None,
-        *,
-        create_table: bool,
-        schema: str | None,
-        pooled: bool,
+        **settings: Unpack[OfBackend],
     ) -> None:
-        super().__init__(
-            engine,
-            waiting=THREADS,
-            carry=here,
-            carry_out=blocking.run,
-            create_table=create_table,
-            schema=schema,
-            pooled=pooled,
-        )
+        super().__init__(engine, waiting=THREADS, carry=here, carry_out=blocking.run, **settings)
         self._session_factory = session_factory or (lambda: Session(engine, expire_on_commit=False))
 
     async def begin(self, bind: Bind | None, records: RecordBuffer, use: Use) -> DualTransaction:
@@ -115,14 +105,14 @@ class ThreadBackend(SqlAlchemyBackend):
         return tx
 
 
-class DualWriter(OneIdWriter[Bind, DualTransaction]):
-    """Atomic writes to one database and to Kafka, one at a time, under one transactional id.
+class DualWriter(ThreadWriter[Bind, DualTransaction]):
+    """Atomic writes to one database and to Kafka, under one transactional id, or under a pool of them.
 
     `engine` is the database that decides and that has the table `kafka_transaction_state` (created when missing
     unless `create_table=False`). `lock_timeout_ms` is how long the row may stay locked by another process (None: as
     long as the database is set to), `resolve_timeout_ms` how long a database that does not respond after COMMIT is
-    queried again, and `max_buffered_bytes` how much the records of one dual write may take in memory.
-    `producer_settings` are producer settings, under Kafka's names with underscores.
+    queried again, and `max_buffered_bytes` how much the records of one dual write may take in memory. Other settings
+    are producer settings, under Kafka's names with underscores.
 
     `delivery=Direct(when_kafka_is_away="store")` lets the database store the records of blocks that cannot reach Kafka;
     later uses of the id publish them (docs/dual-write.md).
@@ -130,12 +120,23 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
     `session_factory` makes the Sessions of blocks, a `sessionmaker` for instance. Without one the objects of a block
     stay readable after it (`expire_on_commit=False`).
 
-    Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
-    concurrent writer. Not for use by several threads at once.
+    With `transactional_id`, one dual write runs at a time, and threads must not share the writer. Two live writers with
+    one transactional id are safe but useless: each fences the other. Use one id per concurrent writer.
+
+    With `prefix` it is a pool: up to `max_writers` threads of this process run dual writes at a time. The ids are
+    `prefix-0`, `prefix-1`, and so on; the processes of an application use the same prefix and divide the ids among
+    themselves by leases in the table `kafka_transaction_lease`, which is created as the other one is. So any number of
+    processes may come and go: the ids of a process that is gone are recovered in the background `lease_ms` after it
+    last renewed its leases. A block needs an id only when it ends, and only if it has records; `acquire_timeout_ms` is
+    how long it waits for one. May be used by several threads. After a fork the child has a separate pool; running
+    blocks stay with the parent.
+
+    Raises ConfigError, also unless exactly one of the two is given.
     """
 
     backend: ThreadBackend
 
+    @overload
     def __init__(
         self,
         engine: sa.Engine,
@@ -143,11 +144,24 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         transactional_id: str,
         session_factory: Callable[[], Session] | None = None,
         **settings: Unpack[WriterSettings],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        engine: sa.Engine,
+        *,
+        prefix: str,
+        session_factory: Callable[[], Session] | None = None,
+        **settings: Unpack[WriterPoolSettings],
+    ) -> None: ...
+
+    def __init__(
+        self, engine: sa.Engine, *, session_factory: Callable[[], Session] | None = None, **settings: Any
     ) -> None:
         check_engine(engine, sa.Engine, "create_engine")
-        one_id = OneId(transactional_id, settings)
-        backend = ThreadBackend(engine, session_factory, pooled=False, **one_id.writing.tables)
-        super().__init__(backend, one_id)
+        ids = ids_in(settings)
+        super().__init__(ThreadBackend(engine, session_factory, **ids.of_backend), ids)
 
     def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
@@ -164,48 +178,11 @@ class DualWriter(OneIdWriter[Bind, DualTransaction]):
         database commit was sent and its outcome cannot be read. A block without records is an ordinary
         database transaction, of which Kafka is not notified: if its commit gets no response, the database's error is
         raised with `tx.outcome` None, and only the caller's data shows the outcome.
-        """
-        return self.scope(bind)
 
-
-class DualWriterPool(PooledWriter[Bind, DualTransaction]):
-    """Atomic writes to one database and to Kafka by up to `max_writers` threads of this process at a time.
-
-    The transactional ids are `prefix-0`, `prefix-1`, and so on; the processes of an application use the same prefix
-    and divide the ids among themselves by leases in the table `kafka_transaction_lease` (created when missing, as
-    `kafka_transaction_state` is, unless `create_table=False`). So any number of processes may come and go: the ids
-    of a process that is gone are recovered in the background `lease_ms` after it last renewed its leases. A
-    block needs an id only when it ends, and only if it has records.
-
-    `acquire_timeout_ms` is how long a block waits for an id. The other settings are `DualWriter`'s.
-
-    May be used by several threads. After a fork the child has a separate pool; running blocks stay with the parent.
-    """
-
-    backend: ThreadBackend
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        *,
-        prefix: str,
-        session_factory: Callable[[], Session] | None = None,
-        **settings: Unpack[WriterPoolSettings],
-    ) -> None:
-        check_engine(engine, sa.Engine, "create_engine")
-        pool = PoolSettings(prefix, settings)
-        backend = ThreadBackend(engine, session_factory, pooled=True, **pool.writing.tables)
-        super().__init__(backend, pool)
-
-    def transaction(self, bind: Bind | None = None) -> AbstractContextManager[DualTransaction]:
-        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
-
-        As `DualWriter.transaction`, in any thread. A transactional id is taken when the block ends and has records; on
-        SQLite, and if the database connection keeps a snapshot (REPEATABLE READ and above), before its first
-        statement. Blocks that wait for one get it in the order of their requests.
-
-        Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after `close()`. A dual write
-        whose id was lost to another process before the decision goes on under another id, and raises FencedError
-        only if that happens repeatedly.
+        A pool takes a transactional id when the block ends and has records; on SQLite, and if the database connection
+        keeps a snapshot (REPEATABLE READ and above), before its first statement. Blocks that wait for one get it in the
+        order of their requests. Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after
+        `close()`. A dual write whose id was lost to another process before the decision goes on under another id, and
+        raises FencedError only if that happens repeatedly.
         """
         return self.scope(bind)

@@ -1,19 +1,19 @@
-"""The writers on SQLAlchemy for asyncio: `AsyncDualWriter`, with one transactional id, and `AsyncDualWriterPool`.
+"""The writer on SQLAlchemy for asyncio: `AsyncDualWriter`, with one transactional id or, as a pool, with many.
 
     async with AsyncDualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id="orders-1") as writer:
         async with writer.transaction() as tx:
             tx.session.add(Order(...))
             tx.send("orders", key=..., value=...)
 
-    async with AsyncDualWriterPool(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092") as pool:
+    async with AsyncDualWriter(engine, prefix="orders", bootstrap_servers="127.0.0.1:9092") as pool:
         async with pool.transaction() as tx:  # in any task
             ...
 
-The steps, and why they are safe, are those of `DualWriter` and `DualWriterPool`: `dualwrite.recipes.core.coordinator`
-and `dualwrite.recipes.pool.coordinator`. The same code also talks to the database, in SQLAlchemy's greenlets.
+The steps, and why they are safe, are those of `DualWriter`: `dualwrite.recipes.core.coordinator` and
+`dualwrite.recipes.pool.coordinator`. The same code also talks to the database, in SQLAlchemy's greenlets.
 
 Cancellation at any await inside a block: before the database's COMMIT is sent, both sides are rolled back. If COMMIT
-was sent but its response did not arrive, the dual write is UNRESOLVED, and `resolve()` or the next use reads the row; a
+was sent but its response did not arrive, the dual write is UNRESOLVED, and `recover()` or the next use reads the row; a
 pool does so in the background. After the response the dual write is committed, and in doubt until the next use commits
 Kafka's transaction. Each case raises CancelledError with a note about the outcome, after the connection was returned.
 """
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Self, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack, overload
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_scoped_session
@@ -32,17 +32,18 @@ from sqlalchemy.util import await_only, greenlet_spawn
 from dualwrite.errors import IllegalStateError
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
+from dualwrite.recipes.core.id_settings import OfBackend
 from dualwrite.recipes.core.settings import check_engine
 from dualwrite.recipes.core.waiting import TASKS, shield
-from dualwrite.recipes.pool.settings import PoolSettings
+from dualwrite.recipes.pool.settings import ids_in
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyBackend, SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.drivers import async_connection
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
-from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
+from dualwrite.recipes.writer import TaskWriter, Use
 from dualwrite.settings import WriterPoolSettings, WriterSettings
 
-__all__ = ["AsyncDualTransaction", "AsyncDualWriter", "AsyncDualWriterPool", "PoolStatus", "Resolution"]
+__all__ = ["AsyncDualTransaction", "AsyncDualWriter", "PoolStatus", "Resolution"]
 
 ResultT = TypeVar("ResultT")
 
@@ -115,20 +116,9 @@ class TaskBackend(SqlAlchemyBackend):
         self,
         engine: AsyncEngine,
         session_factory: Callable[[], AsyncSession] | None,
-        *,
-        create_table: bool,
-        schema: str | None,
-        pooled: bool,
+        **settings: Unpack[OfBackend],
     ) -> None:
-        super().__init__(
-            engine.sync_engine,
-            waiting=TASKS,
-            carry=in_a_greenlet,
-            carry_out=await_only,
-            create_table=create_table,
-            schema=schema,
-            pooled=pooled,
-        )
+        super().__init__(engine.sync_engine, waiting=TASKS, carry=in_a_greenlet, carry_out=await_only, **settings)
         self._session_factory = session_factory or (lambda: AsyncSession(engine, expire_on_commit=False))
 
     async def begin(self, bind: AsyncBind | None, records: RecordBuffer, use: Use) -> AsyncDualTransaction:
@@ -147,19 +137,21 @@ class TaskBackend(SqlAlchemyBackend):
         return tx
 
 
-class AsyncDualWriter(AsyncOneIdWriter[AsyncBind, AsyncDualTransaction]):
+class AsyncDualWriter(TaskWriter[AsyncBind, AsyncDualTransaction]):
     """`DualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.
 
     `engine` is an AsyncEngine (tested with psycopg, asyncpg and aiosqlite), and `session_factory` makes AsyncSessions,
     an `async_sessionmaker` for instance. Without one the objects of a Session stay readable after the block
     (`expire_on_commit=False`).
 
-    One dual write at a time, whatever the task; another one meanwhile raises IllegalStateError. Belongs to the loop in
-    which it is first used. How a cancellation ends, anywhere: see the module.
+    With `transactional_id`, one dual write runs at a time, whatever the task; another one meanwhile raises
+    IllegalStateError. With `prefix` it is a pool, for any number of tasks; not usable in a forked child: make a new one
+    there. Belongs to the loop in which it is first used. How a cancellation ends, anywhere: see the module.
     """
 
     backend: TaskBackend
 
+    @overload
     def __init__(
         self,
         engine: AsyncEngine,
@@ -167,11 +159,24 @@ class AsyncDualWriter(AsyncOneIdWriter[AsyncBind, AsyncDualTransaction]):
         transactional_id: str,
         session_factory: Callable[[], AsyncSession] | None = None,
         **settings: Unpack[WriterSettings],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        prefix: str,
+        session_factory: Callable[[], AsyncSession] | None = None,
+        **settings: Unpack[WriterPoolSettings],
+    ) -> None: ...
+
+    def __init__(
+        self, engine: AsyncEngine, *, session_factory: Callable[[], AsyncSession] | None = None, **settings: Any
     ) -> None:
         check_engine(engine, AsyncEngine, "create_async_engine")
-        one_id = OneId(transactional_id, settings)
-        backend = TaskBackend(engine, session_factory, pooled=False, **one_id.writing.tables)
-        super().__init__(backend, one_id)
+        ids = ids_in(settings)
+        super().__init__(TaskBackend(engine, session_factory, **ids.of_backend), ids)
 
     def transaction(self, bind: AsyncBind | None = None) -> AbstractAsyncContextManager[AsyncDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
@@ -180,34 +185,5 @@ class AsyncDualWriter(AsyncOneIdWriter[AsyncBind, AsyncDualTransaction]):
         for it, and for records, savepoints and errors, are those of `DualWriter.transaction`. A cancellation inside
         the block, for instance by `asyncio.timeout`, counts as an exception of the block; one that arrives while the
         block ends is raised, with a note about the outcome of the dual write.
-        """
-        return self.scope(bind)
-
-
-class AsyncDualWriterPool(AsyncPooledWriter[AsyncBind, AsyncDualTransaction]):
-    """`DualWriterPool` for coroutines: the same names, settings, rules and errors; what waits is awaited.
-
-    Belongs to the loop in which it is first used. Not usable in a forked child: make a new one there.
-    """
-
-    backend: TaskBackend
-
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        *,
-        prefix: str,
-        session_factory: Callable[[], AsyncSession] | None = None,
-        **settings: Unpack[WriterPoolSettings],
-    ) -> None:
-        check_engine(engine, AsyncEngine, "create_async_engine")
-        pool = PoolSettings(prefix, settings)
-        backend = TaskBackend(engine, session_factory, pooled=True, **pool.writing.tables)
-        super().__init__(backend, pool)
-
-    def transaction(self, bind: AsyncBind | None = None) -> AbstractAsyncContextManager[AsyncDualTransaction]:
-        """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
-
-        As `AsyncDualWriter.transaction`, in any task, and as `DualWriterPool.transaction`.
         """
         return self.scope(bind)

@@ -16,10 +16,11 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.capabilities import BackendName, Feature, assert_can
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite
+from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.store import NoStoredBlocks, StoredBlocks
 from dualwrite.recipes.core.waiting import THREADS
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.writer import OneId, OneIdWriter, Use
+from dualwrite.recipes.writer import ThreadWriter, Use
 
 
 class BatchTransaction(ABC):
@@ -126,17 +127,19 @@ class KeyValueBackend(Generic[TransactionT, WriteT]):
         """Close nothing: the store belongs to the caller."""
 
 
-def one_id_of_store(name: BackendName, transactional_id: str, settings: Mapping[str, Any]) -> OneId:
-    """Return the slot policy of a writer. Raises ConfigError, also for settings of databases with tables."""
-    if "delivery" in settings:
-        assert_can(name, Feature.DELIVERY)
+def one_id_of_store(name: BackendName, settings: Mapping[str, Any]) -> OneId:
+    """Return the slot policy of a writer. Raises ConfigError, also for a pool, and for settings of tables."""
+    for setting, feature in (("prefix", Feature.POOL), ("delivery", Feature.DELIVERY)):
+        if setting in settings:
+            assert_can(name, feature)
     for setting in ("create_table", "schema"):
         if setting in settings:
             raise ConfigError(f"{setting} cannot be set here: {name} has no tables")
-    return OneId(transactional_id, settings)
+    given = dict(settings)
+    return OneId(given.pop("transactional_id", None), given)
 
 
-class KeyValueDualWriter(OneIdWriter[None, WriteT], Generic[TransactionT, WriteT]):
+class KeyValueDualWriter(ThreadWriter[None, WriteT], Generic[TransactionT, WriteT]):
     """Atomic writes to one key-value store and to Kafka, one at a time, under one transactional id."""
 
     def transaction(self) -> AbstractContextManager[WriteT]:

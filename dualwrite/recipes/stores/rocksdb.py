@@ -224,10 +224,9 @@ class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTrans
         self,
         db: Rdict,
         *,
-        transactional_id: str,
         raw_mode: bool = False,
         **settings: Unpack[StoreWriterSettings],
     ) -> None:
-        one_id = one_id_of_store(BackendName.ROCKSDB, transactional_id, settings)
+        one_id = one_id_of_store(BackendName.ROCKSDB, settings)
         store = _RocksDbStore(db, raw_mode=raw_mode)
         super().__init__(KeyValueBackend(BackendName.ROCKSDB, store, RocksDbDualTransaction), one_id)

@@ -321,11 +321,10 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
         self,
         client: KazooClient,
         *,
-        transactional_id: str,
         state_path: str = DEFAULT_STATE_PATH,
         request_timeout_ms: int = 10_000,
         **settings: Unpack[ZooKeeperWriterSettings],
     ) -> None:
-        one_id = one_id_of_store(BackendName.ZOOKEEPER, transactional_id, settings)
+        one_id = one_id_of_store(BackendName.ZOOKEEPER, settings)
         store = _ZooKeeperStore(client, state_path=state_path, request_timeout_ms=request_timeout_ms)
         super().__init__(KeyValueBackend(BackendName.ZOOKEEPER, store, ZooKeeperDualTransaction), one_id)

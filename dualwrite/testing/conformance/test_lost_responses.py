@@ -88,8 +88,8 @@ def test_a_commit_is_resolved_later_if_the_database_cannot_be_reached(
         with pytest.raises(OutcomeUnknown), writer.transaction() as tx:
             text = site.put(tx)
         proxy.accept_again()
-        outcome = writer.resolve().outcome
-        assert outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
+        (found,) = writer.recover()
+        assert found.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
     site.assert_both_hold(*[text] * applied)
 
 

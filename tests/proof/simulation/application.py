@@ -12,10 +12,11 @@ from dualwrite.guarantee import Tier
 from dualwrite.recipes.capabilities import BackendName
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, Resolution
+from dualwrite.recipes.core.id_settings import OneId
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.core.waiting import TASKS, shield
 from dualwrite.recipes.pool.settings import PoolSettings
-from dualwrite.recipes.writer import AsyncOneIdWriter, AsyncPooledWriter, OneId, Use
+from dualwrite.recipes.writer import TaskWriter, Use
 from tests.proof.simulation.brokers import PARTITIONS, TOPIC
 from tests.proof.simulation.database import DatabaseGoneError, SimulatedDatabase, Transaction
 from tests.proof.simulation.history import History
@@ -23,7 +24,7 @@ from tests.proof.simulation.leases import SimulatedLeases
 from tests.proof.simulation.loop import SimulatedLoop
 from tests.proof.simulation.network import Network
 
-Writer = AsyncOneIdWriter[None, "Handle"] | AsyncPooledWriter[None, "Handle"]
+Writer = TaskWriter[None, "Handle"]
 
 POOL: Final = "pool"
 """The stand-in for an id of a pool, as long as it is not known, and the prefix of all of them."""
@@ -124,9 +125,9 @@ def new_writer(
         **settings.producer,
     }
     if transactional_id != POOL:
-        return AsyncOneIdWriter(backend, OneId(transactional_id, given))
+        return TaskWriter(backend, OneId(transactional_id, given))
     pool = PoolSettings(POOL, {"max_writers": 2, "acquire_timeout_ms": 4_000, "lease_ms": LEASE_MS, **given})
-    return AsyncPooledWriter(backend, pool)
+    return TaskWriter(backend, pool)
 
 
 def group_of(transactional_id: str) -> str:
@@ -134,12 +135,11 @@ def group_of(transactional_id: str) -> str:
     return f"group of {transactional_id}"
 
 
-def recovered(history: History, transactional_id: str, found: Resolution | list[Resolution], by: str = "") -> None:
+def recovered(history: History, transactional_id: str, found: list[Resolution], by: str = "") -> None:
     """Note the result of recover()."""
-    all_found = found if isinstance(found, list) else [found]
-    for each in all_found:
+    for each in found:
         history.recover(each)
-    history.note(f"{by}recover({transactional_id}) found {', '.join(each.outcome.name for each in all_found)}")
+    history.note(f"{by}recover({transactional_id}) found {', '.join(each.outcome.name for each in found)}")
 
 
 class Application:
@@ -243,7 +243,7 @@ class Application:
 
     async def _after(self, error: BaseException, writer: Writer) -> None:
         """Act as applications do after an error: sometimes make a new writer, and wait a little."""
-        is_lost = isinstance(writer, AsyncOneIdWriter) and writer.state.name in ("FENCED", "CLOSED")
+        is_lost = not writer.is_pool and writer.state.name in ("FENCED", "CLOSED")
         if is_lost or self._random.random() < 0.2:
             self._writers = {its_id: each for its_id, each in self._writers.items() if each is not writer}
             try:

@@ -21,12 +21,12 @@ from dualwrite.recipes.django.wrapper import DualWriteWrapper
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
-from dualwrite.recipes.sqlalchemy.writer import DualWriterPool
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 
 _log = logging.getLogger(__name__)
 
 
-class _PoolWithEngine(DualWriterPool):
+class _PoolWithEngine(DualWriter):
     """A pool that has its engine to itself."""
 
     def close(self, timeout_s: float = 30.0) -> None:
@@ -67,7 +67,7 @@ class MySqlDualWrites(DualWriteWrapper):
         return Begun(database.transaction(transaction), transaction)
 
     def _engine_of_connection(self, pool: Pool) -> sa.Engine:
-        assert isinstance(pool, DualWriterPool)
+        assert isinstance(pool, DualWriter)
         like = pool.backend.engine
         if (
             self._engine is None

@@ -18,7 +18,7 @@ from dualwrite.recipes.postgres.transaction import Pin
 from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.connection_guard import watched_cursor
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriterPool
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, quoted
 
 _FILES: Final = ("schema.sql", "pool_schema.sql")
@@ -47,7 +47,7 @@ class PostgresDualWrites(DualWriteWrapper):
         return connection
 
     def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
-        return PsycopgDualWriterPool(self._connections(), **settings)
+        return PsycopgDualWriter(self._connections(), **settings)
 
     def begin_transaction(self, pool: Pool, records: RecordBuffer, *, publishes: bool) -> Begun:
         if publishes:

@@ -1,0 +1,126 @@
+"""The settings of a writer, checked when it is created, and the coordinators that are made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, TypedDict
+
+from dualwrite.delivery import Outbox
+from dualwrite.errors import ConfigError
+from dualwrite.recipes.core.availability import Availability
+from dualwrite.recipes.core.buffer import RecordBuffer
+from dualwrite.recipes.core.coordinator import DualWriteCoordinator
+from dualwrite.recipes.core.leases import HeldLease, checked_single_id
+from dualwrite.recipes.core.repairability import Repairability
+from dualwrite.recipes.core.settings import (
+    OF_POOLS,
+    KafkaSettings,
+    StorePolicy,
+    WritingSettings,
+    checked_delivery,
+    store_policy,
+)
+from dualwrite.recipes.core.store import Database
+from dualwrite.recipes.core.tally import Tally
+from dualwrite.recipes.core.waiting import Waiting
+
+
+class OfBackend(TypedDict):
+    """What a backend takes of the settings. `schema`: None for where unqualified names lead to."""
+
+    create_table: bool
+    schema: str | None
+    max_writers: int | None
+    """How many blocks a pool runs at a time; None for one id."""
+
+
+class IdSettings:
+    """What both slot policies have in common. Raises ConfigError for settings that are unknown or malformed."""
+
+    max_writers: int | None = None
+
+    def __init__(self, first_id: str, settings: Mapping[str, Any]) -> None:
+        self.writing, self.producer_settings = WritingSettings.taken_from(settings)
+        writing = self.writing
+        delivery = checked_delivery(writing.delivery)
+        self.outbox: Final = delivery if isinstance(delivery, Outbox) else None
+        kafka = KafkaSettings(first_id, self.producer_settings)
+        self.first_id: Final = kafka.transactional_id
+        self._producer: Final = kafka.producer
+        self._cluster: Final = kafka.cluster()
+        self.new_records: Final = partial(RecordBuffer, writing.max_buffered_bytes, kafka.serializers, kafka.tracer)
+        self.policy: Final = store_policy(kafka, delivery)
+        self.tally: Final = Tally()
+
+    @property
+    def of_backend(self) -> OfBackend:
+        """What the backend of the writer takes."""
+        return {
+            "create_table": self.writing.create_table,
+            "schema": self.writing.schema,
+            "max_writers": self.max_writers,
+        }
+
+    def new_availability(self, waiting: Waiting) -> Availability:
+        """Return what a writer knows about Kafka in one process."""
+        return Availability(self._cluster, waiting.new_watch())
+
+    def _new_coordinator(
+        self,
+        database: Database,
+        waiting: Waiting,
+        availability: Availability,
+        transactional_id: str,
+        policy: StorePolicy,
+        repairability: Repairability,
+        *,
+        lock_timeout_ms: int | None,
+        lease: HeldLease | None = None,
+    ) -> DualWriteCoordinator:
+        made = DualWriteCoordinator(
+            transactional_id,
+            database=database,
+            kafka=waiting.new_kafka(self._producer),
+            sleep=waiting.sleep,
+            lock_timeout_ms=lock_timeout_ms,
+            resolve_timeout_ms=self.writing.resolve_timeout_ms,
+            pause=self.writing.pause,
+            uninterrupted=waiting.uninterrupted,
+            policy=policy,
+            repairability=repairability,
+            availability=availability,
+            lease=lease,
+        )
+        made.owned.tally = self.tally
+        return made
+
+
+class OneId(IdSettings):
+    """The slot policy "one fixed transactional id"."""
+
+    def __init__(self, transactional_id: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(transactional_id, settings)
+        for name in OF_POOLS:
+            if name in settings:
+                raise ConfigError(
+                    f"{name} is a setting of a pool: make one with prefix=... in place of transactional_id=..."
+                )
+        if self.outbox is not None:
+            raise ConfigError(
+                "delivery=Outbox() needs a pool, whose processes take turns in publishing: make one with prefix=... in "
+                "place of transactional_id=..."
+            )
+        self._transactional_id = checked_single_id(self.first_id)
+
+    def coordinator(self, database: Database, waiting: Waiting) -> DualWriteCoordinator:
+        """Return the coordinator of the id on `database`."""
+        return self._new_coordinator(
+            database,
+            waiting,
+            self.new_availability(waiting),
+            self._transactional_id,
+            self.policy,
+            Repairability(),
+            lock_timeout_ms=self.writing.lock_timeout_ms,
+        )
