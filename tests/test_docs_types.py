@@ -58,7 +58,6 @@ writer = DualWriter(engine, bootstrap_servers="127.0.0.1:9092", transactional_id
 PLACE_ORDER: Final = "def place_order(number: int) -> None: ...\n\n\n"
 
 BEFORE: Final = {
-    "from dualwrite import PreparedTxnState, Producer\n\nwith Producer(": "stored_text = ''\n",
     '@event.listens_for(Order, "after_insert")': ORDERS,
     "from dualwrite.recipes.sqlalchemy.writer import DualTransaction\n\n\n@writer": WRITER,
     "with DualWriter(engine": f"{ENGINE}\nfrom dualwrite import DualWriter\n",

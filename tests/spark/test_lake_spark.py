@@ -19,10 +19,12 @@ from tests.spark.faults import Action, Fault, Faults, Process
 from tests.spark.lake_tables import KINDS, LakeTable, deltalake
 from tests.spark.sinks import SinkWorld, finish
 from tests.spark.test_driver_kills import Supervisor
-from tests.spark.test_pages import DELTA, ICEBERG
 from tests.support.databases import unique
+from tests.test_docs import ROOT, examples
 
 pytestmark = pytest.mark.timeout(600)
+
+DELTA, ICEBERG = examples(ROOT / "docs" / "spark-lake.md")[:2]
 
 COLUMNS = pa.schema([("id", pa.int64()), ("value", pa.string())])
 
