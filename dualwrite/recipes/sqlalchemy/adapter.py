@@ -65,11 +65,11 @@ class SqlAlchemyPort:
 
     @property
     def outbox(self) -> OutboxTable:
-        """What waits in outboxes, as seen inside this transaction."""
+        """The stored blocks of outboxes, as seen inside this transaction."""
         return self._outbox.blocks_on(self._transaction.connection, self._store.pinned, self._carry)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
-        """Add records to the outbox, and let `commit` be durable, and fail unless they are still there."""
+        """Add records to the outbox; make `commit` durable, and let it fail if they are gone by then."""
         raising = self._store.raise_durability
         return await self._outbox.add(
             self._transaction,
@@ -90,7 +90,7 @@ class SqlAlchemyPort:
 
     @property
     def connection(self) -> sa.Connection:
-        """The connection that the transaction is on."""
+        """The connection of the transaction."""
         return self._transaction.connection
 
     def doom(self, error: BaseException) -> None:
@@ -162,7 +162,7 @@ class SqlAlchemyDatabase:
         carry: Carry = here,
         only_recovers: bool = False,
     ) -> None:
-        """`only_recovers`: complete decided transactions even on a database that lacks guarantees."""
+        """Connect the database; with `only_recovers`, complete decided transactions even if it lacks guarantees."""
         self._engine = for_own_use(engine)
         self._create_table = create_table
         self._only_recovers = only_recovers
@@ -230,7 +230,7 @@ class SqlAlchemyDatabase:
         return SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
-        """Wrap a transaction that was begun elsewhere for the steps of a dual write."""
+        """Wrap a transaction begun elsewhere for the steps of a dual write."""
         return SqlAlchemyPort(transaction, self._store, self._redo, self._outbox, self._carry)
 
 
@@ -285,7 +285,7 @@ class SqlAlchemyBackend:
             raise
 
     def note_connection(self) -> None:
-        """Remember that a Session has a connection, so the first connection of the engine was made."""
+        """Remember that a Session has connected, so the engine's first connection exists."""
         self._first_connection.made = True
 
     async def close(self) -> None:
@@ -327,7 +327,7 @@ class SqlAlchemyBackend:
 
     @property
     def leases_inside_blocks(self) -> bool:
-        """Whether a lease can be taken while a block of this process has written something."""
+        """Whether a lease can be taken while a block of this process holds uncommitted writes."""
         return not locks_whole_database(self.engine.dialect)
 
     async def connect_first(self) -> None:

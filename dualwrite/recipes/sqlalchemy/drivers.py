@@ -1,12 +1,12 @@
-"""What SQLAlchemy leaves to drivers: which errors are trouble, COMMITs that decide, savepoints, states of connections.
+"""The parts of SQLAlchemy that depend on the driver: errors that are trouble, deciding COMMITs, states of connections.
 
-Trouble is any state in which no transaction succeeds, or a good one may fail. The rest (a violated constraint, a value
-that does not fit) is the fault of the data.
+Trouble is any state in which no transaction succeeds, or a good one may fail. All other errors (a violated constraint,
+a value that does not fit) are the fault of the data.
 
 `deciding` wraps a COMMIT that decides: it must not be cancelled, and the server's warnings are recorded
-(`psycopg/driver.py` says why). The functions below it read what a driver knows about its connection's transaction, and
-send what would cost too much by SQLAlchemy.
-`tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or a driver changes what this module relies on.
+(`psycopg/driver.py` says why). The functions below it read the driver's own record of its transaction, and send the
+statements that would be too slow through SQLAlchemy. `tests/unit/test_sqlalchemy_internals.py` fails when SQLAlchemy or
+a driver changes internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MYSQL_IN_TRANSACTION = 1  # SERVER_STATUS_IN_TRANS of the protocol, from the la
 DRIVERS_THAT_MARK = ("psycopg", "psycopg_async")
 
 ON_CONNECTION: Final = "_dualwrite_transaction"
-"""The attribute of a Connection, and of its proxy of the driver's, under which the dual write that runs on it is found.
+"""Attribute of a Connection, and of SQLAlchemy's proxy of its driver connection: the dual write that runs on it.
 
 An execution option would cost twelve calls for each dual write.
 """
@@ -168,7 +168,7 @@ _TROUBLE_SQLITE_SENTENCES: Final = (
     "readonly database",
     "unable to open database",
 )
-# Raised by SQLAlchemy itself: no pooled connection became free, or an earlier statement failed.
+# Raised by SQLAlchemy itself: no pooled connection became free, or an earlier statement failed
 _TROUBLE_OF_SQLALCHEMY: Final = (sa.exc.TimeoutError, sa.exc.DisconnectionError, sa.exc.PendingRollbackError)
 # Network errors from drivers that do not wrap them
 _TROUBLE_OF_NETWORKS: Final = (ConnectionError, TimeoutError)
@@ -178,7 +178,7 @@ _DRIVERS: Final = MYSQL_DRIVERS | {"psycopg", "psycopg2", "asyncpg", "pg8000", "
 
 
 def is_database_trouble(error: BaseException) -> bool:
-    """Return whether `error`, or any of its causes, is trouble of the database or of the connection to it."""
+    """Return whether `error`, or any of its causes, is trouble of the database or its connection."""
     return any(_is_trouble(each) for each in _chain(error))
 
 
@@ -244,7 +244,7 @@ async def here(function: Callable[[], ResultT]) -> ResultT:
 
 
 class CommitWait:
-    """What the server reported while COMMIT was in progress."""
+    """The server's messages while COMMIT was in progress."""
 
     __slots__ = ("was_given_up",)
 
@@ -259,7 +259,7 @@ class CommitWait:
 
 
 class CommitMessage(Protocol):
-    """What `commit()` of a driver's connection sends inside a `with`: a write of the state row, and COMMIT."""
+    """The message that replaces a driver's COMMIT inside a `with`: it writes the state row and commits."""
 
     @property
     def was_given_up(self) -> bool:
@@ -276,7 +276,7 @@ class CommitMessage(Protocol):
 def commit_message(
     connection: Any, sql: str, token: str, refusals: Mapping[str, Callable[[], Exception]]
 ) -> CommitMessage:
-    """Return the message for a connection of psycopg, which may not be installed if another driver is used."""
+    """Return the message for a psycopg connection. Imports psycopg late: it may not be installed."""
     from dualwrite.recipes.psycopg.driver import CommitMessage as Message
 
     return Message(connection, sql, token, refusals)
@@ -284,7 +284,7 @@ def commit_message(
 
 @contextmanager
 def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
-    """Watch the call inside the `with`, which sends COMMIT on a driver's connection."""
+    """Watch the COMMIT that the `with` block sends on a driver's connection."""
     wait = CommitWait()
     if driver == "psycopg":
         from dualwrite.recipes.psycopg.driver import standby_wait, uncancelled
@@ -314,7 +314,7 @@ def drop_while_deciding(connection: sa.Connection) -> None:
 
 
 def ended_past_sqlalchemy(connection: sa.Connection) -> TransactionEndedInsideError:
-    """Return the error for a transaction that was ended past SQLAlchemy, and let the dual write on it know."""
+    """Return the error for a transaction ended past SQLAlchemy, and note the end in its dual write."""
     transaction = vars(connection).get(ON_CONNECTION)
     if transaction is not None:
         transaction.was_ended_past = True
@@ -330,9 +330,9 @@ _ENDED_PAST: Final = (
 def notify_of_ends(dialect: sa.Dialect) -> None:
     """Let the dual write of a connection carry out its COMMIT, and know of its ROLLBACK, from now on.
 
-    Every COMMIT of SQLAlchemy's passes `do_commit`: `Session.commit()`, the end of `with Session.begin()` and
-    `Connection.commit()`. Everything before it (hooks, flushes, listeners) is over, and nothing after it (expiring
-    objects, `after_commit`, closing) has begun.
+    Every COMMIT of SQLAlchemy passes `do_commit`: `Session.commit()`, the end of `with Session.begin()` and
+    `Connection.commit()`. By then everything before it (hooks, flushes, listeners) is over, and nothing after it
+    (expiring objects, `after_commit`, closing) has begun.
     """
     send_commit, send_rollback = dialect.do_commit, dialect.do_rollback
 
@@ -354,7 +354,7 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
 
 
 def mark_transactions(dialect: sa.Dialect) -> None:
-    """Let each BEGIN of psycopg's that belongs to a transaction of SQLAlchemy's set a mark."""
+    """Make psycopg mark each BEGIN that belongs to a transaction of SQLAlchemy."""
     if dialect.name != "postgresql" or dialect.driver not in DRIVERS_THAT_MARK:
         return
     from dualwrite.recipes.psycopg.driver import mark_next_begin  # psycopg may not be installed
@@ -369,7 +369,7 @@ def mark_transactions(dialect: sa.Dialect) -> None:
 
 
 def mark_late(connection: sa.Connection) -> None:
-    """Mark a transaction whose BEGIN had no mark: a listener of the application has sent its first statement."""
+    """Mark a transaction that began unmarked, because a listener of the application sent its first statement."""
     driver = driver_connection(connection)
     if connection.dialect.driver not in DRIVERS_THAT_MARK or MARK_ATTRIBUTE in vars(driver):
         return
@@ -385,7 +385,7 @@ def after_statement(context: Any, call: Callable[[], None]) -> None:
     """Call a function when the statement of an execution context has succeeded."""
 
     def called_after() -> None:
-        del context.post_exec  # which has this function
+        del context.post_exec  # uncovers the dialect's own method
         call()
         context.post_exec()
 
@@ -393,31 +393,31 @@ def after_statement(context: Any, call: Callable[[], None]) -> None:
 
 
 def has_commit_listeners(connection: sa.Connection) -> bool:
-    """Return whether functions are called when the Connection is about to send COMMIT."""
-    if not (connection._has_events or connection.engine._has_events):  # noqa: SLF001 - a tenth of what follows
+    """Return whether listeners are called when the Connection is about to send COMMIT."""
+    if not (connection._has_events or connection.engine._has_events):  # noqa: SLF001 - a tenth of the cost of dispatch
         return False
     return bool(connection.dispatch.commit)
 
 
 def driver_connection(connection: sa.Connection) -> Any:
-    """Return the driver's connection. A dual write on the Connection knows it; SQLAlchemy takes four calls for it."""
+    """Return the driver's connection, from the dual write if one runs on it: SQLAlchemy takes four calls."""
     transaction = vars(connection).get(ON_CONNECTION)
     return connection.connection.driver_connection if transaction is None else transaction.driver
 
 
 def async_connection(connection: sa.Connection) -> AsyncConnection:
-    """Return what `AsyncSession.connection()` does for the Connection of its Session, without a greenlet."""
-    from sqlalchemy.ext.asyncio import AsyncConnection  # which writers for threads do without
+    """Return the AsyncConnection of a Connection as `AsyncSession.connection()` does, without a greenlet."""
+    from sqlalchemy.ext.asyncio import AsyncConnection  # not needed by writers for threads
 
     return AsyncConnection._retrieve_proxy_for_target(connection)  # noqa: SLF001
 
 
 def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[str, Any] | None = None) -> str | None:
-    """Return the first value of a statement, a text, at a quarter of what SQLAlchemy costs.
+    """Return the first value of a statement, a text, at a quarter of SQLAlchemy's cost.
 
-    Parameters are written `:name`; without any, `values` is None. None if the statement returns no row, or if it was
-    not sent: by drivers other than psycopg, and by connections that are not in the middle of a transaction. Raises what
-    SQLAlchemy would.
+    Parameters are written `:name`; without any, `values` is None. Returns None if the statement returns no row, or if
+    it was not sent: only psycopg sends it, and only in the middle of a transaction. Raises the same errors as
+    SQLAlchemy.
     """
     driver = driver_connection(connection)
     if connection.dialect.name != "postgresql" or connection.dialect.driver not in DRIVERS_THAT_MARK:
@@ -430,7 +430,7 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[s
 async def value_without_greenlet(
     connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any], carry: Carry
 ) -> str | None:
-    """Return what `value_past_sqlalchemy` does, on a connection of psycopg; `carry` is for errors alone."""
+    """Do the same as `value_past_sqlalchemy`, on a psycopg connection; `carry` is for errors alone."""
     from dualwrite.recipes.psycopg.driver import is_between_statements, one_text
 
     if not is_between_statements(driver):
@@ -448,7 +448,7 @@ async def value_without_greenlet(
 
 def _raise_as_sqlalchemy(connection: sa.Connection, error: BaseException, sql: str) -> NoReturn:
     if isinstance(error, Exception):
-        pass_on_signal(error)  # SQLAlchemy would take it for one of the statement's
+        pass_on_signal(error)  # SQLAlchemy would mistake it for an error of the statement
     try:
         raise error  # SQLAlchemy asks which error is being handled
     except BaseException:
@@ -470,7 +470,7 @@ def _value(connection: sa.Connection, driver: Any, sql: str, values: Mapping[str
 def in_transaction(driver: Any) -> bool | None:
     """Return whether a driver's connection reports that it is in a transaction.
 
-    None if the driver cannot tell, or the connection is closed.
+    Returns None if the driver cannot tell, or the connection is closed.
     """
     try:
         if (libpq := getattr(driver, "pgconn", None)) is not None:  # psycopg

@@ -1,4 +1,4 @@
-"""Engines for statements outside the blocks, and what a transaction on an engine locks and sees."""
+"""Engines for statements outside the blocks, and the locks and snapshots of transactions on an engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThre
 def connections_of(transaction: SessionTransaction) -> Collection[sa.Connection]:
     """Return the connections that the root transaction of a Session has used so far, some of them twice.
 
-    SQLAlchemy keeps them by engine and by connection. The attribute that 2.1 has for readers takes eight calls.
+    SQLAlchemy keeps them by engine and by connection. The public attribute of SQLAlchemy 2.1 takes eight calls.
     """
     return [used[0] for used in vars(transaction)["_connections"].values()]
 
@@ -51,7 +51,7 @@ def engine_beside(engine: sa.Engine) -> sa.Engine:
 
 
 class FirstConnection:
-    """Lets `engine` connect before any other engine that shares its dialect does.
+    """Connects `engine` before any other engine that shares its dialect.
 
     On the first connection the dialect queries the features of the database. Only callers of the same pool wait for
     that; a second pool would continue with a half-initialised dialect.

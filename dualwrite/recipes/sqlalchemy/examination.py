@@ -23,9 +23,10 @@ _examined: weakref.WeakSet[sa.Pool] = weakref.WeakSet()
 
 
 def examine(engine: sa.Engine, accepted: Collection[str], accepted_by: Callable[[str], str] = execution_option) -> None:
-    """Log what is weak, and raise UnsafeDatabaseError unless what is missing is among the `accepted` names.
+    """Log weak guarantees, and raise UnsafeDatabaseError for missing ones, unless `accepted` names them.
 
-    Once for each pool; the names are those of `checked_names`. `accepted_by` returns the setting that accepts a name.
+    Runs once for each pool; the names are those of `checked_names`. `accepted_by` returns the setting that accepts a
+    name.
     """
     dialect = engine.dialect.name
     if engine.pool in _examined or dialect not in OF_DIALECT:
@@ -63,4 +64,4 @@ _SETTINGS_OF: Final[Mapping[str, Callable[[sa.Connection], Answers]]] = {
     "mariadb": _of_mysql,
     "sqlite": _of_sqlite,
 }
-"""How each dialect is asked for its settings."""
+"""Read the settings of a database, by dialect."""

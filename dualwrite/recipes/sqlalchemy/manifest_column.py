@@ -1,4 +1,4 @@
-"""The column `manifest`, which a table of an older version lacks: the state table, or the Spark sink's attempts."""
+"""The column `manifest`, missing from older tables: the state table, or the Spark sink's attempts."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def add_manifest(engine: sa.Engine, table: sa.Table, missing: Callable[[], Excep
 
 
 def statement(dialect: sa.Dialect, table: sa.Table) -> str:
-    """Return the statement that adds the column. Without the word COLUMN, which not every database allows."""
+    """Return the statement that adds the column, without the word COLUMN, which not every database allows."""
     column = CreateColumn(table.c.manifest).compile(dialect=dialect)
     return f"ALTER TABLE {dialect.identifier_preparer.format_table(table)} ADD {column}"
 
 
 @contextmanager
 def _limited_wait(connection: sa.Connection) -> Iterator[None]:
-    """Limit how long the table is waited for, where the database would wait without end."""
+    """Limit the wait for the table's lock where the database would wait without end."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{ALTER_TIMEOUT_S}s'")
         yield

@@ -32,9 +32,8 @@ For `Outbox()`, on PostgreSQL, there is another one:
     def downgrade() -> None:
         op.drop_dualwrite_outbox_table()
 
-For `alembic revision --autogenerate`, which drops tables that it does not know, `target_metadata` in env.py is a list
-with yours and ours: `[Base.metadata, *METADATA]`, and there `REDO_METADATA`, `OUTBOX_METADATA` and
-`CONSUMED_OFFSETS_METADATA` as needed.
+`alembic revision --autogenerate` drops unknown tables, so `target_metadata` in env.py must list both yours and ours:
+`[Base.metadata, *METADATA]`, with `REDO_METADATA`, `OUTBOX_METADATA` and `CONSUMED_OFFSETS_METADATA` as needed.
 """
 
 from __future__ import annotations
@@ -74,13 +73,13 @@ METADATA: Final = (
 """The tables, for autogenerate: several, so that `target_metadata` takes `*METADATA`."""
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
-"""The same, of the table that `OffsetsInDatabase` uses."""
+"""The same for the table that `OffsetsInDatabase` uses."""
 
 REDO_METADATA: Final = kafka_transaction_redo.metadata
-"""The same, of the table with stored records."""
+"""The same for the table of stored records."""
 
 OUTBOX_METADATA: Final = kafka_transaction_outbox.metadata
-"""The same, of the table with the records that wait in outboxes."""
+"""The same for the table of outboxes."""
 
 _TABLES: Final = (
     kafka_transaction_state,
@@ -104,7 +103,7 @@ class CreateDualwriteTables(MigrateOperation):
     def create_dualwrite_tables(
         cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False
     ) -> None:
-        """Carry it out; what `op.create_dualwrite_tables` calls."""
+        """Carry out `op.create_dualwrite_tables`."""
         operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
 
     def reverse(self) -> DropDualwriteTables:
@@ -114,7 +113,7 @@ class CreateDualwriteTables(MigrateOperation):
 
 @Operations.register_operation("drop_dualwrite_tables")
 class DropDualwriteTables(MigrateOperation):
-    """`op.drop_dualwrite_tables(schema=None)`. After that, no process can decide what is in doubt: recover first."""
+    """`op.drop_dualwrite_tables(schema=None)`. Recover first: afterwards transactions in doubt cannot be decided."""
 
     def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
         self.schema = schema
@@ -124,7 +123,7 @@ class DropDualwriteTables(MigrateOperation):
     def drop_dualwrite_tables(
         cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False
     ) -> None:
-        """Carry it out; what `op.drop_dualwrite_tables` calls."""
+        """Carry out `op.drop_dualwrite_tables`."""
         operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
 
     def reverse(self) -> CreateDualwriteTables:
@@ -144,7 +143,7 @@ class AddDualwriteManifest(MigrateOperation):
 
     @classmethod
     def add_dualwrite_manifest(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry it out; what `op.add_dualwrite_manifest` calls."""
+        """Carry out `op.add_dualwrite_manifest`."""
         operations.invoke(cls(schema))
 
     def reverse(self) -> DropDualwriteManifest:
@@ -154,14 +153,14 @@ class AddDualwriteManifest(MigrateOperation):
 
 @Operations.register_operation("drop_dualwrite_manifest")
 class DropDualwriteManifest(MigrateOperation):
-    """`op.drop_dualwrite_manifest(schema=None)`, before a return to a version that does not know the column."""
+    """`op.drop_dualwrite_manifest(schema=None)`, for a return to a version without the column."""
 
     def __init__(self, schema: str | None = None) -> None:
         self.schema = schema
 
     @classmethod
     def drop_dualwrite_manifest(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry it out; what `op.drop_dualwrite_manifest` calls."""
+        """Carry out `op.drop_dualwrite_manifest`."""
         operations.invoke(cls(schema))
 
     def reverse(self) -> AddDualwriteManifest:
@@ -178,7 +177,7 @@ class CreateDualwriteRedoTable(MigrateOperation):
 
     @classmethod
     def create_dualwrite_redo_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry it out; what `op.create_dualwrite_redo_table` calls."""
+        """Carry out `op.create_dualwrite_redo_table`."""
         operations.invoke(cls(schema))
 
     def reverse(self) -> DropDualwriteRedoTable:
@@ -188,14 +187,14 @@ class CreateDualwriteRedoTable(MigrateOperation):
 
 @Operations.register_operation("drop_dualwrite_redo_table")
 class DropDualwriteRedoTable(MigrateOperation):
-    """`op.drop_dualwrite_redo_table(schema=None)`. What is stored in it would never reach Kafka: recover first."""
+    """`op.drop_dualwrite_redo_table(schema=None)`. Recover first: blocks stored in it would never reach Kafka."""
 
     def __init__(self, schema: str | None = None) -> None:
         self.schema = schema
 
     @classmethod
     def drop_dualwrite_redo_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry it out; what `op.drop_dualwrite_redo_table` calls."""
+        """Carry out `op.drop_dualwrite_redo_table`."""
         operations.invoke(cls(schema))
 
     def reverse(self) -> CreateDualwriteRedoTable:
@@ -215,7 +214,7 @@ class CreateDualwriteOutboxTable(MigrateOperation):
 
     @classmethod
     def create_dualwrite_outbox_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry it out; what `op.create_dualwrite_outbox_table` calls."""
+        """Carry out `op.create_dualwrite_outbox_table`."""
         operations.invoke(cls(schema))
 
     def reverse(self) -> DropDualwriteOutboxTable:
@@ -225,14 +224,14 @@ class CreateDualwriteOutboxTable(MigrateOperation):
 
 @Operations.register_operation("drop_dualwrite_outbox_table")
 class DropDualwriteOutboxTable(MigrateOperation):
-    """`op.drop_dualwrite_outbox_table(schema=None)`. What waits in it would never reach Kafka: recover first."""
+    """`op.drop_dualwrite_outbox_table(schema=None)`. Recover first: blocks stored in it would never reach Kafka."""
 
     def __init__(self, schema: str | None = None) -> None:
         self.schema = schema
 
     @classmethod
     def drop_dualwrite_outbox_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry it out; what `op.drop_dualwrite_outbox_table` calls."""
+        """Carry out `op.drop_dualwrite_outbox_table`."""
         operations.invoke(cls(schema))
 
     def reverse(self) -> CreateDualwriteOutboxTable:

@@ -1,4 +1,4 @@
-"""MySQL's and MariaDB's lock on the state row, and the proof that the transaction that locked it is still running."""
+"""MySQL's and MariaDB's lock on the state row, and the proof that the locking transaction is still running."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LOCK_TIMEOUTS: Final = frozenset({LOCK_WAIT_TIMEOUT, LOCK_NOWAIT})
 INSERT_TIMEOUT_MS: Final = 2_000
 
 WITNESS_ID: Final = "dualwrite/witness"
-"""The row that is changed to have a commit that comes after everything visible; it belongs to no transactional id.
+"""A row without a transactional id: changing it makes a commit that comes after everything visible.
 
-A commit is in the server's log, and in the log of a replica that confirms it, after everything its transaction has
+In the server's log, and in the log of a replica that confirms it, a commit comes after everything its transaction has
 seen. It needs a separate row, because the caller holds the lock on the row in question.
 """
 
@@ -31,7 +31,7 @@ _POLL_MS: Final = 20
 
 
 def error_code(error: DBAPIError) -> int | None:
-    """Return the server's error number, which every MySQL driver has as the first argument."""
+    """Return the server's error number: the first argument in every MySQL driver."""
     arguments = getattr(error.orig, "args", ())
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
@@ -90,15 +90,15 @@ def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None
 
 
 def lock_wait_limit(connection: sa.Connection) -> AbstractContextManager[None]:
-    """Limit waits for locks, which this very process may hold, to `INSERT_TIMEOUT_MS`."""
+    """Limit waits for locks, which this process itself may hold, to `INSERT_TIMEOUT_MS`."""
     return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
 
 
 def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, str]) -> None:
     """Insert a row. Raises the error for a lock that was not free in time after `INSERT_TIMEOUT_MS`.
 
-    Under REPEATABLE READ a SKIP LOCKED that finds nothing locks the gap behind the row. So a dual write of a pool that
-    had to wait for a slot, and then lost it, would wait here for its own transaction, a deadlock invisible to the
+    Under REPEATABLE READ a SKIP LOCKED that finds no row locks the gap behind the row. So a dual write of a pool that
+    had to wait for a slot, and then lost it, would wait here for its own transaction: a deadlock invisible to the
     server.
     """
     with lock_wait_limit(connection):
@@ -106,15 +106,15 @@ def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, s
 
 
 def is_still_locked(connection: sa.Connection) -> bool:
-    """Return whether the current transaction is the one that locked the row."""
+    """Return whether the transaction that locked the row is still running."""
     return is_still_marked(connection, _MARK)
 
 
 def is_still_marked(connection: sa.Connection, savepoint: str) -> bool:
-    """Return whether the current transaction is the one that set a savepoint, and release it.
+    """Return whether the transaction that set the savepoint is still running, and release the savepoint.
 
     A savepoint ends with its transaction: with COMMIT, with ROLLBACK however it was sent, with the implicit commit of
-    DDL and with the implicit rollback of a deadlock. So one that is there proves that there was none of these.
+    DDL and with the implicit rollback of a deadlock. So its existence rules all of these out.
     """
     try:
         connection.exec_driver_sql(f"RELEASE SAVEPOINT {savepoint}")

@@ -1,4 +1,4 @@
-"""The table `kafka_transaction_outbox` on PostgreSQL with SQLAlchemy; `sql/outbox_statements.py` says what it is.
+"""The table `kafka_transaction_outbox` on PostgreSQL with SQLAlchemy, as described in `sql/outbox_statements.py`.
 
 The file `outbox_schema.sql` creates the same table by hand.
 """
@@ -59,7 +59,7 @@ kafka_transaction_outbox = sa.Table(
 
 
 def assert_has_outboxes(dialect: sa.Dialect) -> None:
-    """Raise ConfigError for a database on which the table cannot be used."""
+    """Raise ConfigError for a database that cannot have the table."""
     if dialect.name != "postgresql":
         raise ConfigError(
             f"{OUTBOX_TABLE} is made for PostgreSQL, not for {dialect.name}; nothing was created: leave outbox out of "
@@ -80,7 +80,7 @@ def create_outbox_table(engine: sa.Engine, schema: str | None = None) -> None:
 
 
 class SqlAlchemyOutbox:
-    """The table of one database, in the schema of its state table; knows whether it exists."""
+    """The table of one database, in the schema of its state table; caches that it exists."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -97,14 +97,14 @@ class SqlAlchemyOutbox:
                 raise missing_table(OUTBOX_TABLE, otherwise="create_outbox_table(engine)", option=" --outbox")
 
     def exists(self, connection: sa.Connection, pinned: PinnedTables) -> bool:
-        """Return whether the table exists; once it was found, without asking again."""
+        """Return whether the table exists; a positive answer is cached."""
         if not self._exists:
             is_possible = connection.dialect.name == "postgresql"
             self._exists = is_possible and sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema)
         return self._exists
 
     def blocks_on(self, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> OutboxTable:
-        """Return what waits, as seen in the transaction of `connection`."""
+        """Return the stored blocks, as seen in the transaction of `connection`."""
         return OutboxTable(_Statements(self, connection, pinned, carry))
 
     async def add(
@@ -117,7 +117,7 @@ class SqlAlchemyOutbox:
         raise_durability: str | None,
         carry: Carry,
     ) -> Added:
-        """Add a block's records, and let its COMMIT be durable, and fail unless they are still there."""
+        """Add a block's records; make its COMMIT durable, and let it fail if they are gone by then."""
         transaction.transactional_id = transactional_id
         connection, sql = transaction.connection, pinned.sql(ADD)
         is_marked = connection.dialect.driver in DRIVERS_THAT_MARK
@@ -153,7 +153,7 @@ class SqlAlchemyOutbox:
         added: Added,
         mark: str,
     ) -> CommitMessage:
-        """Return what commits on psycopg: it reads the response, and what functions of the application have done."""
+        """Return the COMMIT for psycopg; after hooks of the application it also checks that the records are there."""
         token = mark or secrets.token_hex(8)
         sql = "COMMIT"
         if transaction.has_hooks:
@@ -162,19 +162,19 @@ class SqlAlchemyOutbox:
         return commit_message(transaction.driver, sql, token, ended)
 
     def is_in_progress(self, added: Added) -> bool:
-        """Return whether the transaction that has added a block has not ended yet."""
+        """Return whether the transaction that added a block is still running."""
         return bool(self._row(IS_IN_PROGRESS, {"transaction": added.transaction})[0])
 
     def has_waiting(self, pinned: PinnedTables, transactional_id: str) -> bool:
-        """Return whether blocks wait, without a lock."""
+        """Return whether stored blocks wait, without a lock."""
         return bool(self._row(pinned.sql(HAS_WAITING), {"id": transactional_id})[0])
 
     def backlog(self, pinned: PinnedTables, transactional_id: str) -> Backlog:
-        """Return what waits, without a lock."""
+        """Return the number, size and age of the stored blocks, without a lock."""
         return Backlog(*self._row(pinned.sql(SELECT_BACKLOG), {"id": transactional_id}))
 
     def vacuum(self, pinned: PinnedTables) -> None:
-        """Remove what deleted rows have left, if the role may."""
+        """Vacuum the table, if the role may."""
         if self._row(MAY_VACUUM, {"name": pinned.sql(OUTBOX_TABLE)})[0]:
             with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
                 connection.exec_driver_sql(pinned.sql(VACUUM))

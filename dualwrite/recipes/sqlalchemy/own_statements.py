@@ -1,6 +1,6 @@
-"""Statements of ours, and the adapters that they use: those of the drivers, whatever the application has registered.
+"""Our own statements, and their adapters: always the drivers', even if the application has registered others.
 
-Applications register adapters for a connection, or for all of them. A loader that makes something else of text would
+Applications register adapters for a connection, or for all of them. A loader that does not return text as str would
 change the names of tables and the states that we read, and a dumper those that we write.
 """
 
@@ -35,20 +35,20 @@ cached_text: Final = lru_cache(maxsize=256)(own_text)
 
 
 def is_own(context: Any) -> bool:
-    """Return whether an execution context is that of a statement of our own."""
+    """Return whether an execution context belongs to one of our own statements."""
     return OWN in context.execution_options
 
 
 def execute_as_own(cursor: Any, context: Any, execute: Callable[[], object]) -> bool:
-    """Let the cursor use adapters of its own. Return whether the statement is executed already, by `execute`.
+    """Let the cursor use the driver's own adapters. Return whether `execute` was already called.
 
-    asyncpg and sqlite3 have no adapters of a single statement; those of asyncpg under SQLAlchemy are the connection's.
+    asyncpg and sqlite3 have no adapters for a single statement; asyncpg's under SQLAlchemy belong to the connection.
     """
     match context.dialect.driver:
         case "psycopg":
             from dualwrite.recipes.psycopg.own_adapters import use_own_adapters  # psycopg may not be installed
 
-            use_own_adapters(getattr(cursor, "_cursor", cursor))  # SQLAlchemy wraps that of an AsyncConnection
+            use_own_adapters(getattr(cursor, "_cursor", cursor))  # SQLAlchemy wraps the cursor of an AsyncConnection
         case "psycopg2":
             from psycopg2.extensions import UNICODE, register_type  # type: ignore[import-untyped]
 
@@ -62,7 +62,7 @@ def execute_as_own(cursor: Any, context: Any, execute: Callable[[], object]) -> 
 
 @contextmanager
 def _conversions_of_pymysql(connection: Any) -> Iterator[None]:
-    """Let a connection use PyMySQL's own conversions; a result is read where its statement is executed."""
+    """Let a connection use PyMySQL's own conversions. PyMySQL reads a result while it executes the statement."""
     from pymysql.converters import decoders, encoders
 
     before = connection.encoders, connection.decoders

@@ -1,4 +1,4 @@
-"""The table `kafka_transaction_redo` on a database that SQLAlchemy supports; `sql/redo_statements.py` says what it is.
+"""The table `kafka_transaction_redo` on SQLAlchemy's databases, as described in `sql/redo_statements.py`.
 
 The files `redo_schema.sql` and `redo_schema_mysql.sql` create the same table by hand.
 """
@@ -41,7 +41,7 @@ kafka_transaction_redo = sa.Table(
     sa.Column("newest_seq", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("stored_bytes", sa.BigInteger, nullable=False, server_default=sa.text("0")),
     sa.Column("records", sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=True),
-    mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
+    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
 
@@ -55,7 +55,7 @@ def create_redo_table(engine: sa.Engine, schema: str | None = None) -> None:
 
 
 class SqlAlchemyRedo:
-    """The table of one database, in the schema of its state table; knows whether it exists."""
+    """The table of one database, in the schema of its state table; caches that it exists."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
@@ -89,7 +89,7 @@ class SqlAlchemyRedo:
             pass  # another process created it at the same moment
 
     def exists(self, connection: sa.Connection, pinned: PinnedTables) -> bool:
-        """Return whether the table exists; once it was found, without asking again."""
+        """Return whether the table exists; a positive answer is cached."""
         if not self._exists:
             self._exists = _has_redo_table(connection, pinned)
         return self._exists
@@ -107,7 +107,7 @@ class SqlAlchemyRedo:
 
 
 def _has_redo_table(connection: sa.Connection, pinned: PinnedTables) -> bool:
-    """Query for the table without a statement that fails, which would doom the block whose transaction this is."""
+    """Query for the table without a statement that can fail, which would doom the caller's block."""
     if connection.dialect.name not in _INNODB:
         return sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema)
     values = {"schema": pinned.schema, "name": REDO_TABLE}

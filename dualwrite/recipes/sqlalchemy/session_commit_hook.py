@@ -2,8 +2,8 @@
 
 SQLAlchemy's events come too early or too late for that: an event before COMMIT cannot see the response, an event after
 COMMIT does not fire if the response is lost, and none can turn an error into the success that it was. So the decision
-is made where the dialect sends COMMIT (`drivers.notify_of_ends`), and what comes before and after it behaves as without
-a dual write.
+is made where the dialect sends COMMIT (`drivers.notify_of_ends`); all steps before and after behave as without a dual
+write.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 class Follower(Protocol):
-    """What the end of the transaction is reported to."""
+    """Receives the end of the transaction."""
 
     def decide(self) -> None:
-        """Carry out the requested COMMIT as part of a dual write. Errors raised here are raised by COMMIT."""
+        """Carry out the requested COMMIT as part of a dual write. Errors raised here are raised to the application."""
 
     def drop(self) -> None:
         """Note that the transaction is rolled back."""
 
 
 class _Arrival:
-    """A binding whose transaction the application closes, after it has flushed and requested COMMIT."""
+    """A binding whose transaction the application ends: it has flushed and requested COMMIT."""
 
     session: Session | None = None
     is_open = False
@@ -56,14 +56,14 @@ class _Arrival:
             self._connection.dialect.do_rollback(self._connection.connection)
 
     def close(self) -> None:
-        """Close nothing: nothing was opened here."""
+        """Do nothing: the binding opened nothing."""
 
 
 class FollowedTransaction(SqlAlchemyTransaction):
     """The transaction on a Connection, from the first record on. Its end is reported to `follower`.
 
     One exception: no event reports a hook of the application that fails between the last flush and COMMIT. Then
-    `is_over` becomes true without notice, and the caller that sees it calls `rolled_back`.
+    `is_over` becomes true without notice, and its caller must call `rolled_back`.
     """
 
     may_begin_in_savepoint = True
@@ -114,7 +114,7 @@ class FollowedTransaction(SqlAlchemyTransaction):
 
     def close(self) -> None:
         super().close()
-        self._follower = None  # as `write`
+        self._follower = None  # breaks a reference cycle, like `write`
 
 
 _OF_THE_PARENT = (

@@ -11,8 +11,8 @@ Then, wherever there is a Session:
         session.commit()
 
 Records belong to the database transaction in which they were sent, and share its fate, savepoint by savepoint: they
-become visible if the database gets its COMMIT, however that is requested, and are gone if it is rolled back or
-the Session is closed. A transaction without records is an ordinary one.
+become visible when it is committed, however COMMIT is requested, and are dropped if it is rolled back or the Session is
+closed. A transaction without records is an ordinary one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SessionWriter(Protocol):
     def new_records(self) -> Callable[[], RecordBuffer]: ...
 
 
-# By the class of the sessions; each sessionmaker has its own class.
+# By the class of the sessions; each sessionmaker has its own class
 _writers: weakref.WeakKeyDictionary[type[Session], SessionWriter] = weakref.WeakKeyDictionary()
 
 _followed: weakref.WeakKeyDictionary[Session, FollowedTransaction] = weakref.WeakKeyDictionary()
@@ -86,15 +86,15 @@ def dual_write_sessions(
     """From now on, commit records sent with `send(session, ...)` together with the next `session.commit()`.
 
     `sessions` is a sessionmaker, a scoped_session or a Session class; the call applies to existing Sessions too.
-    `writer` is a DualWriter: with one id their commits take turns (they wait for one another as long as for the row
-    lock, `lock_timeout_ms`), with a pool several commit at the same time. If called again for the same `sessions`, the
-    last writer is used.
+    `writer` is a DualWriter: with one id their commits take turns (each waits for the others up to `lock_timeout_ms`,
+    as for the row lock), with a pool several commit at the same time. If called again for the same `sessions`, the last
+    writer is used.
 
     An async_sessionmaker, an async_scoped_session or a class of AsyncSessions needs an AsyncDualWriter, and `send` of
     `dualwrite.recipes.sqlalchemy.sessions_async`. The call then applies only to AsyncSessions that are made afterwards.
 
-    Raises ConfigError if `sessions` is something else, if only one of the two arguments is for asyncio, or if a
-    pool's database is SQLite.
+    Raises ConfigError for any other `sessions`, if only one of the two arguments is for asyncio, or if a pool's
+    database is SQLite.
     """
     assert_can(writer.backend.name, Feature.SESSIONS)
     engine = writer.backend.engine
@@ -165,7 +165,7 @@ def _before_transaction(session: Session, transaction: SessionTransaction) -> No
 def _on_connection(session: Session, transaction: SessionTransaction, connection: sa.Connection) -> None:
     writer = _writer_of(session)
     if writer is not None and writer.backend.engine.dialect.is_async:
-        # earlier than this there may be no greenlet in which to wait
+        # before this event there may be no greenlet in which to wait
         writer.backend.note_connection()
         writer.backend.carry_out(writer.slots.get_ready_for_sessions())
     followed = _followed.get(session)
@@ -177,8 +177,8 @@ def _after_transaction(session: Session, transaction: SessionTransaction) -> Non
     followed = _followed.get(session)
     if followed is not None and followed.is_over:
         del _followed[session]
-        followed.rolled_back()  # unless it has ended otherwise: no event reports a hook that failed right before COMMIT
-        if followed.was_ended_past and not followed.has_arrived and sys.exception() is None:  # else it was said
+        followed.rolled_back()  # no event reports a hook that failed right before COMMIT; otherwise this does nothing
+        if followed.was_ended_past and not followed.has_arrived and sys.exception() is None:  # else an error said so
             raise ended_past(ENDED_PAST)
 
 
@@ -198,7 +198,7 @@ def send(
     """Publish one record with the Session's current transaction; the arguments are those of `Producer.send`.
 
     Raises InvalidRecordError or TransactionTooLargeError, which doom the transaction (or the savepoint) even if they
-    are swallowed, and what `current_dual_write` raises.
+    are swallowed, and the errors of `current_dual_write`.
     """
     return current_dual_write(session).send(topic, value, key, headers, partition, timestamp_ms)
 
@@ -206,10 +206,9 @@ def send(
 def current_dual_write(session: AnySession) -> DualWrite:
     """Return the dual write of the Session's current transaction; begin the transaction if necessary.
 
-    Use it for `send_offsets` and `outcome`.
-
-    Inside `writer.transaction(session)` it is the dual write of that block. May be called from hooks that run before
-    COMMIT is sent: `before_commit`, `before_flush`, `after_flush`, and mapper events such as `after_insert`.
+    Use it for `send_offsets` and `outcome`. Inside `writer.transaction(session)` it is the dual write of that block.
+    May be called from hooks that run before COMMIT is sent: `before_commit`, `before_flush`, `after_flush`, and mapper
+    events such as `after_insert`.
 
     Raises IllegalStateError if `dual_write_sessions` was not called for the Session, if it belongs to another Engine,
     or if it uses two-phase transactions, a second database or autocommit.

@@ -1,4 +1,4 @@
-"""Dual writes for coroutines that commit their AsyncSessions by themselves. One line makes `commit()` the decision:
+"""Dual writes for coroutines that commit their AsyncSessions themselves. One line makes `commit()` the decision:
 
     SessionLocal = async_sessionmaker(engine)
     dual_write_sessions(SessionLocal, AsyncDualWriter(engine, prefix="orders", bootstrap_servers=...))
@@ -10,8 +10,8 @@ Then, wherever there is an AsyncSession:
         await send(session, "orders", key=..., value=...)
         await session.commit()
 
-The rules are those of `dualwrite.recipes.sqlalchemy.sessions`. Hooks and mapper events of an AsyncSession are called
-with the Session behind it, and send with the functions of that module, without `await`.
+The rules are those of `dualwrite.recipes.sqlalchemy.sessions`. Hooks and mapper events of an AsyncSession receive its
+synchronous Session, and send with the functions of that module, without `await`.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ async def send(
     partition: int | None = None,
     timestamp_ms: int | None = None,
 ) -> BufferedRecord:
-    """Make one record part of what the AsyncSession's present transaction decides, as `sessions.send`.
+    """Publish one record with the AsyncSession's current transaction, as `sessions.send`.
 
-    Awaits no more than a connection, if the transaction has none yet.
+    Awaits at most the connection, if the transaction has none yet.
     """
     write = await current_dual_write(session)
     return write.send(topic, value, key, headers, partition, timestamp_ms)
 
 
 async def current_dual_write(session: AnyAsyncSession) -> DualWrite:
-    """Return the dual write of the AsyncSession's present transaction, as `sessions.current_dual_write`."""
+    """Return the dual write of the AsyncSession's current transaction, as `sessions.current_dual_write`."""
     bound = session() if isinstance(session, async_scoped_session) else session
     return await greenlet_spawn(sessions.current_dual_write, bound.sync_session)

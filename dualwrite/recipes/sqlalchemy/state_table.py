@@ -1,6 +1,6 @@
 """The state table on any database that SQLAlchemy supports, and how its row is locked there.
 
-`core/store.py` says what the row holds. `schema.sql` is the same table for people who create tables by hand.
+`core/store.py` describes the row. `schema.sql` creates the same table by hand.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ kafka_transaction_state = sa.Table(
     sa.Column("prepared_transaction_state", sa.String(64), nullable=False, server_default=""),
     sa.Column("updated_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     sa.Column("manifest", sa.Text, nullable=True),
-    mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
+    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
 
 
 class Statements:
-    """The statements on the rows of one table, under its full name."""
+    """The statements on the rows of one table, by its full name."""
 
     def __init__(self, pinned: PinnedTables) -> None:
         self.pinned = pinned
@@ -136,7 +136,7 @@ class Statements:
         return text
 
     def manifest(self, connection: sa.Connection, transactional_id: str) -> str | None:
-        """Return the manifest in the row, which must be locked; empty without one, and None if there is no row."""
+        """Return the manifest in the row, which must be locked: empty without one, None if there is no row."""
         row = connection.execute(self.select_manifest, {"id": transactional_id}, execution_options=AS_NAMED).first()
         return None if row is None else row[0] or ""
 
@@ -159,7 +159,7 @@ class _RowLock(Protocol):
         """Lock the row and return its text, or None if there is no row."""
 
     def assert_transaction(self, connection: sa.Connection) -> None:
-        """Raise IllegalStateError if the connection is in autocommit mode, in which no lock can last."""
+        """Raise IllegalStateError if the connection is in autocommit mode, which cannot hold a lock."""
 
     def was_held_at_write(self, connection: sa.Connection) -> bool:
         """Return whether the row was still locked when it was written: like `still_held`, but checked afterwards."""
@@ -170,7 +170,7 @@ class _RowLock(Protocol):
     def read_to_prove_durable(
         self, connection: sa.Connection, statements: Statements, transactional_id: str
     ) -> str | None:
-        """Read the row without locking it, and write, so that a commit proves the durability of what was read."""
+        """Read the row without a lock, and write, so that a commit proves the durability of everything read."""
 
 
 class _UpdateRowLock:
@@ -220,7 +220,7 @@ _CURRENT_MARK: Final = own_text(f"SELECT current_setting('{MARK}', true)")
 class _PostgresRowLock(_UpdateRowLock):
     """PostgreSQL: the statements of `sql/postgres.py`."""
 
-    # the same statement raises the durability setting and writes the state
+    # the statement that raises the durability setting also writes the state
     still_held: sa.ColumnElement[bool] = sa.and_(
         sa.literal_column(f"{STILL_HELD} AND {RAISE} IS NOT NULL", sa.Boolean),
         sa.text(IS_MARKED).bindparams(sa.bindparam("mark", type_=sa.String)),
@@ -369,7 +369,7 @@ class SqlAlchemyStateStore:
         self._identity: DatabaseIdentity | None = None
 
     def examine(self) -> None:
-        """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError unless that was accepted."""
+        """Examine the database once. Raises UnsafeDatabaseError for missing guarantees, unless they are accepted."""
         examine(self._engine, checked_names(self._engine.get_execution_options().get(ACCEPT_OPTION, ())))
 
     def create_tables(self) -> None:
@@ -398,8 +398,8 @@ class SqlAlchemyStateStore:
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
         """Return the identity that this database adds to its transactional ids; queried once.
 
-        A missing identity is inserted. With `may_make=False` nothing is inserted, and a missing identity is replaced
-        by a random one, which no transactional id carries.
+        A missing identity is inserted. With `may_make=False` nothing is inserted, and a random identity is returned in
+        its place, which no transactional id carries.
 
         Raises StateRowError if a table is missing, StateTableError, and DatabaseMovedError.
         """
@@ -418,8 +418,8 @@ class SqlAlchemyStateStore:
         """Create an empty row unless it exists. Return the database's identity.
 
         Raises StateRowError if a table is missing, or if its collation makes two different transactional ids equal,
-        RowLockTimeoutError if another transaction holds a lock on the place of the new row, and what `identity`
-        raises.
+        RowLockTimeoutError if another transaction holds a lock on the place of the new row, and the errors of
+        `identity`.
         """
         identity = self.identity()
         statements = self._known
@@ -505,7 +505,7 @@ class SqlAlchemyStateStore:
         new: PreparedTxnState,
         manifest: str,
     ) -> CommitMessage | None:
-        """Do what `write` does in the message that carries COMMIT, which is returned; None if the driver cannot."""
+        """Return a message that writes the state, as `write` does, and commits; None if the driver cannot send it."""
         if transaction.dialect.name != "postgresql" or transaction.dialect.driver not in DRIVERS_THAT_MARK:
             return None
         driver = driver_connection(transaction)

@@ -48,7 +48,7 @@ ResultT = TypeVar("ResultT")
 
 
 def exact_text(length: int) -> sa.types.TypeEngine[str]:
-    """Return a case-sensitive type: by MySQL's usual collations `Orders` and `orders` would share a row."""
+    """Return a case-sensitive type: under MySQL's usual collations `Orders` and `orders` would share a row."""
     exact = mysql.VARCHAR(length, charset="utf8mb4", collation="utf8mb4_bin")
     return sa.String(length).with_variant(exact, "mysql", "mariadb")
 
@@ -60,7 +60,7 @@ def in_schema(table: sa.Table, schema: str | None) -> sa.Table:
 
 
 def schema_for(engine: sa.Engine, schema: Any) -> str | None:
-    """Return the setting, or else the engine's schema_translate_map entry for tables without a schema."""
+    """Return the setting, or by default the engine's schema_translate_map entry for tables without a schema."""
     if schema is None:
         translated = engine.get_execution_options().get("schema_translate_map") or {}
         schema = translated.get(None)
@@ -76,7 +76,7 @@ def pinned_tables(connection: sa.Connection, schema: str | None) -> PinnedTables
 
 
 def home(connection: sa.Connection, schema: str | None, table: str) -> PinnedTables:
-    """Return the location where another of our tables is, or would be created."""
+    """Return the location of another of our tables, existing or to be created."""
     if connection.dialect.name != "postgresql":
         return _quoted(connection, schema or _default_schema(connection))
     return execute_query(find_schema(schema, table), _query(connection))
@@ -111,7 +111,7 @@ kafka_transaction_database = sa.Table(
     sa.Column("made_in_server", sa.String(64), nullable=True),
     sa.Column("made_in_database", sa.String(64), nullable=True),
     sa.Column("made_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
-    mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
+    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
 
@@ -193,7 +193,7 @@ kafka_transaction_lease = sa.Table(
     sa.Column("slot", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("owner", exact_text(64), nullable=True),
     sa.Column("expires_at_ms", sa.BigInteger, nullable=False, server_default=sa.text("0")),
-    mysql_engine="InnoDB",  # whatever the server's default is: most other engines have no transactions
+    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
     mariadb_engine="InnoDB",
 )
 
@@ -217,7 +217,7 @@ def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> No
     try:
         in_schema(table, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
     except (IntegrityError, ProgrammingError, OperationalError):
-        # Another process created it at the same moment: then the table exists now.
+        # Another process created it at the same moment
         if not sa.inspect(engine).has_table(table.name, schema=schema):
             raise
 
@@ -257,7 +257,7 @@ class _LeaseTransaction:
 
 
 class _OnConnection(Protocol):
-    """What blocks and recoveries of an engine run in."""
+    """A block or a recovery: it runs on a connection of the engine."""
 
     @property
     def connection(self) -> sa.Connection: ...

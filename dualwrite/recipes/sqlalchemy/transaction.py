@@ -50,7 +50,7 @@ Bind = Session | scoped_session[Session] | sa.Connection
 
 
 class Binding(Protocol):
-    """What a Session and a Connection do differently."""
+    """The differences between a Session and a Connection."""
 
     session: Session | None
     root: sa.RootTransaction | None
@@ -58,7 +58,7 @@ class Binding(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether `close` has something to do for which it may have to wait."""
+        """Whether `close` may have to wait."""
 
     def connect(self) -> sa.Connection: ...
     def commit(self) -> None: ...
@@ -88,11 +88,11 @@ class _SessionBinding:
 
     def rollback(self) -> None:
         if self._owned and self.root is not None and self.root.connection.get_transaction() is not self.root:
-            self._session.close()  # it was ended on the Connection; the Session would end it once more
+            self._session.close()  # ended on the Connection already; the Session would end it again
             return
         self._session.rollback()
         if self.root is not None and self.root.is_active:
-            self.root.rollback()  # a Session that joined its Connection's transaction leaves that one open
+            self.root.rollback()  # a Session that joined its Connection's transaction leaves it open
 
     def close(self) -> None:
         if self._owned:
@@ -147,9 +147,9 @@ _watching = threading.Lock()
 def watch(engine: sa.Engine) -> None:
     """Notify the transactions of dual writes on `engine` of statements, failures and commits. Harmless when repeated.
 
-    The dialect notifies them. With listeners on an engine SQLAlchemy would look for those of every event, which takes
-    as many calls as a statement. SQLAlchemy iterates over listeners while other threads work, so they must not come and
-    go with each transaction: a listener that leaves while an error is handled replaces that error by a RuntimeError.
+    The dialect notifies them. With listeners on an engine SQLAlchemy would look up the listeners of every event, which
+    takes as many calls as a statement. SQLAlchemy iterates over listeners while other threads work, so they must stay
+    registered: a listener that is removed while an error is handled replaces that error by a RuntimeError.
     """
     with _watching:
         if engine.dialect not in _watched:
@@ -215,18 +215,18 @@ def _commit_has_begun(connection: sa.Connection) -> None:
         transaction.commit_has_begun()
 
 
-# The attribute of a Session under which the listeners below find the transaction that it is part of. They listen to all
-# Sessions, from the start: to make and remove listeners for each block costs more than the block's own statement.
+# The attribute of a Session that holds its dual write's transaction, for the listeners below. They listen to all
+# Sessions from the start: adding and removing listeners for each block costs more than the block's own statement.
 _ATTRIBUTE = "_dualwrite_transaction"
 
 
 def follow_session(session: Session, transaction: SqlAlchemyTransaction) -> None:
-    """Tell the transaction what the Session does, until `forget_session`."""
+    """Notify the transaction of the Session's events, until `forget_session`."""
     vars(session)[_ATTRIBUTE] = transaction
 
 
 def forget_session(session: Session) -> None:
-    """Tell nobody any more what the Session does. Harmless when repeated."""
+    """Stop tracking the Session. Idempotent."""
     vars(session).pop(_ATTRIBUTE, None)
 
 
@@ -241,8 +241,8 @@ def _after_begin(session: Session, transaction: SessionTransaction, connection: 
 def _after_transaction_create(session: Session, transaction: SessionTransaction) -> None:
     """Set a savepoint at once.
 
-    A Session would wait for the first statement, so that records before it would come before the savepoint, and a
-    statement on a Connection that the application holds would not be in it at all.
+    A Session would wait for the first statement. Then records sent before it would be outside the savepoint, and so
+    would all statements on a Connection that the application holds.
     """
     if transaction.nested and _ATTRIBUTE in vars(session):
         session.connection()
@@ -280,7 +280,7 @@ def assert_one_database(session: Session, connection: sa.Connection) -> None:
 
 
 def transaction_on(connection: sa.Connection) -> SqlAlchemyTransaction | None:
-    """Return the dual write's transaction that runs on `connection`; None if there is none."""
+    """Return the dual write's transaction on `connection`; None if there is none."""
     transaction: SqlAlchemyTransaction | None = vars(connection).get(ON_CONNECTION)
     return transaction
 
@@ -318,8 +318,8 @@ class SqlAlchemyTransaction:
         self._is_dropped = False
         self._raise_durability: str | None = None  # None until the state is written
         self._is_still_written: Callable[[], bool] | None = None  # None until the state is written
-        self._message: CommitMessage | None = None  # what COMMIT is sent with; None: it is sent alone
-        self._is_added = False  # what decides was written before COMMIT, whoever sends that
+        self._message: CommitMessage | None = None  # carries COMMIT; None: COMMIT is sent alone
+        self._is_added = False  # the records are in the outbox, so any COMMIT decides, even the application's
         self._statements_since = 0
         self.has_arrived = False
         """Whether COMMIT was requested and not refused."""
@@ -346,7 +346,7 @@ class SqlAlchemyTransaction:
             raise
 
     def _begin_to_watch(self) -> None:
-        """Let SQLAlchemy's events reach this transaction, which must be complete: an interruption may come at once."""
+        """Register for SQLAlchemy's events. Call it last: an interruption may come at once."""
         vars(self.connection)[ON_CONNECTION] = vars(self._fairy)[ON_CONNECTION] = self
         if self._driver_has_begun:
             mark_late(self.connection)
@@ -375,7 +375,7 @@ class SqlAlchemyTransaction:
 
     @property
     def holds_back(self) -> bool:
-        """Whether the Session holds statements back."""
+        """Whether the Session has statements that it has not sent yet."""
         return self.session is not None and not self.session._is_clean()  # noqa: SLF001 - as its own commit() asks
 
     @property
@@ -384,7 +384,7 @@ class SqlAlchemyTransaction:
         return self._binding.is_open
 
     def flush(self) -> None:
-        """Send the statements that the Session still holds back. Raises the database's errors, as `assert_intact`."""
+        """Send the Session's pending statements. Raises the database's errors, and those of `assert_intact`."""
         assert self.session is not None, "it holds something back"
         self.session.flush()
         self.assert_intact()
@@ -406,7 +406,7 @@ class SqlAlchemyTransaction:
         """Send COMMIT. After an error with `commit_was_sent` set, the outcome must be read from the state row."""
         self._committing = True
         if has_commit_listeners(self.connection):
-            event.listen(self.connection, "commit", _commit_has_begun)  # before those of the engine
+            event.listen(self.connection, "commit", _commit_has_begun)  # runs before the engine's listeners
         if self._raise_durability is None and self._message is None:
             self._binding.commit()
         else:
@@ -414,7 +414,7 @@ class SqlAlchemyTransaction:
         if not self.commit_was_sent:
             if not self.is_over:
                 raise IllegalStateError(_JOINED)
-            self.commit_was_sent = True  # by what has replaced the dialect's do_commit
+            self.commit_was_sent = True  # by a replacement of the dialect's do_commit
             raise IllegalStateError(_BYPASSED)
         # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
@@ -428,8 +428,8 @@ class SqlAlchemyTransaction:
     ) -> None:
         """Note that the state was written, and that `raise_durability`, if any, makes COMMIT wait for durability.
 
-        `is_still_written` reads the row again, if something else was done before COMMIT; a caller whose last statement
-        is its own needs none. `is_added`: as for `decides_by`.
+        `is_still_written` reads the row again, if other statements ran before COMMIT; without such statements it may be
+        None. `is_added`: as for `decides_by`.
         """
         self._is_added = is_added
         self._raise_durability = raise_durability or ""
@@ -439,7 +439,7 @@ class SqlAlchemyTransaction:
     def decides_by(self, message: CommitMessage, *, is_added: bool = False) -> None:
         """Let COMMIT be sent by `message`, which writes the state, proves the lock, and makes COMMIT durable.
 
-        `is_added`: it was written before, so that the COMMIT of a function of the application decides too.
+        `is_added`: the records were written before, so that a COMMIT sent by a hook of the application decides too.
         """
         self._message = message
         self._is_added = is_added
@@ -451,7 +451,7 @@ class SqlAlchemyTransaction:
                 self._binding.commit()
         except BaseException:
             if message is not None and message.was_refused:
-                # the server did not reach the COMMIT; a function of the application may have sent another one
+                # the server did not reach this COMMIT; a hook of the application may have sent another one
                 self.commit_was_sent = self._is_added and self.has_hooks
             raise
         if wait.was_given_up:
@@ -466,9 +466,9 @@ class SqlAlchemyTransaction:
         return self.commit_was_sent
 
     def rollback(self) -> None:
-        """Roll back, even if that takes dropping the connection, after which the database rolls back.
+        """Roll back, if necessary by dropping the connection, which makes the database roll back.
 
-        Raises only what the handler of a signal raises.
+        Raises only errors of signal handlers.
         """
         if self._belongs_to_the_parent:
             return
@@ -482,19 +482,19 @@ class SqlAlchemyTransaction:
 
     @property
     def _is_left_open(self) -> bool:
-        """Whether a COMMIT that a function of the application refused has left the driver's transaction open.
+        """Whether a COMMIT refused by a hook of the application has left the driver's transaction open.
 
-        SQLAlchemy takes it for ended then. The next COMMIT of the caller's Connection would commit it.
+        SQLAlchemy then takes it for ended. The next COMMIT of the caller's Connection would commit it.
         """
         is_lost = self.connection.closed or self.connection.invalidated
         return not is_lost and not self.connection.in_transaction() and in_transaction(self.driver) is not False
 
     def close(self) -> None:
-        """Close what this transaction opened, and stop watching."""
+        """Close the connections and Sessions opened for this transaction, and stop watching."""
         if self._belongs_to_the_parent:
             _abandoned.append(self.connection)
             return
-        # They have this transaction: all of the block would be left to the garbage collector.
+        # These refer back to this transaction: the cycle would leave all of the block to the garbage collector.
         self.write = self._is_still_written = None
         if self.session is not None:
             forget_session(self.session)
@@ -508,11 +508,11 @@ class SqlAlchemyTransaction:
 
     @property
     def _belongs_to_the_parent(self) -> bool:
-        """Whether this is a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        """Whether this is a forked child, which shares the socket: sending on it would end the parent's transaction."""
         return os.getpid() != self._process_id
 
     def _drop(self, what: str, error: Exception) -> None:
-        """Drop the connection after `what` failed. Logs once: closing also fails after a failed rollback."""
+        """Drop the connection after a failure. Logs once: closing also fails after a failed rollback."""
         if not self._is_dropped:
             self._is_dropped = True
             warn_of_drop(_log, self.transactional_id, what, error)
@@ -523,7 +523,7 @@ class SqlAlchemyTransaction:
             pass_on_signal(unusable)
 
     def doom(self, error: BaseException) -> None:
-        """Let this dual write, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
+        """Allow this dual write, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
         if self._is_in_savepoint():
             self._records.refuse(error)
         else:
@@ -547,11 +547,11 @@ class SqlAlchemyTransaction:
             ) from failure
 
     def commit_has_begun(self) -> None:
-        """Note that listeners of the application are called, of which one may send COMMIT past SQLAlchemy."""
+        """Note that listeners of the application run now, and may send COMMIT past SQLAlchemy."""
         self.commit_was_sent = self._committing
 
     def arrive(self, send_commit: Callable[[], None]) -> None:
-        """Call `send_commit`, which sends COMMIT: something has requested it, and all listeners were called."""
+        """Send COMMIT with `send_commit`, after COMMIT was requested and all listeners were called."""
         self.before_commit()
         self.has_arrived = True
         send_commit()
@@ -574,34 +574,34 @@ class SqlAlchemyTransaction:
         self.commit_was_sent = True
 
     def _assert_still_decides(self, is_still_written: Callable[[], bool]) -> None:
-        """Raise if a function of the application has undone what decides, or failed the transaction.
+        """Raise if a hook of the application has undone the deciding write, or failed the transaction.
 
-        The records would be published without it, and the server would not say so: PostgreSQL answers COMMIT of a
+        The records would be published without it, and the server would not report it: PostgreSQL answers COMMIT of a
         failed transaction with ROLLBACK, which is no error, and COMMIT outside of a transaction succeeds everywhere.
         """
         if self._statements_since or self._has_ended_past or self.has_hooks:
-            # Past SQLAlchemy, a function of the application leaves no trace here.
-            self._driver_has_begun = False  # the row tells, also of a COMMIT past SQLAlchemy
+            # A hook's COMMIT past SQLAlchemy leaves no trace here; only the row shows it.
+            self._driver_has_begun = False
             if not is_still_written():
                 self.commit_was_sent = self._is_added
                 raise TransactionEndedInsideError(_UNDONE)
 
     def _assert_not_failed(self) -> None:
-        """Raise the database's error if the transaction has failed, in which everything does."""
+        """Raise the database's error if the transaction has failed."""
         self.commit_was_sent = False
         self.connection.exec_driver_sql("SELECT 1")
 
     @property
     def has_hooks(self) -> bool:
-        """Whether functions of the application are called inside the commit."""
+        """Whether the application has hooks inside the commit."""
         if self.session is not None and self.session.dispatch.before_commit:
             return True
         return has_commit_listeners(self.connection)
 
     def before_rollback(self) -> None:
-        """Note that ROLLBACK is about to be sent, and whether it comes too late; `assert_intact` will find it.
+        """Note that ROLLBACK is about to be sent, and whether the transaction had already ended, for `assert_intact`.
 
-        After a statement that failed the database may have rolled back by itself.
+        After a failed statement the database may have rolled back by itself.
         """
         if not self._is_rolled_back and not self.commit_was_sent and self._failure is None:
             self.was_ended_past |= self._has_ended_past
@@ -630,7 +630,7 @@ class SqlAlchemyTransaction:
             )
             self._doom_all(ended)
             self.was_ended_past = True
-            # a COMMIT after the state has decided
+            # a COMMIT sent after the state was written has decided
             self.commit_was_sent |= self._is_still_written is not None or self._is_added
             raise ended
         self._statements_since += 1
@@ -644,15 +644,15 @@ class SqlAlchemyTransaction:
 
     @property
     def _has_ended_past(self) -> bool:
-        """Whether the driver has begun a transaction and is in none any more, which was ended past SQLAlchemy."""
+        """Whether the transaction that the driver began was ended past SQLAlchemy."""
         has_begun = self._driver_has_begun or (self._is_marked and MARK_ATTRIBUTE in vars(self.driver))
         return has_begun and in_transaction(self.driver) is False
 
     def after_statement(self) -> None:
-        """Take note that the statement has succeeded."""
+        """Note that the statement has succeeded."""
         if not self._driver_has_begun:
             self._driver_has_begun = in_transaction(self.driver) is True
-        # Taken from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint.
+        # Read from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint
         if self._control is not None and self._control.steps:
             self._control.follow(self._records)
 

@@ -11,8 +11,8 @@
         with pool.transaction() as tx:
             ...
 
-What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`; what the pool adds to it:
-`dualwrite.recipes.pool.coordinator`, and docs/pool.md.
+How a block ends, and why that is safe: `dualwrite.recipes.core.coordinator`; for a pool, also
+`dualwrite.recipes.pool.coordinator` and docs/pool.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = ["DualTransaction", "DualWriter", "PoolStatus", "Resolution"]
 
 
 class DualTransaction(DualWrite):
-    """One dual write; what `transaction()` of a `DualWriter` yields."""
+    """One dual write, as yielded by `DualWriter.transaction()`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class DualTransaction(DualWrite):
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
-        """Begin a part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+        """Begin a part that may fail by itself: an exception undoes its writes and records, and is raised.
 
         Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
@@ -80,7 +80,7 @@ class DualTransaction(DualWrite):
 
 
 class ThreadBackend(SqlAlchemyBackend):
-    """An Engine, of which each thread uses connections by itself."""
+    """An Engine; each thread uses its own connections."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class ThreadBackend(SqlAlchemyBackend):
         transaction = SqlAlchemyTransaction(bound, self.engine, records, owned=bind is None)
         try:
             tx = DualTransaction(transaction, self.database, records, transaction.session)
-        except BaseException:  # an interruption: only the garbage collector would find the connection
+        except BaseException:  # an interruption would leave the connection to the garbage collector
             transaction.rollback()
             transaction.close()
             raise
@@ -108,16 +108,16 @@ class ThreadBackend(SqlAlchemyBackend):
 class DualWriter(ThreadWriter[Bind, DualTransaction]):
     """Atomic writes to one database and to Kafka, under one transactional id, or under a pool of them.
 
-    `engine` is the database that decides and that has the table `kafka_transaction_state` (created when missing
-    unless `create_table=False`). `lock_timeout_ms` is how long the row may stay locked by another process (None: as
-    long as the database is set to), `resolve_timeout_ms` how long a database that does not respond after COMMIT is
-    queried again, and `max_buffered_bytes` how much the records of one dual write may take in memory. Other settings
-    are producer settings, under Kafka's names with underscores.
+    `engine` is the database that decides and that has the table `kafka_transaction_state` (created when missing unless
+    `create_table=False`). `lock_timeout_ms` limits how long the row may stay locked by another process (None: the
+    database's own limit), `resolve_timeout_ms` how long a database that does not respond after COMMIT is queried again,
+    and `max_buffered_bytes` how much memory the records of one dual write may take. Other settings are producer
+    settings, under Kafka's names with underscores.
 
     `delivery=Direct(when_kafka_is_away="store")` lets the database store the records of blocks that cannot reach Kafka;
     later uses of the id publish them (docs/dual-write.md).
 
-    `session_factory` makes the Sessions of blocks, a `sessionmaker` for instance. Without one the objects of a block
+    `session_factory` makes the Sessions of blocks, a `sessionmaker` for instance. By default the objects of a block
     stay readable after it (`expire_on_commit=False`).
 
     With `transactional_id`, one dual write runs at a time, and threads must not share the writer. Two live writers with
@@ -125,13 +125,12 @@ class DualWriter(ThreadWriter[Bind, DualTransaction]):
 
     With `prefix` it is a pool: up to `max_writers` threads of this process run dual writes at a time. The ids are
     `prefix-0`, `prefix-1`, and so on; the processes of an application use the same prefix and divide the ids among
-    themselves by leases in the table `kafka_transaction_lease`, which is created as the other one is. So any number of
-    processes may come and go: the ids of a process that is gone are recovered in the background `lease_ms` after it
-    last renewed its leases. A block needs an id only when it ends, and only if it has records; `acquire_timeout_ms` is
-    how long it waits for one. May be used by several threads. After a fork the child has a separate pool; running
-    blocks stay with the parent.
+    themselves by leases in the table `kafka_transaction_lease`, which is created like the other one. So processes may
+    come and go: the ids of a dead process are recovered in the background `lease_ms` after it last renewed its leases.
+    A block needs an id only when it ends, and only if it has records; it waits for one up to `acquire_timeout_ms`. May
+    be used by several threads. After a fork the child has a separate pool; running blocks stay with the parent.
 
-    Raises ConfigError, also unless exactly one of the two is given.
+    Raises ConfigError, also unless exactly one of `transactional_id` and `prefix` is given.
     """
 
     backend: ThreadBackend
@@ -169,19 +168,19 @@ class DualWriter(ThreadWriter[Bind, DualTransaction]):
         `bind` is a Session or Connection on the writer's engine that the caller owns; its transaction is committed or
         rolled back with the block. Without it the writer opens a new Session and closes it at the end.
 
-        Records are kept until the block ends, and sent right before the database commits. Those that were sent inside
-        a savepoint (`session.begin_nested()`) that is rolled back are dropped with it. A record that is refused at
-        `send` dooms the block like a failed statement, even if its error is swallowed.
+        Records are kept until the block ends, and sent right before the database commits. Records sent inside a
+        savepoint (`session.begin_nested()`) that is rolled back are dropped with it. A record that is refused at `send`
+        dooms the block like a failed statement, even if its error is swallowed.
 
-        Raises what the block raises; InvalidRecordError, AbortableError, RowLockTimeoutError, FencedError,
+        Raises the block's own exception; InvalidRecordError, AbortableError, RowLockTimeoutError, FencedError,
         KafkaTimeoutError and the database's own errors, after which neither side was changed; OutcomeUnknown if the
-        database commit was sent and its outcome cannot be read. A block without records is an ordinary
-        database transaction, of which Kafka is not notified: if its commit gets no response, the database's error is
-        raised with `tx.outcome` None, and only the caller's data shows the outcome.
+        database commit was sent and its outcome cannot be read. A block without records is an ordinary database
+        transaction, of which Kafka is not notified: if its commit gets no response, the database's error is raised with
+        `tx.outcome` None, and only the caller's data shows the outcome.
 
         A pool takes a transactional id when the block ends and has records; on SQLite, and if the database connection
-        keeps a snapshot (REPEATABLE READ and above), before its first statement. Blocks that wait for one get it in the
-        order of their requests. Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after
+        keeps a snapshot (REPEATABLE READ and above), before its first statement. Waiting blocks get ids in the order of
+        their requests. Also raises PoolTimeoutError if no id became free in time, and IllegalStateError after
         `close()`. A dual write whose id was lost to another process before the decision goes on under another id, and
         raises FencedError only if that happens repeatedly.
         """

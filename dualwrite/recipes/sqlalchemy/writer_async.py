@@ -51,7 +51,7 @@ AsyncBind = AsyncSession | async_scoped_session[AsyncSession] | AsyncConnection
 
 
 def in_a_greenlet(function: Callable[[], ResultT]) -> Awaitable[ResultT]:
-    """Carry out a function that talks to the database as if it blocked; the loop goes on meanwhile."""
+    """Run a blocking function that talks to the database in a greenlet; the loop goes on meanwhile."""
     return greenlet_spawn(function)
 
 
@@ -76,7 +76,7 @@ def _of_the_greenlets(bound: AsyncSession | AsyncConnection) -> Session | sa.Con
 
 
 class AsyncDualTransaction(DualWrite):
-    """One dual write; what `AsyncDualWriter.transaction()` yields. Sending is a plain call: records are kept."""
+    """One dual write, as yielded by `AsyncDualWriter.transaction()`. `send` needs no await: records are kept."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class AsyncDualTransaction(DualWrite):
 
 
 class TaskBackend(SqlAlchemyBackend):
-    """An AsyncEngine; what talks to the database runs in greenlets."""
+    """An AsyncEngine; all calls to the database run in greenlets."""
 
     def __init__(
         self,
@@ -138,15 +138,15 @@ class TaskBackend(SqlAlchemyBackend):
 
 
 class AsyncDualWriter(TaskWriter[AsyncBind, AsyncDualTransaction]):
-    """`DualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.
+    """`DualWriter` for coroutines: the same names, settings, rules and errors; methods that wait are coroutines.
 
     `engine` is an AsyncEngine (tested with psycopg, asyncpg and aiosqlite), and `session_factory` makes AsyncSessions,
-    an `async_sessionmaker` for instance. Without one the objects of a Session stay readable after the block
+    an `async_sessionmaker` for instance. By default the objects of a Session stay readable after the block
     (`expire_on_commit=False`).
 
-    With `transactional_id`, one dual write runs at a time, whatever the task; another one meanwhile raises
-    IllegalStateError. With `prefix` it is a pool, for any number of tasks; not usable in a forked child: make a new one
-    there. Belongs to the loop in which it is first used. How a cancellation ends, anywhere: see the module.
+    With `transactional_id`, one dual write runs at a time; a second one, in any task, raises IllegalStateError. With
+    `prefix` it is a pool, for any number of tasks; not usable in a forked child: make a new one there. Belongs to the
+    loop in which it is first used. The module's docstring says how cancellations end.
     """
 
     backend: TaskBackend
