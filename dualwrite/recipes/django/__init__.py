@@ -1,6 +1,6 @@
 """Django: `transaction.atomic()` changes the database and publishes to Kafka in one decision.
 
-Two settings and an app make it so:
+Enable it with two settings and an app:
 
     DATABASES = {"default": {"ENGINE": "dualwrite.recipes.django.postgresql", ...}}
     DUALWRITE = {"default": {"bootstrap_servers": "127.0.0.1:9092"}}
@@ -10,10 +10,10 @@ Then, inside `transaction.atomic()`:
 
     send("orders", key=str(order.id), value="lamp")
 
-`wrapper.py` is what the database backends add to Django's, and `postgresql/` and `mysql/` what depends on the driver;
-`transaction.py` is the dual write of one of their transactions, by the steps of `recipes/core`, on the connection that
-Django has; `pools.py` the leased transactional ids of the process, and `forks.py` what its children must not use. Open
-`wrapper.py` first.
+Open `wrapper.py` first: it has the methods that replace those of Django's database backends. `postgresql/` and `mysql/`
+hold the code for each driver, `transaction.py` the dual write of one transaction, by the steps of `recipes/core`, on
+Django's own connection, `pools.py` the leased transactional ids of the process, and `forks.py` the connections that a
+forked child must not use.
 """
 
 from dualwrite.recipes.django.sending import current_dual_write, pool_status, send

@@ -1,9 +1,9 @@
-"""The lifespan of an ASGI application, which Django's lacks: ids are given back when the server ends.
+"""The ASGI lifespan that Django lacks: it releases the transactional ids when the server ends.
 
     application = with_lifespan(get_asgi_application())
 
-Servers such as uvicorn end a process by the signal that asked for it, without Python's exit handlers. Its ids would be
-recovered after their leases have expired, as those of a process that was killed.
+Servers such as uvicorn end a process by the signal that asked for it, without Python's exit handlers. Without a
+lifespan its ids would be recovered only after their leases have expired, like those of a killed process.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from dualwrite.recipes.django.pools import close_at_exit
 __all__ = ["with_lifespan"]
 
 _LAST: Final = ("lifespan.startup.failed", "lifespan.shutdown.complete", "lifespan.shutdown.failed")
-"""What an application says last."""
+"""The last events that an application sends."""
 
 
 def with_lifespan(application: Callable[[Any, Any, Any], Awaitable[None]]) -> ASGI3Application:
     """Return an application that closes the pools of the process when the server ends, after the last request.
 
-    If `application` has a lifespan of its own, the pools are closed after its shutdown, which may still use them.
+    If `application` has its own lifespan, the pools are closed after its shutdown, which may still use them.
     """
 
     async def with_its_end(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
@@ -47,7 +47,7 @@ def with_lifespan(application: Callable[[Any, Any, Any], Awaitable[None]]) -> AS
 
 
 class _Lifespan:
-    """The events of one lifespan, on their way to an application that may not know them."""
+    """The events of one lifespan, on their way to an application that may not support it."""
 
     def __init__(self, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         self._from_server = receive
@@ -58,14 +58,14 @@ class _Lifespan:
         self._is_over = False
 
     async def run(self, application: Callable[[Any, Any, Any], Awaitable[None]], scope: Scope) -> None:
-        """Let the application answer, and answer what it does not."""
+        """Pass the events to the application, and answer those that it leaves unanswered."""
         try:
             await application(scope, self._receive, self._send)
         except Exception:
             if self._is_known:
                 await _close_pools()
                 raise
-            # Django raises ValueError for a scope that it does not know, as ASGI wants it
+            # Django raises ValueError for an unknown scope, as ASGI requires
         while not self._is_over:
             await self._answer()
 

@@ -11,14 +11,14 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 
 
 class Capture(NamedTuple):
-    """What becomes of the records of a transaction that are not published."""
+    """The destination of a transaction's records that are not published."""
 
     keep: Callable[[Iterable[BufferedRecord]], object] | None
-    """Called with them when the database has committed; None if it never does."""
+    """Called with the records when the database has committed; None if it never does."""
 
 
 captured: Final[dict[str, list[list[BufferedRecord]]]] = {}
-"""By alias, the lists of the `captured_records()` that are open, for all threads: a live server has its own."""
+"""By alias, the lists of the open `captured_records()`, for all threads: a live server has its own."""
 
 
 def capture_of(connection: BaseDatabaseWrapper) -> Capture | None:

@@ -19,7 +19,7 @@ _KEEPS_A_SNAPSHOT: Final = ("REPEATABLE READ", "SERIALIZABLE")
 
 
 def check_settings(app_configs: Any = None, databases: Iterable[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return what is wrong with DUALWRITE. Connects to nothing but `databases`, as Django wants it of checks."""
+    """Return the mistakes in DUALWRITE. Connects only to `databases`, as Django requires of checks."""
     return list(_messages(frozenset(databases or ())))
 
 
@@ -68,7 +68,7 @@ def _of_alias(connection: BaseDatabaseWrapper, may_be_asked: Collection[str]) ->
 def _of_isolation_level(connection: DualWriteWrapper, may_be_asked: bool) -> Iterator[CheckMessage]:
     level, asked = connection.isolation_level_name, None
     if level is None and may_be_asked:
-        with suppress(DatabaseError):  # such as that it is not there: another check, or the command, says so
+        with suppress(DatabaseError):  # for instance, it does not exist: another check, or the command, says so
             asked = connection.ask_for_isolation_level()
     known = level or asked
     if (known or connection.default_isolation_level) not in _KEEPS_A_SNAPSHOT:

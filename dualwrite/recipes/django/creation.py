@@ -1,7 +1,7 @@
 """Test databases, which can be dropped or copied only while no pool has connections to them.
 
-A copy, of which `manage.py test --parallel` makes one for each process, gets transactional ids of its own: a migration
-that publishes has tied those of the first to that database.
+A copy, which `manage.py test --parallel` makes for each process, gets its own transactional ids: a migration that
+publishes has tied those of the first to that database.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django.db.backends.base.creation import BaseDatabaseCreation
 
     class _Creation(BaseDatabaseCreation):
-        """What the stubs of Django lack."""
+        """Members missing from Django's stubs."""
 
         connection: Any
 
@@ -51,7 +51,7 @@ class ClosesPools(_Creation):
 
 
 def forget_dual_writes(connection: Any) -> None:
-    """Empty the tables of dual writes in the database of a connection, which is a copy for tests."""
+    """Empty the tables of dual writes in a copy of a test database."""
     engine: sa.Engine = connection.new_engine()
     schema = schema_of(connection)
     try:

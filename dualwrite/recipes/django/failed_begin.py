@@ -1,4 +1,4 @@
-"""A dual write that could not begin, which dooms the transaction it was to be part of."""
+"""A dual write that could not begin, and so dooms its transaction."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dualwrite.outcome import Outcome, note_outcome
 
 
 class FailedBegin:
-    """The error of the first record of a transaction, until a savepoint from before it is rolled back.
+    """The error of a transaction's first record, until an earlier savepoint is rolled back.
 
-    There is no record buffer that could remember it, so the savepoints are followed by Django's names.
+    There is no record buffer to remember it, so the savepoints are tracked by Django's names.
     """
 
     def __init__(self, error: BaseException) -> None:
@@ -18,11 +18,11 @@ class FailedBegin:
         self._later: set[str] = set()
 
     def savepoint(self, name: str) -> None:
-        """Note a savepoint that was set after the failure, so that rolling back to it does not undo that."""
+        """Note a savepoint that was set after the failure: rolling back to it does not undo that."""
         self._later.add(name)
 
     def is_undone_by(self, name: str) -> bool:
-        """Return whether rolling back to a savepoint undoes all that the record was to be published with."""
+        """Return whether rolling back to a savepoint undoes everything that was to be committed with the record."""
         return name not in self._later
 
     def doomed(self) -> TransactionDoomedError:

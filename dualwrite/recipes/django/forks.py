@@ -1,8 +1,8 @@
-"""What a forked child must not use: the connections of its parent, whose sockets it has too.
+"""The connections that a forked child must not use: its parent's, whose sockets it inherits.
 
-Django leaves them as they are. A server that forks after the application has asked the database something (gunicorn
-with `--preload`) would have its workers write in one session, where the COMMIT of one makes half of another's
-transaction visible.
+Django leaves them as they are. If a server forks after the application has queried the database (gunicorn with
+`--preload`), its workers would write in one session, and the COMMIT of one would make half of another's transaction
+visible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 
 class Connected(Protocol):
-    """What may have a connection to a database."""
+    """An owner of a database connection."""
 
     def leave_to_parent(self) -> None:
         """Give up the connection in a forked child, and send nothing on it."""
@@ -23,7 +23,7 @@ class Connected(Protocol):
 _connected: Final[weakref.WeakSet[Connected]] = weakref.WeakSet()
 
 _abandoned: Final[list[Any]] = []
-"""Connections of the parent, kept from the garbage collector, with which a driver may say goodbye on their sockets."""
+"""The parent's connections, kept from the garbage collector: a closing driver may send a farewell on their sockets."""
 
 
 def leave_at_fork(connected: Connected) -> None:
@@ -32,12 +32,12 @@ def leave_at_fork(connected: Connected) -> None:
 
 
 def abandon(connection: Any) -> None:
-    """Keep something of the parent for as long as this process lives, without using it."""
+    """Keep a connection of the parent for as long as this process lives, without using it."""
     _abandoned.append(connection)
 
 
 def in_each_child(do: Callable[[], object]) -> None:
-    """Call `do` in each child that is forked from now on, before anything else happens there."""
+    """Call `do` first in each child that is forked from now on."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=do)
 

@@ -24,13 +24,13 @@ _NOT_FOR_DJANGO: Final = {
 }
 
 _CLOSE_WITHIN_S: Final = 5.0
-"""How long the end of a process waits for transactions that are being committed in other threads."""
+"""How long the end of a process waits for other threads to commit."""
 
 _Key = tuple[str, Any, Any, Any]
 
 
 class Database(Protocol):
-    """A connection of Django to a database of which this process can have a pool."""
+    """A Django connection to a database for which this process can have a pool."""
 
     alias: str
     settings_dict: dict[str, Any]
@@ -46,7 +46,7 @@ _making = threading.Lock()
 def pool_of(wrapper: Database) -> Pool:
     """Return the pool for a connection's database, which all threads share. Raises ConfigError.
 
-    In a forked child it is a separate one, as every pool is.
+    A forked child gets its own, as with every pool.
     """
     key = _key_of(wrapper)
     pool = _pools.get(key)
@@ -68,7 +68,7 @@ def new_pool(wrapper: Database) -> Pool:
 
 
 def settings_of(alias: str) -> dict[str, Any]:
-    """Return what DUALWRITE has for an alias. Raises ConfigError if it has nothing, or something else than a dict."""
+    """Return the DUALWRITE entry of an alias. Raises ConfigError if it is missing or not a dict."""
     of_all = getattr(settings, SETTING, {})
     if not isinstance(of_all, Mapping) or not isinstance(of_all.get(alias, {}), Mapping):
         raise ConfigError(f"{SETTING} is a dict of dicts, by the aliases of DATABASES, not {of_all!r}")
@@ -81,7 +81,7 @@ def settings_of(alias: str) -> dict[str, Any]:
 
 
 def schema_of(wrapper: Database) -> str | None:
-    """Return the schema of the tables of dual writes; None if unqualified names lead to them."""
+    """Return the schema of the tables of dual writes; None if unqualified names find them."""
     of_all = getattr(settings, SETTING, {})
     return settings_of(wrapper.alias).get("schema") if wrapper.alias in of_all else None
 
@@ -95,7 +95,7 @@ def close_pools(alias: str | None = None) -> None:
 
 
 def _key_of(wrapper: Database) -> _Key:
-    """Return what tells databases of one alias apart: a test runner changes NAME."""
+    """Return a key that also tells databases of one alias apart: a test runner changes NAME."""
     of_wrapper = wrapper.settings_dict
     return wrapper.alias, of_wrapper["NAME"], of_wrapper["HOST"], of_wrapper["PORT"]
 
@@ -117,7 +117,7 @@ def _on_setting(*, setting: str, **_: Any) -> None:
 
 def _unlock_in_child() -> None:
     global _making
-    _making = threading.Lock()  # a thread that the child does not have may hold the old one
+    _making = threading.Lock()  # the old one may be held by a thread that does not exist in the child
 
 
 atexit.register(close_at_exit)

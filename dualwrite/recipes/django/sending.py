@@ -1,4 +1,4 @@
-"""What applications call: inside `transaction.atomic()`, and to see how this process is doing."""
+"""The functions for applications: inside `transaction.atomic()`, and to monitor this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def send(
 
     `using` is the database's alias, as everywhere in Django.
 
-    Raises InvalidRecordError, TransactionTooLargeError, and what `current_dual_write` raises. Each dooms the
+    Raises InvalidRecordError, TransactionTooLargeError, and the errors of `current_dual_write`. Each dooms the
     transaction (or the savepoint) even if it is swallowed.
     """
     return current_dual_write(using).send(topic, value, key, headers, partition, timestamp_ms)
@@ -41,7 +41,7 @@ def send(
 
 @async_unsafe("A dual write blocks: call the function with transaction.atomic() through sync_to_async().")
 def current_dual_write(using: str | None = None) -> DualWrite:
-    """Return the dual write of the current transaction of a database; it begins with the first call.
+    """Return the dual write of the current transaction of a database; the first call begins it.
 
     Use it for `send_offsets` and `outcome`.
 
@@ -54,7 +54,7 @@ def current_dual_write(using: str | None = None) -> DualWrite:
 
 
 def pool_status(using: str | None = None) -> PoolStatus:
-    """Return the numbers of this process's pool of transactional ids; asks neither Kafka nor the database.
+    """Return the numbers of this process's pool of transactional ids, without a query to Kafka or the database.
 
     For probes: while `kafka_problem` is not None, transactions with records are refused.
 

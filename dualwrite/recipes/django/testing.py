@@ -1,4 +1,4 @@
-"""For tests of applications: see which records would be published, without a Kafka.
+"""For tests of applications: see the records that would be published, without Kafka.
 
     with captured_records() as records:
         self.client.post("/orders/", {"item": "lamp"})

@@ -1,7 +1,7 @@
 """The dual write of one transaction of a Django connection.
 
-It runs on the driver's connection that Django has, as a block of a pool runs on a connection of its caller, but Django
-says when it ends: `wrapper.py` calls `decide` where Django would send COMMIT, and `drop` where it would send ROLLBACK.
+It runs on Django's driver connection, as a block of a pool runs on its caller's connection, but Django ends it:
+`wrapper.py` calls `decide` where Django would send COMMIT, and `drop` where it would send ROLLBACK.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Captured = Callable[[Iterable[BufferedRecord]], object]
 
 
 class Followed(Protocol):
-    """What follows the transaction of a driver's connection from its first record on."""
+    """Tracks the transaction of a driver's connection from its first record on."""
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
@@ -70,10 +70,10 @@ class DjangoDualWrite(DualWrite):
 
     @property
     def was_undone(self) -> bool:
-        """Whether a savepoint from before the first record was rolled back, and everything with it.
+        """Whether a savepoint from before the first record was rolled back, and everything after it.
 
-        The mark of the transaction is gone too, so a later record needs a new dual write. What dooms the transaction in
-        spite of such a rollback, such as a COMMIT of its own that was refused, stays with this one.
+        The mark of the transaction is gone too, so a later record needs a new dual write. A failure that dooms the
+        transaction in spite of such a rollback, such as a refused COMMIT of the block, stays with this one.
         """
         records = self.progress.records
         if records or not records.rolled_back_beyond:
@@ -86,7 +86,7 @@ class DjangoDualWrite(DualWrite):
 
     @property
     def entries(self) -> list[BufferedRecord]:
-        """The records so far, without those that were rolled back."""
+        """The records so far, without rolled back ones."""
         return self.progress.records.records
 
     def decide(self) -> None:
@@ -138,10 +138,10 @@ class PublishedWrite(DjangoDualWrite):
 
 
 class CapturedWrite(DjangoDualWrite):
-    """A transaction of a test, whose records are kept for it instead of published; Kafka is not needed."""
+    """A transaction of a test, whose records are kept for the test and not published; Kafka is not needed."""
 
     def __init__(self, begun: Begun, records: RecordBuffer, captured: Captured | None = None) -> None:
-        """Begin; `captured` is told of the records, or is None in a transaction that the test never commits."""
+        """Begin; `captured` receives the records, or is None in a transaction that the test never commits."""
         super().__init__(begun, records)
         self._captured = captured
 

@@ -1,8 +1,9 @@
-"""What a Django database backend needs so that the COMMIT of a transaction with records is a dual write.
+"""The part of a Django database backend that makes the COMMIT of a transaction with records a dual write.
 
 Django ends transactions in three methods of its `DatabaseWrapper`, and in no others: `_commit`, `_rollback` and
-`_close`. By `_commit` every statement and savepoint of the block is over, and no `on_commit` callback has run; the rest
-of `transaction.atomic()` behaves as Django documents it. What depends on the driver is in the folders of the ENGINEs.
+`_close`. When `_commit` is called, all statements and savepoints of the block are over, and no `on_commit` callback has
+run; the rest of `transaction.atomic()` behaves as Django documents it. The folders of the ENGINEs hold the code for
+each driver.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     class _Wrapper(BaseDatabaseWrapper):
-        """What the stubs of Django lack."""
+        """Members missing from Django's stubs."""
 
         closed_in_transaction: bool
 
@@ -47,19 +48,19 @@ else:
 
 
 class DualWriteWrapper(_Wrapper):
-    """What all ENGINEs with dual writes share; those of one driver are mixins for its `DatabaseWrapper`."""
+    """The base of all ENGINEs with dual writes; each driver adds a mixin for its `DatabaseWrapper`."""
 
     default_isolation_level = "READ COMMITTED"
-    """What a server has, unless it was configured otherwise."""
+    """A server's own default."""
     _dual_write: DjangoDualWrite | None = None
     _failed_begin: FailedBegin | None = None
     """Why the current transaction may only be rolled back, although it has no dual write."""
     has_just_decided = False
-    """Whether the last thing that was sent is the COMMIT of a dual write."""
+    """Whether the last statement sent is the COMMIT of a dual write."""
     _is_manual = False
     """Whether the application has turned autocommit off, and ends its transactions itself."""
     _stays_manual = False
-    """Whether it shall be off on the next connection too, because the last one was lost in a COMMIT."""
+    """Whether autocommit must be off on the next connection too, because the last one was lost in a COMMIT."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Let the ENGINE close its pool before a test database is dropped or copied."""
@@ -68,22 +69,22 @@ class DualWriteWrapper(_Wrapper):
         if of_django is not None and not issubclass(of_django, ClosesPools):
             cls.creation_class = type("DatabaseCreation", (ClosesPools, of_django), {})
 
-    # ---- what depends on the driver -----------------------------------------------------------------------------
+    # ---- implemented for each driver ----------------------------------------------------------------------------
 
     def new_writer_pool(self, settings: dict[str, Any]) -> Pool:
         """Make a pool for the database of this connection; it connects to nothing yet. Raises ConfigError."""
         raise NotImplementedError
 
     def begin_transaction(self, pool: Pool, records: RecordBuffer, *, publishes: bool) -> Begun:
-        """Follow the current transaction from now on. Unless it `publishes`, the database commits alone."""
+        """Track the current transaction from now on. Unless it `publishes`, the database commits alone."""
         raise NotImplementedError
 
     def new_engine(self) -> sa.Engine:
-        """Return an engine of SQLAlchemy that connects as this connection does, anew each time."""
+        """Return an SQLAlchemy engine that connects like this wrapper, anew for each use."""
         raise NotImplementedError
 
     def create_tables(self, schema_editor: Any, schema: str | None) -> None:
-        """Create the tables of dual writes that are missing."""
+        """Create missing tables of dual writes."""
         raise NotImplementedError
 
     @property
@@ -93,7 +94,7 @@ class DualWriteWrapper(_Wrapper):
 
     @property
     def isolation_level_name(self) -> str | None:
-        """The isolation level that this ENGINE sets; None if it leaves that to the server."""
+        """The isolation level that this ENGINE sets; None if it keeps the server's."""
         raise NotImplementedError
 
     def ask_for_isolation_level(self) -> str:
@@ -101,26 +102,26 @@ class DualWriteWrapper(_Wrapper):
         raise NotImplementedError
 
     def one_value(self, sql: str) -> str:
-        """Return what a query of one value returns."""
+        """Return the value of a query that has one."""
         with self.cursor() as cursor:
             cursor.execute(sql)
             (value,) = cursor.fetchone()
         return str(value)
 
     def driver_errors(self) -> AbstractContextManager[None]:
-        """Raise the errors of the driver, of which Django makes its own, instead of those of what is above it."""
+        """Raise the driver's errors, which Django translates, in place of those of the library above the driver."""
         return nullcontext()
 
     # ---- the transaction ----------------------------------------------------------------------------------------
 
     def get_new_connection(self, conn_params: Any) -> Any:
-        """Connect; a forked child does so again."""
+        """Connect, and let forked children leave the connection to this process."""
         connection = super().get_new_connection(conn_params)
         leave_at_fork(self)
         return connection
 
     def connect(self) -> None:
-        """Connect; after a loss in COMMIT, an application that has turned autocommit off finds it so."""
+        """Connect; after a loss in COMMIT, turn autocommit off again if the application had done so."""
         stays_manual, self._stays_manual = self._stays_manual, False
         self._failed_begin = None
         super().connect()
@@ -135,26 +136,26 @@ class DualWriteWrapper(_Wrapper):
         self._is_manual = not (autocommit or force_begin_transaction_with_broken_autocommit)
 
     def close(self) -> None:
-        """Close the connection; the next one has autocommit as the settings say."""
+        """Close the connection; the next one uses the autocommit of the settings."""
         self._stays_manual = False
         super().close()
 
     def close_if_unusable_or_obsolete(self) -> None:
-        """Close the connection at the end of a request, if that is necessary."""
+        """Close the connection at the end of a request, if necessary."""
         self._stays_manual = False
         super().close_if_unusable_or_obsolete()
 
     def leave_to_parent(self) -> None:
-        """Give up the connection in a forked child; a dual write is kept, and refuses what the child does in it."""
+        """Give up the connection in a forked child; keep a dual write, so that it refuses the child's calls."""
         if self._dual_write is None and self.connection is not None:
             self._leave_connection()
 
     def ensure_connection(self) -> None:
-        """Connect if that is necessary. Raises IllegalStateError inside a dual write of the process that forked."""
+        """Connect if necessary. Raises IllegalStateError inside a dual write of the process that forked."""
         if self._dual_write is not None and self._dual_write.belongs_to_the_parent:
             raise IllegalStateError(_OF_THE_PARENT)
         if self.connection is None and self.in_atomic_block and self.closed_in_transaction:
-            # Django 4.2 would connect, and what the block does next would be in autocommit mode
+            # Django 4.2 would connect, and run the rest of the block in autocommit mode
             raise ProgrammingError("Cannot open a new connection in an atomic block.")
         super().ensure_connection()
 
@@ -203,7 +204,7 @@ class DualWriteWrapper(_Wrapper):
 
     @property
     def open_dual_write(self) -> DjangoDualWrite | None:
-        """The dual write of the current transaction; None if it has sent nothing, or has undone all that it sent."""
+        """The dual write of the current transaction; None if no record was sent, or if all of them were undone."""
         if self._dual_write is not None and self._dual_write.was_undone:
             self._drop_dual_write()
         return self._dual_write
@@ -227,7 +228,7 @@ class DualWriteWrapper(_Wrapper):
             with debug_transaction(self, "COMMIT"), self.wrap_database_errors, self.driver_errors():
                 write.decide()
         except BaseException as error:
-            write.tell(error)  # Django has made one of its own of the driver's
+            write.tell(error)  # Django has translated the driver's error into this one
             raise
         finally:
             self._after_commit(write)
@@ -237,7 +238,7 @@ class DualWriteWrapper(_Wrapper):
         try:
             self._rollback()
         except Error:
-            self.close()  # and the database rolls back
+            self.close()  # so that the database rolls back
         raise failed.doomed()
 
     def _after_commit(self, write: DjangoDualWrite) -> None:
@@ -257,7 +258,7 @@ class DualWriteWrapper(_Wrapper):
             self.run_and_clear_commit_hooks()
 
     def close_but_for_hooks(self) -> None:
-        """Close the connection, and keep the `on_commit` callbacks, because what they follow is committed."""
+        """Close the connection, and keep the `on_commit` callbacks, because their transaction is committed."""
         hooks, self.run_on_commit = self.run_on_commit, []
         self.close()
         self.run_on_commit = hooks
@@ -268,14 +269,14 @@ class DualWriteWrapper(_Wrapper):
         try:
             super()._rollback()
         except TransactionEndedInsideError:
-            self.close()  # an interruption struck after a dual write began, and before it was noted here
+            self.close()  # an interruption came after a dual write began, and before it was noted here
 
     def _close(self) -> None:
         self._drop_dual_write()
         super()._close()
 
     def _leave_connection(self) -> None:
-        """Give a connection up whose socket belongs to the process that forked, and send nothing on it."""
+        """Give up a connection whose socket belongs to the process that forked, and send nothing on it."""
         abandon(self.connection)
         self.connection = None
         self.closed_in_transaction = True

@@ -1,4 +1,4 @@
-"""The tables of dual writes, by the statements that all recipes share."""
+"""The tables of dual writes, created by the statements that all recipes share."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dualwrite.recipes.django.wrapper import DualWriteWrapper
 
 
 def create_tables(apps: Any, schema_editor: Any) -> None:
-    """Create the tables that are missing, on each database whose ENGINE has dual writes."""
+    """Create missing tables, on each database whose ENGINE has dual writes."""
     connection = schema_editor.connection
     if isinstance(connection, DualWriteWrapper):
         connection.create_tables(schema_editor, schema_of(connection))
 
 
 class Migration(migrations.Migration):
-    """Undoing it leaves the tables: without their rows, what is in doubt would be aborted."""
+    """Creates the tables. Undoing it keeps them: without their rows, transactions in doubt would be aborted."""
 
     operations = (migrations.RunPython(create_tables, migrations.RunPython.noop),)

@@ -1,4 +1,4 @@
-"""`DatabaseWrapper`, as Django wants to find it in an ENGINE."""
+"""`DatabaseWrapper`, under the name that Django requires of an ENGINE."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from dualwrite.recipes.django.mysql.wrapper import MySqlDualWrites
 
 
 class DatabaseWrapper(MySqlDualWrites, base.DatabaseWrapper):
-    """Django's for MySQL and MariaDB, with dual writes."""
+    """Django's wrapper for MySQL and MariaDB, with dual writes."""

@@ -1,9 +1,9 @@
 """Follows the transaction of a dual write on the connection of a MySQL driver, mysqlclient or PyMySQL.
 
-The connection makes cursors that report each statement, by its text without the parameters, to the guard that follows,
-and its own methods that would end the transaction are refused. What goes past both is found by a mark: a savepoint,
-which ends with its transaction, however that ends. An error from before the first record with which the server rolled
-the transaction back has left no mark; the cursors remember it.
+The connection makes cursors that report each statement, by its text without the parameters, to the guard, and the guard
+refuses calls of connection methods that would end the transaction. A mark reveals an end that bypasses both: a
+savepoint, which ends with its transaction, however that ends. An error before the first record with which the server
+rolled the transaction back leaves no mark; the cursors remember it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from dualwrite.recipes.sql.transaction_control import MYSQL, Effect, Transaction
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import LOCK_WAIT_TIMEOUT
 
 MARK: Final = "dualwrite_block"
-"""The savepoint that is there if, and only if, the transaction is still the one that was followed."""
+"""The savepoint that exists if, and only if, the tracked transaction is still running."""
 
 _GUARD: Final = "_dualwrite_guard"
 _ENDING: Final = ("commit", "rollback", "begin")
 _REPLACED: Final = ("autocommit", *_ENDING)
 _CONFLICT: Final = "_dualwrite_conflict"
-"""The attribute of a connection for the error with which the database rolled its transaction back."""
+"""The attribute of a connection that holds the error with which the database rolled its transaction back."""
 
 
 def watch(driver: Any) -> None:
-    """Let a new connection make cursors that report to a guard; those that are open when it starts do so too."""
+    """Let a new connection make cursors that report to a guard, also to one that starts after them."""
     driver.cursorclass = _watched(driver.cursorclass)
 
 
@@ -38,7 +38,7 @@ def forget_conflict(driver: Any) -> None:
 
 
 class Guard:
-    """Follows one transaction, from `start` to `stop`."""
+    """Tracks one transaction, from `start` to `stop`."""
 
     def __init__(self, driver: Any, records: RecordBuffer) -> None:
         if _GUARD in vars(driver):
@@ -49,11 +49,11 @@ class Guard:
         self._refused_ending: BaseException | None = vars(driver).get(_CONFLICT)
 
     def start(self) -> None:
-        """Mark the transaction, and follow what is done on the connection."""
+        """Mark the transaction, and track all statements and calls on the connection."""
         self._mark()
         own = vars(self._driver)
         self._before = {name: own[name] for name in _REPLACED if name in own}
-        own[_GUARD] = self  # first: from then on `stop` restores what is there
+        own[_GUARD] = self  # first: from then on `stop` restores the connection
         own["autocommit"] = self._refuse_autocommit
         own.update(dict.fromkeys(_ENDING, self._refuse_end))
 
@@ -72,7 +72,7 @@ class Guard:
         cursor.close()
 
     def assert_intact(self) -> None:
-        """Raise a RecipeError if the transaction cannot be the decision, as far as is known without asking."""
+        """Raise a RecipeError if the transaction cannot be the decision, as far as is known without a query."""
         failure = self._refused_ending or self._records.refused
         if failure is not None:
             raise TransactionDoomedError(
@@ -86,7 +86,7 @@ class Guard:
     # ---- statements -------------------------------------------------------------------------------------------------
 
     def before(self, query: Any) -> TransactionControl:
-        """Check a statement that is about to be sent. Return what it does to the transaction, for `after`."""
+        """Check a statement that is about to be sent. Return its effect on the transaction, for `after`."""
         text = query if isinstance(query, str) else bytes(query).decode(errors="replace")
         control = control_of(text, MYSQL)
         try:
@@ -99,8 +99,8 @@ class Guard:
     def failed(self, error: BaseException, control: TransactionControl) -> None:
         """Remember that a statement failed or was interrupted.
 
-        MySQL goes on after a failed statement, with or without what was done before it (a deadlock rolls all of it
-        back). Only rolling back to an earlier savepoint makes sure of that.
+        MySQL goes on after a failed statement, and may have undone earlier ones too (a deadlock rolls all of them
+        back). Only rolling back to an earlier savepoint leaves a known state.
         """
         if control.steps or not isinstance(error, Exception):
             self._refused_ending = error
@@ -108,15 +108,16 @@ class Guard:
             self._records.refuse(error)
 
     def after(self, control: TransactionControl) -> None:
-        """Follow a statement that was executed."""
+        """Track the effect of an executed statement."""
         if not control.steps:
             return
-        # RELEASE ends all later savepoints too. That one from before the mark was there proves what the mark does.
+        # RELEASE also ends all later savepoints. If the released one is older than the mark, it proves the same as the
+        # mark.
         takes_the_mark = any(
             effect is Effect.RELEASE and not self._records.knows_savepoint(name) for effect, name in control.steps
         )
         control.follow(self._records)
-        if takes_the_mark and not self._records.rolled_back_beyond:  # that would mark what the dual write was not in
+        if takes_the_mark and not self._records.rolled_back_beyond:  # else the dual write is undone: leave it unmarked
             self._mark()
 
     def _refuse_end(self, *arguments: Any) -> NoReturn:
@@ -138,9 +139,9 @@ def _watched(cursor_class: Any) -> Any:
 
     class WatchedCursor(cursor_class):  # type: ignore[misc]
         unwatched = cursor_class
-        """The class of cursors whose statements are not followed."""
+        """The class of cursors whose statements are not tracked."""
         _is_in_many = False
-        """Whether the driver sends the statements of `executemany`, whose text was checked, with their parameters."""
+        """Whether the driver is executing `executemany`, whose text was checked, one statement after the other."""
 
         def execute(self, query: Any, args: Any = None) -> Any:
             guard = None if self._is_in_many else _guard_of(self)
@@ -194,15 +195,16 @@ def _watched(cursor_class: Any) -> Any:
 
 
 def _keep_conflict(cursor: Any, error: Exception) -> None:
-    """Remember an error with which the database rolls a whole transaction back: what follows is in a new one."""
+    """Remember an error with which the database rolls back a whole transaction; later statements are in a new one."""
     if not cursor.connection.get_autocommit() and (is_conflict(error) or _is_timeout_that_rolls_back(cursor, error)):
         setattr(cursor.connection, _CONFLICT, error)
 
 
 def _is_timeout_that_rolls_back(cursor: Any, error: Exception) -> bool:
-    """Return whether a lock was not free in time, where the server's setting makes that undo more than its statement.
+    """Return whether the error is a lock timeout, and the server's setting makes it undo the whole transaction.
 
-    The server is asked, because error responses say nothing of the transaction, and mysqlclient shows no status flags.
+    The server is queried, because error responses do not mention the transaction, and mysqlclient shows no status
+    flags.
     """
     if not error.args or error.args[0] != LOCK_WAIT_TIMEOUT:
         return False
@@ -211,7 +213,7 @@ def _is_timeout_that_rolls_back(cursor: Any, error: Exception) -> bool:
         asking.execute("SELECT @@innodb_rollback_on_timeout AS is_set")
         (row,) = asking.fetchall()
     except Exception:
-        return True  # unknown, so what is certain is done
+        return True  # unknown, so assume the worse
     return bool(row["is_set"] if isinstance(row, dict) else row[0])
 
 

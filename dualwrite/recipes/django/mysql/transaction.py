@@ -1,6 +1,6 @@
-"""The transaction of a Django connection to MySQL or MariaDB, as the steps on SQLAlchemy see it.
+"""The transaction of a Django connection to MySQL or MariaDB, for the steps on SQLAlchemy.
 
-The application's statements come from Django's cursors, and `guard.py` follows them. At the end the steps of
+The application's statements come from Django's cursors, and `guard.py` tracks them. At the end the steps of
 `recipes/sqlalchemy` lock the state row, write it and commit, on the same connection of the driver.
 """
 
@@ -18,7 +18,7 @@ from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watc
 
 
 def engine_on(driver: Any, like: sa.Engine) -> sa.Engine:
-    """Return an engine whose only connection is one that Django has opened, and closes."""
+    """Return an engine whose only connection is opened and closed by Django."""
     pool = sa.StaticPool(lambda: driver, dialect=like.dialect, reset_on_return=None)
     engine = sa.Engine(pool, like.dialect, like.url)
     watch(engine)
@@ -39,7 +39,7 @@ class GuardedTransaction(SqlAlchemyTransaction):
         super().assert_intact()
 
     def doom(self, error: BaseException) -> None:
-        """Let this dual write, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
+        """Allow this dual write, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
         self._records.refuse(error)
 
     @property
@@ -48,20 +48,20 @@ class GuardedTransaction(SqlAlchemyTransaction):
         return True
 
     def flush(self) -> None:
-        """Take the connection over from the application, and check that its transaction is the one that began."""
+        """Take the connection over from the application, and check that its transaction is still the same."""
         self._guard.stop()
         if not is_still_marked(self.connection, MARK):
             self.was_ended_past = True
             raise ended_past(_ENDED)
 
     def let_go(self) -> None:
-        """Give the driver's connection back to Django in whatever state it is, and send nothing."""
+        """Give the driver's connection back to Django in its current state, and send nothing."""
         self._guard.stop()
         self.before_rollback()
-        self.connection.connection.close()  # back to the pool, whose only one it is; not SQLAlchemy's, with a ROLLBACK
+        self.connection.connection.close()  # returns it to the pool of one; SQLAlchemy's own close sends ROLLBACK
 
     def rollback(self) -> None:
-        """Roll back, even if that takes dropping the connection, after which the database rolls back. Never raises."""
+        """Roll back, if necessary by dropping the connection. Raises only errors of signal handlers."""
         self._guard.stop()
         super().rollback()
 

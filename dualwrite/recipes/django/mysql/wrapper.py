@@ -1,4 +1,4 @@
-"""What a backend on mysqlclient or PyMySQL needs for dual writes."""
+"""Dual writes for Django backends on mysqlclient or PyMySQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class _PoolWithEngine(DualWriter):
-    """A pool that has its engine to itself."""
+    """A pool that owns its engine."""
 
     def close(self, timeout_s: float = 30.0) -> None:
         super().close(timeout_s)
@@ -42,10 +42,10 @@ class MySqlDualWrites(DualWriteWrapper):
     mysql_is_mariadb: bool
     default_isolation_level = "REPEATABLE READ"
     _engine: tuple[Any, sa.Engine] | None = None
-    """The engine on the connection of the driver, for which it was made."""
+    """The driver's connection, and the engine made for it."""
 
     def get_new_connection(self, conn_params: Any) -> Any:
-        """Connect; cursors that are open when the first record is sent are followed from then on too."""
+        """Connect, with cursors that can be tracked once the first record is sent."""
         connection = super().get_new_connection(conn_params)
         watch(connection)
         return connection
@@ -116,9 +116,9 @@ class MySqlDualWrites(DualWriteWrapper):
             raise error.orig from None
 
     def _set_autocommit(self, autocommit: bool) -> None:
-        """Change autocommit, for which the server is asked.
+        """Change autocommit, which takes a statement.
 
-        `atomic()` does so after COMMIT. If the connection is lost in between, that is no error of what is decided.
+        `atomic()` does so after COMMIT. Ignore a connection lost in between: the commit already succeeded.
         """
         try:
             super()._set_autocommit(autocommit)
@@ -141,11 +141,11 @@ class MySqlDualWrites(DualWriteWrapper):
 
     def _close(self) -> None:
         self._drop_dual_write()
-        if self.connection is not None and not self.is_lost:  # both drivers refuse to close what is closed
+        if self.connection is not None and not self.is_lost:  # both drivers refuse to close a closed connection
             super()._close()
 
     def _connections(self) -> Callable[[], Any]:
-        """Return a function that connects as this does, with the driver's own types."""
+        """Return a function that connects like this wrapper, with the driver's own types."""
         like: Any = self.copy()
 
         def connect() -> Any:

@@ -1,4 +1,4 @@
-"""`DatabaseWrapper`, as Django wants to find it in an ENGINE."""
+"""`DatabaseWrapper`, under the name that Django requires of an ENGINE."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ if not base.is_psycopg3:  # type: ignore[attr-defined]  # the stubs lack it
 
 
 class DatabaseWrapper(PostgresDualWrites, base.DatabaseWrapper):
-    """Django's PostgreSQL with dual writes."""
+    """Django's PostgreSQL wrapper with dual writes."""

@@ -1,4 +1,4 @@
-"""What a backend on psycopg 3 needs for dual writes: PostgreSQL's own, PostGIS, or one of the application."""
+"""Dual writes for Django backends on psycopg 3: PostgreSQL's own, PostGIS, or one of the application."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FILES: Final = ("schema.sql", "pool_schema.sql")
 class PostgresDualWrites(DualWriteWrapper):
     """A mixin for a `DatabaseWrapper` on psycopg 3; it comes first among the bases.
 
-    Savepoints are followed on the psycopg connection itself (`recipes/psycopg/connection_guard.py`), so that a literal
+    Savepoints are tracked on the psycopg connection itself (`recipes/psycopg/connection_guard.py`), so that a literal
     `ROLLBACK TO` counts too.
     """
 
@@ -36,12 +36,12 @@ class PostgresDualWrites(DualWriteWrapper):
 
     @classmethod
     def leave_pools(cls) -> None:
-        """Leave those of the parent to it, in a forked child."""
+        """Leave the parent's pools to it, in a forked child."""
         abandon(dict(cls._connection_pools))
         cls._connection_pools.clear()
 
     def get_new_connection(self, conn_params: Any) -> Any:
-        """Connect; cursors that are open when the first record is sent are followed from then on too."""
+        """Connect, with cursors that can be tracked once the first record is sent."""
         connection = super().get_new_connection(conn_params)
         connection.cursor_factory = watched_cursor(connection.cursor_factory)
         return connection
@@ -81,7 +81,7 @@ class PostgresDualWrites(DualWriteWrapper):
         return self.one_value("SHOW default_transaction_isolation").upper()
 
     def _connections(self) -> Callable[[], psycopg.Connection[Any]]:
-        """Return a function that connects as this does, with psycopg's own cursors and types, outside of any pool."""
+        """Return a function that connects like this wrapper, with psycopg's own cursors and types, outside all pools."""
         like: Any = self.copy()
         role = like.settings_dict["OPTIONS"].get("assume_role")
 

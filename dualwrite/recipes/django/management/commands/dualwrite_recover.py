@@ -1,4 +1,4 @@
-"""`manage.py dualwrite_recover`: complete what crashed processes left open, as `dualwrite recover` does."""
+"""`manage.py dualwrite_recover`: complete transactions of crashed processes, as `dualwrite recover` does."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dualwrite.recipes.django.wrapper import DualWriteWrapper
 from dualwrite.recipes.recovery.service import DEFAULT_MIN_AGE_MS, Found, RecoveryReport, RecoveryService
 
 _LEFT: Final = 1
-"""The exit code of `dualwrite recover` too, if something is left to do."""
+"""The exit code of `dualwrite recover` too, if it could not complete everything."""
 
 _OF_CONNECTIONS: Final = {each.name for each in fields(AdminConfig)}
-"""The settings of a producer that recovery has too; it sends records again as they are."""
+"""Producer settings that recovery shares; it sends records again as they are."""
 
 
 class Command(BaseCommand):
-    """Complete what crashed processes left open."""
+    """Complete transactions of crashed processes."""
 
     help = (
         "Commit or abort the Kafka transactions that crashed processes left open, as the database has decided. "
