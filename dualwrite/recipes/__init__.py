@@ -2,6 +2,6 @@
 
 Open first: `writer.py`, the two faces (threads, asyncio) over any backend and either slot policy. Arrows point outward
 only: `sqlalchemy`, `psycopg`, `asyncpg` and `stores` import `writer.py`, which imports `transactional.py`, `pool` and
-`core`. `postgres` is what `psycopg` and `asyncpg` share. `core` imports no database library. What does not compose with
-which backend: `capabilities.py`.
+`core`. `postgres` is shared by `psycopg` and `asyncpg`. `core` imports no database library. `capabilities.py` lists the
+features that a backend lacks.
 """

@@ -1,8 +1,8 @@
-"""What does not compose with which database, and why: one table, which errors and tests quote.
+"""Features that a backend does not support, and why: one table, which errors and tests quote.
 
-Everything that is not in the table works: both faces (threads, asyncio), both slot policies (one id, a pool),
-`@transactional`, the integration with Sessions, an outbox, and storing while Kafka is away. An outbox needs PostgreSQL
-(`outbox` of SQLAlchemy's backend). asyncpg has no face for threads.
+Everything else works: both faces (threads, asyncio), both slot policies (one id, a pool), `@transactional`, the
+integration with Sessions, an outbox, and storing while Kafka is away. An outbox needs PostgreSQL (`outbox` of
+SQLAlchemy's backend). asyncpg has no face for threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dualwrite.errors import ConfigError
 
 
 class BackendName(StrEnum):
-    """The databases, by what reaches them."""
+    """The databases, by the library that reaches them."""
 
     SQLALCHEMY = "SQLAlchemy"
     PSYCOPG = "psycopg"
@@ -26,7 +26,7 @@ class BackendName(StrEnum):
 
 
 class Feature(StrEnum):
-    """What a database may be unable to carry."""
+    """Features that a database may not support."""
 
     ASYNCIO = "asyncio"
     POOL = "a pool of transactional ids"

@@ -34,7 +34,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 
 Inside = Literal["join", "savepoint", "refuse"]
-"""What a call does inside another dual write of the same writer."""
+"""The effect of a call inside another dual write of the same writer."""
 
 _SHORTEST_PAUSE_S: Final = 0.01
 
@@ -45,7 +45,7 @@ TxT = TypeVar("TxT", bound=DualWrite)
 TxT_co = TypeVar("TxT_co", bound=DualWrite, covariant=True)
 
 Body = Callable[[Any], Awaitable[Any]]
-"""The decorated function with all its arguments but the dual write."""
+"""The decorated function with all its arguments except the dual write."""
 
 
 class OpenBlocks(Protocol[TxT_co]):
@@ -156,7 +156,7 @@ class _Calls:
         self._inside = inside
 
     async def run(self, body: Body) -> Any:
-        """Return what `body` returns."""
+        """Run `body` in a dual write, and return its result."""
         outer = self._blocks.current
         if outer is None:
             return await self._run_outermost(body)
@@ -185,7 +185,7 @@ class _Calls:
                 is_certain = tx is not None and tx.outcome is Outcome.ROLLED_BACK
                 if tried == self._retries or not is_certain or not is_conflict(error):
                     raise
-            # at random, so that calls which conflicted with each other do not conflict again
+            # at random, so that calls that conflicted do not conflict again
             await self._blocks.sleep(random.uniform(0, _SHORTEST_PAUSE_S * 2**tried))
             tried += 1
 
@@ -194,17 +194,17 @@ class Transactional(Generic[TxT]):
     """The decorator `writer.transactional`: use it as it is, or call it with settings first.
 
     The function takes the dual write as its parameter `tx`, which is its first, or its second after `self` or `cls`;
-    callers leave it out. When it returns, both sides are committed, and when it raises, both are rolled back.
+    callers omit it. When it returns, both sides are committed, and when it raises, both are rolled back.
 
     `retries`: how often the function is run again after a conflict with other transactions, that is a serialization
     failure or a deadlock. Only a dual write that is certainly rolled back is repeated: never after OutcomeUnknown, or
     when the database has committed. Side effects of the function elsewhere are repeated too.
 
-    `inside`: what a call does inside another dual write of the same writer and thread, which may be a block or another
-    decorated function. "join": the call becomes part of the outer dual write, which decides; if the function raises,
-    the outer one can only be rolled back, even if the error is caught. "savepoint": the same, but if the function
-    raises, only its own changes are undone, on both sides. "refuse": raise IllegalStateError. The `retries` of the
-    outermost call apply.
+    `inside`: the effect of a call inside another dual write of the same writer and thread, which may be a block or
+    another decorated function. "join": the call becomes part of the outer dual write, which decides; if the function
+    raises, the outer one can only be rolled back, even if the error is caught. "savepoint": the same, but if the
+    function raises, only its own changes are undone, on both sides. "refuse": raise IllegalStateError. The `retries` of
+    the outermost call apply.
 
     Raises ConfigError for a function without `tx`, for coroutine functions and for generators, and for "savepoint"
     if the database has no savepoints.

@@ -1,10 +1,10 @@
 """The writers: two interfaces (for threads and for asyncio) over any backend and either slot policy.
 
 Users call a face (`ThreadWriter`, `TaskWriter`). A `Backend` (SQLAlchemy, psycopg, RocksDB, ZooKeeper) begins the
-database transaction of a block and creates the handle for the block. A slot policy determines the transactional id
-under which the block is committed: `OneId` the one given as `transactional_id=`, `PoolSettings` leased ones, which
-begin with `prefix=`. The public classes (`DualWriter`, `PsycopgDualWriter`, ...) are faces with a backend, and are
-defined in the folders of their backends. `capabilities.py` lists what a backend cannot do.
+database transaction of a block and creates the handle for the block. A slot policy determines the transactional id of
+the block: with `OneId` the one given as `transactional_id=`, with `PoolSettings` a leased one, which begins with
+`prefix=`. The public classes (`DualWriter`, `PsycopgDualWriter`, ...) are faces with a backend, and are defined in the
+folders of their backends. `capabilities.py` lists the features that a backend lacks.
 
 May import `core`, `pool`, `transactional.py` and `capabilities.py`; knows no database library.
 """
@@ -62,7 +62,7 @@ class Use(Protocol):
         """Whether `take_slot` must be called before a transaction takes the snapshot that it keeps."""
 
     async def get_ready(self) -> None:
-        """Do what must come before the block's database transaction."""
+        """Prepare for the block, before its database transaction begins."""
 
     async def take_slot(self) -> None:
         """Acquire a transactional id."""
@@ -98,7 +98,7 @@ class Backend(Protocol[BindT_contra, TxT_co]):
         """
 
     async def close(self) -> None:
-        """Close what the backend keeps open."""
+        """Close the backend's open connections."""
 
 
 class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
@@ -116,7 +116,7 @@ class PoolBackend(Backend[BindT_contra, TxT_co], Protocol):
 
     @property
     def leases_inside_blocks(self) -> bool:
-        """Whether a lease can be taken while a block of this process has written something."""
+        """Whether a lease can be taken while a block of this process holds uncommitted writes."""
 
     @property
     def connect_first(self) -> Callable[[], Awaitable[None]] | None:
@@ -143,8 +143,8 @@ class ThreadBlocks(Generic[TxT]):
 class TaskBlocks(Generic[TxT]):
     """The current block of a writer in each task.
 
-    Keyed by task, because tasks that a block starts would inherit a context variable. They must not be in the block:
-    two tasks must not use one Session.
+    Keyed by task, not a context variable: tasks that a block starts would inherit that, and must not be in the block,
+    because two tasks must not use one Session.
     """
 
     def __init__(self) -> None:
@@ -167,7 +167,7 @@ class TaskBlocks(Generic[TxT]):
 
 
 async def _begin(block: Block[Any, TxT]) -> TxT:
-    """Begin a block. An error of an earlier dual write, which may be raised here, says nothing of this one."""
+    """Begin a block. An error raised here may be about an earlier dual write; this one is rolled back."""
     try:
         return await block.begin()
     except BaseException as error:
@@ -186,7 +186,7 @@ class Block(Generic[BindT, TxT]):
         self._bind = bind
         self._use: Use | None = None
         self._tx: TxT | None = None
-        """From the beginning of its database transaction until that is closed."""
+        """Set from the beginning of its database transaction until that is closed."""
 
     async def begin(self) -> TxT:
         assert_unpatched()
@@ -202,7 +202,7 @@ class Block(Generic[BindT, TxT]):
         return tx
 
     async def end(self, error: BaseException | None) -> None:
-        """Commit or roll back, close what was opened, and add a note about the outcome to an interrupting exception."""
+        """Commit or roll back, close, and add a note about the outcome to an interrupting exception."""
         use, tx = self._use, self._tx
         assert use is not None, "the block has begun"
         assert tx is not None, "the block has begun"
@@ -240,7 +240,7 @@ class Block(Generic[BindT, TxT]):
     async def abandon(self) -> None:
         """Roll the database back unless it has decided, close, and release the id.
 
-        What Kafka has of the block is completed by the row, by the next use of the id.
+        The next use of the id completes Kafka's transaction by the row.
         """
         tx, use = self._tx, self._use
         if tx is not None:
@@ -252,7 +252,7 @@ class Block(Generic[BindT, TxT]):
 
 
 def _not_entered(way: str, name: str) -> AttributeError:
-    """Return the error for a block that is used as if it were the dual write, which only `as` gives."""
+    """Return the error for a block used in place of its dual write, which `as` provides."""
     return AttributeError(
         f"{name!r} belongs to the dual write, which `{way} ... as` gives, and transaction() returns only the block: "
         f"write `{way} writer.transaction() as tx:` and, inside it, tx.{name}",
@@ -288,7 +288,7 @@ class _BlockingScope(Generic[TxT]):
         except BaseException:
             blocking.run(self._block.abandon())
             raise
-        self._is_open = True  # nothing can strike between here and the block, nor in a `with` before its `__exit__`
+        self._is_open = True  # no interruption can come between here and the block, nor in a `with` before `__exit__`
         return tx
 
     def __exit__(
@@ -297,7 +297,7 @@ class _BlockingScope(Generic[TxT]):
         self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        """End the block, and once more what an interruption has left of it."""
+        """End the block, and finish an end that was interrupted."""
         try:
             self._is_open = False
             self._leave_thread()
@@ -399,7 +399,7 @@ class _Writer(Generic[BindT, TxT]):
 
     @property
     def coordinator(self) -> DualWriteCoordinator:
-        """What carries out the dual writes of the id; for recipes that extend writers."""
+        """The coordinator of the id's dual writes; for recipes that extend writers."""
         if isinstance(self.slots, PoolCoordinator):
             raise IllegalStateError(
                 f"this writer has a pool of transactional ids, those with prefix {self.prefix!r}, and not one with a "
@@ -409,7 +409,7 @@ class _Writer(Generic[BindT, TxT]):
 
     @property
     def transactional_id(self) -> str:
-        """The name given to this writer, which is also the key of its state row."""
+        """The name given to this writer, and the key of its state row."""
         return self.coordinator.transactional_id
 
     @property
@@ -419,7 +419,7 @@ class _Writer(Generic[BindT, TxT]):
 
     @property
     def state(self) -> SlotState:
-        """What this writer knows about its transactional id."""
+        """The state of the transactional id, as this writer knows it."""
         return self.coordinator.state
 
     @property
@@ -427,7 +427,7 @@ class _Writer(Generic[BindT, TxT]):
         """The dual write that the database committed and whose Kafka commit is not confirmed yet; else empty.
 
         The next `transaction()` with records, or `recover()`, here or in any process, completes it first. In state
-        FENCED that is for the process that took the id over, or for a new writer.
+        FENCED only the process that took the id over, or a new writer, can do that.
         """
         return self.coordinator.in_doubt
 
@@ -435,7 +435,7 @@ class _Writer(Generic[BindT, TxT]):
 
     @property
     def pool(self) -> PoolCoordinator:
-        """What carries out the dual writes of the pool; for recipes that extend writers."""
+        """The coordinator of the pool's dual writes; for recipes that extend writers."""
         if not isinstance(self.slots, PoolCoordinator):
             raise IllegalStateError(
                 f"this writer has one transactional id, {self.transactional_id!r}, and no pool; nothing was changed: "
@@ -445,7 +445,7 @@ class _Writer(Generic[BindT, TxT]):
 
     @property
     def prefix(self) -> str:
-        """What the transactional ids of this pool begin with; a dash and a number follow."""
+        """The beginning of this pool's transactional ids; a dash and a number follow."""
         return self.pool.prefix
 
     @property
@@ -471,7 +471,7 @@ class ThreadWriter(_Writer[BindT, TxT]):
     def begin_life_of_child(self) -> None:
         """Leave everything of a pool to the parent, and create slots for this forked process."""
         self.pool.leave_to_parent()
-        self._of_parents.append(self.pool)  # kept, so that garbage collection does not close anything of it
+        self._of_parents.append(self.pool)  # kept, so that garbage collection closes none of its connections
         self.slots = self._new_slots()
         weakref.finalize(self, self.pool.forget)
 
@@ -489,18 +489,18 @@ class ThreadWriter(_Writer[BindT, TxT]):
 
     @property
     def transactional(self) -> Transactional[TxT]:
-        """Decorates a function whose call is a dual write: `@writer.transactional`, or with settings; see there."""
+        """Decorates a function whose call is a dual write: `@writer.transactional`, or with settings."""
         return Transactional(self)
 
     def recover(self) -> list[Resolution]:
-        """Complete what was left open, and return each transaction found and its outcome; harmless at any time.
+        """Complete transactions left open, and return each one found and its outcome; harmless at any time.
 
-        With one id: complete it by the row, which also tells the outcome of a commit that raised OutcomeUnknown. This
-        fences a live owner of the id. Several processes may call it at the same time: the row lock makes them queue,
-        and the later ones find nothing to do. Raises RowLockTimeoutError while a database transaction holds the row;
-        OutcomeUnknown while the database cannot be queried, or if a later dual write of another process has replaced
-        the row; and RetriableError if Kafka has not confirmed what was published again: repeat the call, in a new
-        writer if this one was fenced.
+        With one id: complete its transaction by the row, which also tells the outcome of a commit that raised
+        OutcomeUnknown. This fences a live owner of the id. Several processes may call it at the same time: the row lock
+        makes them queue, and the later ones find no open transaction. Raises RowLockTimeoutError while a database
+        transaction holds the row; OutcomeUnknown while the database cannot be queried, or if a later dual write of
+        another process has replaced the row; and RetriableError if Kafka has not confirmed records that were published
+        again: repeat the call, in a new writer if this one was fenced.
 
         A pool completes those ids of its prefix that no live process leases. The background does the same continuously;
         a dead process is detected by its lease, at most `lease_ms` after its death. If some ids cannot be recovered
@@ -512,10 +512,10 @@ class ThreadWriter(_Writer[BindT, TxT]):
         """Accept no new blocks, wait at most `timeout_s` seconds for running ones, and give up the ids. Idempotent.
 
         With one id: raises IllegalStateError, and closes nothing, if a block of another thread takes longer, or inside
-        a block of this thread. What is in doubt stays so, safely, until the id is next used or recovered.
+        a block of this thread. A dual write in doubt stays so, safely, until the id is next used or recovered.
 
-        For a pool, what remains of the time is for one attempt at each dual write in doubt, unless Kafka is known to be
-        away; what stays so does it safely, and is recovered by the other processes, or the next one.
+        For a pool, the remaining time is for one attempt at each dual write in doubt, unless Kafka is known to be away.
+        Those that stay in doubt are safe, and are recovered by the other processes, or the next one.
         """
         blocking.run(self.slots.close(timeout_s))
         blocking.run(self.backend.close())
@@ -549,10 +549,10 @@ class TaskWriter(_Writer[BindT, TxT]):
         return AsyncTransactional(self)
 
     async def recover(self) -> list[Resolution]:
-        """Complete what was left open, and return each transaction found and its outcome; harmless at any time.
+        """Complete transactions left open, and return each one found and its outcome; harmless at any time.
 
         As `DualWriter.recover`; it also tells the outcome of a commit that was cancelled. Cancelling it loses nothing:
-        the next call does the rest.
+        the next call completes the rest.
         """
         return await self.slots.recover()
 
@@ -569,7 +569,7 @@ class TaskWriter(_Writer[BindT, TxT]):
 
 
 def _new_pool(backend: PoolBackend[BindT, TxT], settings: PoolSettings, runtime: Runtime) -> PoolCoordinator:
-    """Return a coordinator with slots, leases and background of its own, on connections that no other process has."""
+    """Return a coordinator with its own slots, leases and background, on connections of this process alone."""
     backend.begin_life()
     availability = settings.new_availability(backend.waiting)
 
