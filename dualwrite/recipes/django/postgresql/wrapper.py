@@ -81,7 +81,7 @@ class PostgresDualWrites(DualWriteWrapper):
         return self.one_value("SHOW default_transaction_isolation").upper()
 
     def _connections(self) -> Callable[[], psycopg.Connection[Any]]:
-        """Return a function that connects like this wrapper, with psycopg's own cursors and types, outside all pools."""
+        """Return a function that connects like this wrapper, with psycopg's cursors and types, outside all pools."""
         like: Any = self.copy()
         role = like.settings_dict["OPTIONS"].get("assume_role")
 
