@@ -9,7 +9,7 @@
         tx.session.add(Invoice(...))
         tx.send("invoices", key=record.key, value=...)
 
-What a step does and why it is safe: `dualwrite.recipes.consume.steps`. For asyncio, with aiokafka:
+A step and why it is safe: `dualwrite.recipes.consume.steps`. For asyncio, with aiokafka:
 `dualwrite.recipes.consume.consume_async`.
 """
 
@@ -82,7 +82,7 @@ class ConsumeTransformWrite:
     in a separate dual write, which may store or send it elsewhere, and is then skipped. If `poison` raises or is not
     given, `step()` and `run()` raise the error, and the record will be read again.
 
-    Database failures that no record causes (locks, deadlocks, a full disk, a lost connection) make the step repeat for
+    Database failures not caused by a record (locks, deadlocks, a full disk, a lost connection) make the step repeat for
     about three seconds, then the error is raised. Errors of Kafka and of dual writes are raised at once. A log that is
     not the one consumed before raises ConsumedLogError.
     """
@@ -118,14 +118,14 @@ class ConsumeTransformWrite:
         )
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Call `step()` until `stopped()` returns True. Raises what `step()` raises."""
+        """Call `step()` until `stopped()` returns True. Raises the errors of `step()`."""
         while not stopped():
             self.step()
 
     def step(self, timeout_ms: int = POLL_MS) -> int:
         """Poll once, for at most `timeout_ms`, write the records, and return their number.
 
-        After an error it may be called again: it resumes where database and Kafka agree, which is behind the batch if
-        that was committed after all. A partition that another consumer has taken over is not an error.
+        After an error it may be called again: it resumes at the last position on which database and Kafka agree, which
+        is behind the batch if that was committed after all. Losing a partition to another consumer is not an error.
         """
         return blocking.run(self._steps.step(timeout_ms))

@@ -10,7 +10,7 @@
         tx.session.add(Invoice(...))
         tx.send("invoices", key=record.key, value=...)
 
-What a step does and why it is safe: `dualwrite.recipes.consume.steps`.
+A step and why it is safe: `dualwrite.recipes.consume.steps`.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class AsyncConsumeTransformWrite:
         )
 
     async def run(self, stopped: Callable[[], bool]) -> None:
-        """Call `step()` until `stopped()` returns True. Raises what `step()` raises."""
+        """Call `step()` until `stopped()` returns True. Raises the errors of `step()`."""
         while not stopped():
             await self.step()
 

@@ -1,8 +1,8 @@
-"""Check that records continue where the last dual write ended: in the same log, with nothing left out.
+"""Check that records continue where the last dual write ended: in the same log, with no record left out.
 
-A consumer that is positioned at an offset which the log does not have decides by itself where to continue
-(`auto.offset.reset`), without reporting it: after a topic was deleted and created again, after an unclean election,
-after retention. So three things are checked of the records it returns:
+A consumer positioned at an offset that the log does not have decides by itself where to continue (`auto.offset.reset`),
+without reporting it: after a topic was deleted and created again, after an unclean election, after retention. So three
+things are checked of the records it returns:
 
 * that the topic id (KIP-516) is the same, which a topic that is created again does not inherit,
 * that the log reaches to the position where reading resumes, and no record comes from before it,
@@ -40,11 +40,11 @@ class TopicIdLookup(Protocol):
     """Looks up the ids that topics have now."""
 
     async def ids_for(self, consumer: ConsumerAdapter, topics: Collection[str]) -> Mapping[str, str]:
-        """Return the ids of topics by name in the cluster that `consumer` reads, as far as they are known."""
+        """Return the known ids of topics, by name, in the cluster that `consumer` reads."""
 
 
 class Gap(NamedTuple):
-    """The offsets of a partition that were skipped: from `expected` up to, and without, `found`."""
+    """The skipped offsets of a partition: from `expected` up to, but not including, `found`."""
 
     expected: int
     found: int
@@ -64,11 +64,11 @@ class ConsumedLogs:
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
-        """The ids of the topics that are read, as far as they are known."""
+        """The known ids of the topics that are read."""
         return self._ids
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what is known of newly assigned partitions."""
+        """Forget the state of newly assigned partitions."""
         for partition in partitions:
             for known in (self._next, self._read_again, self._log_starts):
                 known.pop(partition, None)
@@ -110,7 +110,7 @@ class ConsumedLogs:
     def placed(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Note the positions at which the consumer resumes, and return them.
 
-        They are moved up to the start of the log if retention has deleted these records, which was logged before.
+        A position is moved up to the start of the log if retention has deleted records there, as logged before.
         """
         on = {each: max(position, self._log_starts.get(each, 0)) for each, position in positions.items()}
         self._next.update(on)
@@ -126,7 +126,7 @@ class ConsumedLogs:
         return await self._look_up.ids_for(self._consumer, topics) if topics else {}
 
     async def check(self, records: Sequence[ConsumedRecord]) -> list[ConsumedRecord]:
-        """Return the records that continue what was written; the consumer reads the others again.
+        """Return the records that continue the written ones; the consumer reads the others again.
 
         Raises ConsumedLogReplacedError and ConsumedRecordsMissingError.
         """
@@ -150,7 +150,7 @@ class ConsumedLogs:
         ]
 
     async def _check_topics(self, records: Sequence[ConsumedRecord]) -> None:
-        """Look up the ids after the records were read: a topic that still has its id had it then."""
+        """Check topic ids and positions. Looked up after the reading: an unchanged id was the topic's id then too."""
         first = first_offsets(records)
         ids = await self._look_up_ids(first)
         for partition, offset in first.items():
@@ -163,7 +163,7 @@ class ConsumedLogs:
         self._ids.update({topic: each for topic, each in ids.items() if topic not in self._ids})
 
     def _judge(self, partition: TopicPartition, gap: Gap, start: int) -> int | None:
-        """Return where to read again, or None if the log itself does not have these offsets."""
+        """Return the offset to read again from, or None if the gap is in the log itself."""
         if start > gap.expected:
             self._log_starts[partition] = start
             _log.error(
@@ -172,7 +172,7 @@ class ConsumedLogs:
                 *(partition.topic, partition.partition, gap.expected, min(start, gap.found) - 1, start),
             )
             return start if gap.found > start else None
-        if partition in self._doubted:  # the consumer may not have started where it was positioned
+        if partition in self._doubted:  # the consumer may not have started at its position
             self._doubted.discard(partition)
             self._read_again[partition] = gap
             return gap.expected
@@ -269,7 +269,7 @@ async def _await_response(request: Future[TopicIds]) -> TopicIds:
 class WriterTopicIds:
     """`TopicIdLookup` over connections with the writer's settings, in the I/O thread.
 
-    Returns nothing for a consumer of another cluster, where topics of the same names have other ids.
+    Returns no ids for a consumer of another cluster, where topics of the same names have other ids.
     """
 
     def __init__(self, writer: Any, wait: Wait) -> None:

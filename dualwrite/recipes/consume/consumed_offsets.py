@@ -48,7 +48,7 @@ kafka_consumed_offset = sa.Table(
 
 
 class _Statements:
-    """The statements on the offset table, which they name with its schema."""
+    """The statements on the offset table, by its full name."""
 
     def __init__(self, pinned: PinnedTables) -> None:
         self.schema = pinned.schema
@@ -108,7 +108,7 @@ class OffsetPlace(Protocol):
 
     @property
     def stored_ids(self) -> Mapping[TopicPartition, str]:
-        """The ids that the topics had when the offsets were stored, as far as they are known."""
+        """The known ids of the topics at the time the offsets were stored."""
 
     async def move(
         self,
@@ -125,7 +125,7 @@ class OffsetPlace(Protocol):
     async def resume_positions(
         self, consumer: ConsumerAdapter, partitions: Collection[TopicPartition]
     ) -> Mapping[TopicPartition, int]:
-        """Read where the partitions stand now, after a dual write that failed or whose outcome is unknown."""
+        """Read the current positions of the partitions, after a dual write that failed or whose outcome is unknown."""
 
     def lost_membership(self, error: BaseException) -> bool:
         """Return whether `error` means that another consumer has the partitions."""
@@ -142,9 +142,9 @@ def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
 
 
 def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str, *, schema: str | None = None) -> int:
-    """Make `group` start afresh with `topic`, and return how many partitions had offsets.
+    """Make `group` start afresh with `topic`, and return the number of partitions that had offsets.
 
-    For a topic that was deleted and created again on purpose. Stop the consumers of the group first.
+    For a topic that was deliberately deleted and created again. Stop the consumers of the group first.
     """
     with engine.begin() as connection:
         statements = _Statements(home(connection, schema_for(engine, schema), kafka_consumed_offset.name))
@@ -155,9 +155,9 @@ def forget_consumed_offsets(engine: sa.Engine, group: str, topic: str, *, schema
 class OffsetsInDatabase:
     """A row per group and partition in `kafka_consumed_offset`, updated by compare-and-set in the dual write.
 
-    The compare-and-set is the first statement of the block. So a consumer that lost the partition and the one that has
-    it now queue for the row, and the second finds another offset than it expects: neither its data nor its records are
-    written. That does not depend on the group coordinator, whose rebalance may be late. One of these may be given to
+    The compare-and-set is the first statement of the block. So a consumer that lost the partition and its successor
+    queue for the row, and the second to come finds another offset than it expects: neither its data nor its records are
+    written. That does not depend on the group coordinator, whose rebalance may be late. One instance may be given to
     several consumers.
     """
 
@@ -173,7 +173,7 @@ class OffsetsInDatabase:
         self._stored_ids: dict[TopicPartition, str] = {}
 
     def of_one_consumer(self) -> Self:
-        """Return the same table for one more consumer; where another one believes to be must not count for it."""
+        """Return the same table for one more consumer, which does not share the positions of another one."""
         return type(self)(self._given_engine, create_table=self._create_table, schema=self._schema)
 
     async def start(
@@ -213,7 +213,7 @@ class OffsetsInDatabase:
         return error
 
     def _pinned_statements(self) -> _Statements:
-        """Return statements on the table as it was first found, whatever unqualified names mean inside a block."""
+        """Return statements on the table as it was first found, however a block resolves unqualified names."""
         if self._statements is None:
             with self._engine.connect() as connection:
                 self._statements = _Statements(home(connection, self._schema, kafka_consumed_offset.name))
@@ -305,7 +305,7 @@ class OffsetsInTransaction:
     """
 
     def of_one_consumer(self) -> Self:
-        """Return this place, which keeps nothing by itself."""
+        """Return this object, which keeps no state."""
         return self
 
     async def start(

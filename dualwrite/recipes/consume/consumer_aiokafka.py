@@ -1,8 +1,8 @@
 """The adapter for aiokafka's consumer.
 
-aiokafka fetches a group's offsets without waiting for transactions that are not completed yet (OffsetFetch before
-version 7, KIP-447): after a crash between the two commits it would return records again whose consumption is decided.
-So the adapter requests stable offsets itself, on aiokafka's connection to the group coordinator.
+aiokafka fetches a group's offsets without waiting for in-doubt transactions (OffsetFetch before version 7, KIP-447):
+after a crash between the two commits it would return records again whose consumption is decided. So the adapter
+requests stable offsets itself, on aiokafka's connection to the group coordinator.
 
 For that, and to check the consumer's settings, `_Internals` reads private attributes of aiokafka, which has no public
 ones; tests/recipes/test_consumer_internals.py fails if they disappear.
@@ -115,7 +115,7 @@ class _StableOffsets(Request[_OffsetFetchRequest]):
 class AiokafkaAdapter:
     """aiokafka's AIOKafkaConsumer, started.
 
-    A rebalance listener runs in a task of the library. So it just notes the partitions, their positions are set after
+    A rebalance listener runs in a task of the library. So it only notes the partitions. Their positions are set after
     the poll in which it was called, and records of that poll from other positions are dropped.
     """
 
@@ -150,7 +150,7 @@ class AiokafkaAdapter:
     async def poll(self, timeout_ms: int, max_records: int) -> Batch:
         found: Mapping[Any, list[Any]] = {}
         try:
-            async with asyncio.timeout(timeout_ms / 1000 + 1):  # a rebalance would hold it without limit
+            async with asyncio.timeout(timeout_ms / 1000 + 1):  # a rebalance would block it indefinitely
                 found = await self._consumer.getmany(timeout_ms=timeout_ms, max_records=max_records)
         except TimeoutError:
             """Its buffers still hold every record."""
@@ -176,7 +176,7 @@ class AiokafkaAdapter:
         return Batch(records, membership)
 
     async def _place(self, timeout_s: float) -> Collection[TopicPartition] | None:
-        """Seek newly assigned partitions to their positions and return those, or None if they are not stable yet.
+        """Seek newly assigned partitions to their positions and return them, or None if they are not stable yet.
 
         After None or an error, the next poll tries again.
         """
@@ -203,7 +203,7 @@ class AiokafkaAdapter:
     async def _stable_offsets(
         self, partitions: Collection[TopicPartition], timeout_s: float
     ) -> dict[TopicPartition, int]:
-        """Return the stable offsets. Raises KafkaTimeoutError while a transaction with offsets of them is in doubt."""
+        """Return the stable offsets. Raises KafkaTimeoutError while a transaction with these partitions is in doubt."""
         deadline_s = time.monotonic() + timeout_s
         while partitions:
             try:

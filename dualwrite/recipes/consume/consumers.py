@@ -4,7 +4,7 @@ The methods are coroutines so that the steps are written once (`steps.py`); thos
 suspend.
 
 Every adapter sets the positions of newly assigned partitions before it returns any of their records. Records fetched
-from where the group's own offsets point could already be written, or could leave out some that are not.
+from the group's own offsets may already be written, or may come after others that are not.
 
 `KafkaPythonAdapter` reads one private attribute of kafka-python's consumer, for lack of a public one;
 tests/recipes/test_consumer_internals.py fails if it disappears. The underscored constants of confluent-kafka's
@@ -27,7 +27,7 @@ from dualwrite.recipes.core import blocking
 _log = logging.getLogger(__name__)
 
 StartPositions = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
-"""Called with newly assigned partitions, returns where to resume; those it leaves out follow the group's offsets."""
+"""Called with newly assigned partitions, returns where to resume; omitted ones follow the group's offsets."""
 
 AUTO_COMMIT: Final = "the consumer commits offsets by itself; nothing was read: set enable_auto_commit=False"
 READ_UNCOMMITTED: Final = (
@@ -42,7 +42,7 @@ DESERIALIZERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ConsumedRecord:
-    """A record that was read, in the same form for every consumer library."""
+    """A consumed record, in the same form for every consumer library."""
 
     topic: str
     partition: int
@@ -60,8 +60,8 @@ class ConsumedRecord:
 class Batch(NamedTuple):
     """The records of one poll, and the group membership under which they were fetched.
 
-    The membership must be taken at the poll: a background heartbeat that finds it lost discards it, and a group
-    coordinator accepts offsets without a membership from any client.
+    The membership must be taken at the poll: a background heartbeat discards a lost membership, and a group coordinator
+    accepts offsets without a membership from any client.
     """
 
     records: list[ConsumedRecord]
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The first offset of a log, and the offset behind the last record that may be read."""
+    """The first offset of a log, and the offset behind its last readable record."""
 
     start: int
     end: int
@@ -86,16 +86,16 @@ class ConsumerAdapter(Protocol):
     def assignment(self) -> set[TopicPartition]: ...
 
     async def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the group's offsets in Kafka, for the partitions that have one."""
+        """Return the group's offsets in Kafka; partitions without one are omitted."""
 
     def seek(self, positions: Mapping[TopicPartition, int]) -> None:
         """Return only records from these offsets on, for these partitions, at the next polls."""
 
     async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Return the bounds of the logs, as their leaders report them now."""
+        """Return the current bounds of the logs, as reported by their leaders."""
 
     async def cluster_id(self) -> str | None:
-        """Return the id of the cluster, or None if it has none or the library does not know it."""
+        """Return the id of the cluster, or None if the library does not know it."""
 
     @property
     def group_id(self) -> str: ...
@@ -120,7 +120,7 @@ def adapter_of(consumer: Any) -> ConsumerAdapter:
 class KafkaPythonAdapter:
     """kafka-python's KafkaConsumer.
 
-    kafka-python only logs what a rebalance listener raises. So the listener just notes the partitions, their positions
+    kafka-python only logs errors of a rebalance listener. So the listener only notes the partitions. Their positions
     are set after the poll that called it, and records of that poll from other positions are dropped.
     """
 
@@ -175,7 +175,7 @@ class KafkaPythonAdapter:
         return Batch(records, membership)
 
     async def _place(self) -> Collection[TopicPartition]:
-        """Seek newly assigned partitions to their positions; return those. After an error the next poll tries again."""
+        """Seek newly assigned partitions to their positions; return them. After an error the next poll tries again."""
         if not self._new_partitions:
             return ()
         positions = await self._start(frozenset(self._new_partitions))
@@ -261,10 +261,10 @@ class ConfluentAdapter:
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=revoked)
 
     def _is_closing(self) -> bool:
-        """Return whether this is called by `close()`, which hears of a last assignment and reads nothing from it."""
+        """Return whether this runs inside `close()`, which reports a last assignment and reads no records from it."""
         try:
             self._membership()
-        except RuntimeError:  # so confluent-kafka says that there is no membership any more
+        except RuntimeError:  # confluent-kafka's way to say that the membership is lost
             return True
         return False
 
@@ -283,7 +283,7 @@ class ConfluentAdapter:
         self._new_partitions = []
 
     def _assign(self, partitions: list[Any]) -> None:
-        """Assign as the group's protocol requires (KIP-429), which shows only by librdkafka refusing the other way."""
+        """Assign as the group's protocol requires (KIP-429): librdkafka shows it only by refusing the other way."""
         try:
             self._consumer.assign(partitions)
         except self._library.KafkaException as error:
@@ -298,7 +298,7 @@ class ConfluentAdapter:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise self._library.KafkaException(failure)
-        # consume() waits until it has as many records as asked for, so ask for more only once there is one
+        # consume() waits until it has all records asked for, so ask for more only once there is one
         first = self._consumer.poll(timeout_ms / 1000)
         # before consume(), which may run a rebalance, after which the first record belongs to another consumer
         membership = self._membership()
@@ -363,7 +363,7 @@ class ConfluentAdapter:
         self._consumer.assign([*given, *self._positions(others)])
 
     def _positions(self, partitions: Collection[TopicPartition]) -> list[Any]:
-        """Return the positions; a partition without a record since its assignment is still where it was assigned."""
+        """Return the positions; a partition without a record since its assignment is still at its assigned position."""
         found: list[Any] = self._consumer.position([self._library.TopicPartition(*each) for each in partitions])
         for each in found:
             if each.offset < 0:

@@ -1,4 +1,4 @@
-"""`ExactlyOnce`: what FastStream delivers to a subscriber becomes dual writes, each record exactly once.
+"""`ExactlyOnce`: turns the messages of a FastStream subscriber into dual writes, each record exactly once.
 
     billing = ExactlyOnce(pool, bill, group_id="billing", offsets=OffsetsInDatabase(engine))
 
@@ -9,20 +9,19 @@
     async def bill(tx, record): ...
 
 FastStream owns the consumer: it assigns partitions, delivers, and goes on behind a message whose subscriber failed. So
-nothing that it says about progress is believed. The row of a partition in `kafka_consumed_offset` is moved in the dual
-write by compare-and-set, as in `steps.py`: of two consumers that have the same record, one writes. And the consumer is
-put to the row wherever the two may differ: when it is assigned partitions (`faststream_placing.py`), after a failure,
-and when the generation of the group is a new one.
+its own view of progress is ignored. The row of a partition in `kafka_consumed_offset` is moved in the dual write by
+compare-and-set, as in `steps.py`: of two consumers that have the same record, one writes. And the consumer is moved to
+the row wherever the two may differ: when it is assigned partitions (`faststream_placing.py`), after a failure, and when
+the generation of the group is new.
 
-FastStream itself must commit no offsets: of a partition without a row, what has failed before them would be left out.
-So a subscriber that `subscriber` has not made is refused with its first message, which is the first that FastStream
-lets anything of ours see. Nothing of it is written but the missing rows, and no message is ever one to be
-acknowledged.
+FastStream must commit no offsets itself: in a partition without a row, failed records before them would be skipped. So
+a subscriber that was not made by `subscriber` is refused with its first message, because FastStream shows its settings
+no earlier. Only the missing rows are written for that message, and no message is ever acknowledged.
 
-Nor is every message that is delivered passed to the subscriber: FastStream logs the error of its parser, its decoder, a
-middleware or a dependency, and goes on. `parser` sees each message first, so one that did not reach `take` is known,
-and read again. Only the middlewares of a broker receive messages before they are parsed: where there are any,
-`middleware` has to be before them.
+Not every delivered message reaches the subscriber: FastStream logs errors of its parser, its decoder, a middleware or a
+dependency, and goes on. `parser` sees each message first, so a message that did not reach `take` is detected, and read
+again. Only the middlewares of a broker receive messages before they are parsed: if there are any, `middleware` must be
+the first of them.
 
 Both of FastStream's Kafka brokers work, on aiokafka and on confluent-kafka; this module imports neither.
 """
@@ -68,9 +67,9 @@ class ExactlyOnce:
     """Takes the messages of one FastStream subscriber, which `subscriber` makes.
 
     `handle(tx, record)` is called for each record in order, in a dual write of all records of a message (several with
-    `batch=True`). If one of them is at fault, the message is divided until that record is alone: those before it are
-    written, and it is delivered again after a pause, with those behind it. With `poison`, it is passed to
-    `poison(tx, record, error)` in a dual write of its own instead, and then skipped.
+    `batch=True`). If a record fails, the message is divided until that record is alone: those before it are written,
+    and it is delivered again after a pause, with those behind it. With `poison`, it is passed to `poison(tx, record,
+    error)` in a separate dual write, and then skipped.
     """
 
     def __init__(
@@ -83,37 +82,37 @@ class ExactlyOnce:
         poison: AsyncPoisonHandler | None = None,
     ) -> None:
         self.group_id: Final = group_id
-        """The group of the subscriber, under which the rows are kept."""
+        """The group of the subscriber, which is also the group of the rows."""
         self._writer = writer
         self._handle = handle
         self._offsets = offsets.of_one_consumer()
         self._poison = poison
         self._next: dict[TopicPartition, int] = {}
-        """Where partitions stand that were read without a gap since their row was last seen."""
+        """Current positions of partitions read without a gap since their row was last seen."""
         self._sought: dict[TopicPartition, int] = {}
-        """Where the consumer was put, and has delivered nothing from yet."""
+        """Offsets to which the consumer was moved, and from which it has delivered no record yet."""
         self._followed: dict[TopicPartition, tuple[int, int]] = {}
-        """Where the consumer was last put, and what it delivered first from there: that is what follows in the log."""
+        """The offset to which the consumer was last moved, and the first one delivered from there: the next in the log."""
         self._unwritten: dict[TopicPartition, int] = {}
-        """The first records that were delivered and are not known to be written."""
+        """Offsets of the first delivered records that are not known to be written."""
         self._sees_deliveries = False
         self._sees_receipts = True
-        """Whether no middleware can drop a message before it is known here."""
+        """Whether no middleware can drop a message before it is noted here."""
         self._is_foreign = False
         """Whether the subscriber was not made here, so that FastStream may commit offsets."""
         self._placing = Placing(group_id, offsets, WriterTopicIds.asynchronous(writer), _seek_one)
         self._busy: set[TopicPartition] = set()
         self._refused: set[TopicPartition] = set()
-        """Those of them of which a later message was refused."""
+        """The busy partitions of which a later message was refused."""
         self._generation = -1
         self._failures = 0
 
     def subscriber(self, broker: Any, *topics: str, **settings: Any) -> Any:
         """Return a subscriber of a FastStream broker or router, which decorates the function that calls `take`.
 
-        `settings` are those of `broker.subscriber()`, for example `batch=True`, except for those on which the promises
-        depend. Without others, `auto_offset_reset` is "earliest" and `isolation_level` "read_committed". Raises
-        ConfigError for such a setting, and if there is a subscriber already.
+        `settings` are those of `broker.subscriber()`, for example `batch=True`, except for those that the guarantees
+        depend on. By default `auto_offset_reset` is "earliest" and `isolation_level` "read_committed". Raises
+        ConfigError for an excluded setting, and if there is a subscriber already.
         """
         from faststream import AckPolicy
 
@@ -137,9 +136,9 @@ class ExactlyOnce:
         return _Receipt()
 
     async def parser(self, raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Message:
-        """Note that a message is delivered, and parse it as FastStream does, without headers if it cannot read them.
+        """Note that a message is delivered, and parse it as FastStream does, without unreadable headers.
 
-        Handlers get the headers as they are.
+        Handlers get the original headers.
         """
         self._sees_deliveries = True
         subscriber = _subscriber_of(parse)
@@ -151,12 +150,12 @@ class ExactlyOnce:
         message = await _parsed(raw, parse)
         _leave_unacknowledged(message)
         if self._is_foreign:
-            await self._seek(message, first)  # at once: ACK_FIRST commits where the consumer stands
+            await self._seek(message, first)  # at once: ACK_FIRST commits the consumer's position
             await self._note_start(first)
         return message
 
     async def _note_start(self, partitions: Collection[TopicPartition]) -> None:
-        """Give partitions without a row one, at what was delivered first, which counts whatever FastStream commits."""
+        """Give partitions without a row one, at the first delivered offset, which outranks FastStream's commits."""
         rows = await self._offsets.resume_positions(self, partitions)  # type: ignore[arg-type]  # needs group_id only
         first = {partition: self._unwritten[partition] for partition in partitions if partition not in rows}
         if first:
@@ -170,7 +169,7 @@ class ExactlyOnce:
         return message.body
 
     def _is_first(self, middlewares: Sequence[Any]) -> bool:
-        """Return whether every middleware of somebody else is behind `middleware`."""
+        """Return whether the middlewares of other owners are all behind `middleware`."""
         for each in middlewares:
             if each == self.middleware:
                 return True
@@ -186,11 +185,10 @@ class ExactlyOnce:
         self._unwritten[partition] = min(offset, unwritten)
 
     async def take(self, message: Message) -> None:
-        """Write what the message holds, unless it is written already. Raises what the handler or the dual write raises.
+        """Write the unwritten records of the message. Raises the errors of the handler and the dual write.
 
-        After an error neither side has the record at fault nor those behind it (or, after `OutcomeUnknown`, that is not
-        known yet), and the consumer is put back: they are delivered again, here or to the consumer that has the
-        partition then.
+        After an error neither side has the failed record or those behind it (after `OutcomeUnknown` that is not known
+        yet), and the consumer is moved back: they are delivered again, here or to the next consumer of the partition.
         """
         records = _records_of(message.raw_message)
         first = first_offsets(records)
@@ -252,7 +250,7 @@ class ExactlyOnce:
         self._unwritten.update({each: self._next[each] for each in self._refused & first.keys()})
         after = _next_offsets(records)
         ahead = {each: self._next[each] for each in first if self._next[each] > after[each]}
-        if ahead:  # read from an older offset than the row, up to which all is written
+        if ahead:  # the message began before the row; everything up to the row is written
             await self._seek(message, ahead)
 
     def _skipped(
@@ -260,7 +258,7 @@ class ExactlyOnce:
     ) -> dict[TopicPartition, int]:
         """Return where to read again, in partitions whose delivery may have left records out.
 
-        A consumer that was put there already has shown that the log itself has a gap: markers, compaction, retention.
+        If the consumer was moved there already, the gap is in the log itself: markers, compaction, retention.
         """
         found: dict[TopicPartition, int] = {}
         for partition, offset in first.items():
@@ -275,7 +273,7 @@ class ExactlyOnce:
     async def _read_again(
         self, message: Message, first: Mapping[TopicPartition, int], skipped: Mapping[TopicPartition, int]
     ) -> None:
-        """Put the consumer back to what was left out; not at once if that was delivered and did not come this far."""
+        """Move the consumer back to the skipped records; pause first if they were delivered but not taken."""
         dropped = {each: at for each, at in skipped.items() if self._followed.get(each) == (at, at)}
         self._forget(first)
         for partition, offset in dropped.items():
@@ -290,7 +288,7 @@ class ExactlyOnce:
         await self._seek(message, {**first, **skipped})
 
     async def _write(self, records: Sequence[ConsumedRecord]) -> None:
-        """Write records in as few dual writes as possible; what fails because of a record is divided around it."""
+        """Write records in as few dual writes as possible; divide a batch around the record that makes it fail."""
         batches = [records]
         while batches:
             batch = self._not_written(batches.pop())
@@ -333,7 +331,7 @@ class ExactlyOnce:
                     with processing(record, self.group_id):
                         await self._handle(tx, record)
                 except Exception as error:
-                    note_outcome(error, Outcome.ROLLED_BACK)  # it does not leave the block itself
+                    note_outcome(error, Outcome.ROLLED_BACK)  # RefusedError leaves the block in its place
                     raise RefusedError(error, index) from error
         self._moved(records)
         count_consumed("written", len(records))
@@ -349,7 +347,7 @@ class ExactlyOnce:
         self._next.update(moved)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Believe the rows again, and nothing else."""
+        """Trust only the rows again."""
         for partition in partitions:
             self._next.pop(partition, None)
             self._sought.pop(partition, None)
@@ -362,11 +360,11 @@ class ExactlyOnce:
         await asyncio.sleep(pause_s)
 
     async def _seek(self, message: Message, positions: Mapping[TopicPartition, int]) -> None:
-        """Put the consumer to these offsets. A partition that it does not have any more is somebody else's."""
+        """Move the consumer to these offsets; skip a partition that it has lost to another consumer."""
         for partition, offset in positions.items():
             try:
                 await _seek_one(message.consumer, partition, offset)
-            except Exception as error:  # of the library: what is delivered next is compared with the row
+            except Exception as error:  # of the library: the next delivery is compared with the row
                 _log.info("%s is not read again from %d: %s", _name(partition), offset, error)
             else:
                 self._sought[partition] = offset
@@ -376,10 +374,10 @@ class ExactlyOnce:
 
 
 def _subscriber_of(parse: Callable[[Any], Awaitable[Message]]) -> Any:
-    """Return the subscriber whose own parser `parse` is; None outside of its handling of a message.
+    """Return the subscriber whose own parser is `parse`; None while no message of it is handled.
 
-    FastStream names its subscriber in a context variable while it handles a message, and shows it nowhere else;
-    tests/recipes/test_faststream_brokers.py fails if it does so no more.
+    FastStream exposes its subscriber only in a context variable while it handles a message;
+    tests/recipes/test_faststream_brokers.py fails if that changes.
     """
     own_parser = getattr(parse, "__self__", None)
     for variable, subscriber in copy_context().items():
@@ -389,7 +387,7 @@ def _subscriber_of(parse: Callable[[Any], Awaitable[Message]]) -> Any:
 
 
 class _Receipt:
-    """What FastStream takes for a middleware of one message, and does nothing more."""
+    """A middleware that does nothing, for one message: FastStream requires one."""
 
     async def __aenter__(self) -> _Receipt:
         return self
@@ -415,12 +413,12 @@ async def _parsed(raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Messa
 
 
 def _leave_unacknowledged(message: Message) -> None:
-    """Keep FastStream from committing offsets because of this message: one that is acknowledged is not again."""
+    """Keep FastStream from committing offsets for this message, by marking it as acknowledged already."""
     message.committed = True
 
 
 class _Headerless:
-    """A record of either library without its headers, which FastStream takes for UTF-8 text."""
+    """A record of either library without its headers, which FastStream would decode as UTF-8 text."""
 
     def __init__(self, record: Any) -> None:
         self._record = record

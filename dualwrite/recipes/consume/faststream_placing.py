@@ -1,9 +1,9 @@
-"""Put a FastStream subscriber to the rows as soon as it is assigned partitions, and check that their logs are the same.
+"""Move a FastStream subscriber to the rows on assignment of partitions, and check that their logs are the same.
 
-Without this a quiet partition whose group has offsets ahead of the rows would stay as it is: nothing is delivered, so
-nothing shows that records were left out. Placing is done in the background, again and again until it succeeds. It may
-therefore come while messages are being taken, and tells `ExactlyOnce` nothing of where it has put the consumer: what is
-delivered is compared with the row, as always.
+Without this, a quiet partition whose group has offsets ahead of the rows would go unnoticed: no delivery shows that
+records were left out. Placing is done in the background, again and again until it succeeds. It may therefore happen
+while messages are being taken, and does not report the new positions to `ExactlyOnce`, which compares each delivery
+with the row as always.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_PAUSE_S: Final = 5.0
 _TIMEOUT_S: Final = 30
 
 Seek = Callable[[Any, TopicPartition, int], Awaitable[None]]
-"""Puts FastStream's consumer, of either library, to an offset of a partition."""
+"""Moves FastStream's consumer, of either library, to an offset of a partition."""
 
 
 class Placing:
@@ -43,7 +43,7 @@ class Placing:
         self._tasks: set[asyncio.Task[None]] = set()
         self._replaced: set[TopicPartition] = set()
         self._seen: set[TopicPartition] = set()
-        """Those whose logs were looked at."""
+        """Partitions whose logs were checked."""
 
     @property
     def topic_ids(self) -> Mapping[str, str]:
@@ -51,7 +51,7 @@ class Placing:
         return self._logs.topic_ids
 
     def subscribe(self, broker: Any, topics: Collection[str], own: Mapping[str, Any], settings: dict[str, Any]) -> Any:
-        """Return a subscriber of the broker, with settings of the application that are none of `own`."""
+        """Return a subscriber of the broker. Raises ConfigError if `settings` has a name in `own`."""
         is_confluent = type(broker).__module__.startswith("faststream.confluent")
         hooks = self._hooks_of_confluent() if is_confluent else {"listener": self._listener()}
         taken = {*own, *hooks} & settings.keys()
@@ -63,7 +63,7 @@ class Placing:
         self.subscriber = broker.subscriber(*topics, **defaults | settings, **own, **hooks)
         return self.subscriber
 
-    # ---- what the libraries say of assignments ----------------------------------------------------------------------
+    # ---- notifications of assignments -------------------------------------------------------------------------------
 
     def _listener(self) -> Any:
         from aiokafka import ConsumerRebalanceListener
@@ -80,10 +80,10 @@ class Placing:
         return Listener()
 
     def _hooks_of_confluent(self) -> dict[str, Any]:
-        """Return callbacks, which are called in a thread."""
+        """Return callbacks, which confluent-kafka calls in a thread."""
 
         def assigned(consumer: Any, partitions: list[Any]) -> None:
-            for task in self.subscriber.tasks[:1]:  # the one that polls; there is none while the consumer is closed
+            for task in self.subscriber.tasks[:1]:  # the polling task; none while the consumer is closed
                 task.get_loop().call_soon_threadsafe(self._begin, _named(partitions))
 
         def lost(consumer: Any, partitions: list[Any]) -> None:
@@ -120,7 +120,7 @@ class Placing:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the rows of partitions, of those that have one. Raises ConsumedLogReplacedError."""
+        """Return the rows of those partitions that have one. Raises ConsumedLogReplacedError."""
         rows = await self._offsets.start(self, partitions)  # type: ignore[arg-type]  # needs group_id only
         try:
             found = await self._logs.place(partitions, rows, self._offsets.stored_ids)
@@ -132,19 +132,19 @@ class Placing:
         return found
 
     async def check(self, first: Mapping[TopicPartition, int], rows: Mapping[TopicPartition, int]) -> None:
-        """Raise ConsumedLogReplacedError if a log is another one, where that was not looked at or offsets go back.
+        """Raise ConsumedLogReplacedError if a log was replaced; checks new logs, and those that go back.
 
-        `first` are the offsets of the first records that were delivered.
+        `first` are the offsets of the first delivered records.
         """
         back = {each for each, offset in first.items() if offset < rows.get(each, 0)}
         doubted = back | (first.keys() - self._seen) | (first.keys() & self._replaced)
         if doubted:
             await self.positions(doubted)
 
-    # ---- what ConsumedLogs asks -------------------------------------------------------------------------------------
+    # ---- the consumer of ConsumedLogs -------------------------------------------------------------------------------
 
     async def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Bounds]:
-        """Return where the logs begin and end."""
+        """Return the first and the end offsets of the logs."""
         consumer = self.subscriber.consumer
         if not is_of_confluent(consumer):
             return await _of_aiokafka(consumer).bounds(partitions)
@@ -162,13 +162,13 @@ class Placing:
         return found
 
     async def _in_thread(self, function: Callable[[], Any]) -> Any:
-        """Call a function of confluent-kafka's consumer as FastStream does: one at a time, and not beside `close`."""
+        """Call a function of confluent-kafka's consumer like FastStream: one at a time, and not during `close`."""
         executor = self.subscriber.consumer._thread_pool  # noqa: SLF001
         return await asyncio.get_running_loop().run_in_executor(executor, function)
 
 
 def is_of_confluent(consumer: Any) -> bool:
-    """Return whether a consumer is FastStream's wrapper around that of confluent-kafka."""
+    """Return whether a consumer is FastStream's wrapper around a confluent-kafka consumer."""
     return hasattr(consumer, "consumer")
 
 

@@ -1,8 +1,8 @@
 """The steps of consume-transform-write, written once for threads and for asyncio.
 
 A batch of records is one dual write that includes the offsets behind the batch: the data, the records sent and the
-progress are committed by one decision. How the two places for offsets exclude a consumer that has lost its partitions:
-`dualwrite.recipes.consume.consumed_offsets` and docs/consume.md.
+progress are committed by one decision. `dualwrite.recipes.consume.consumed_offsets` and docs/consume.md say how the two
+places for offsets exclude a consumer that has lost its partitions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HandlePoison = Callable[[Any, ConsumedRecord, Exception], Awaitable[object]]
 
 
 class WriterAdapter(Protocol):
-    """What the steps need of a writer or a pool of writers."""
+    """The interface of the steps to a writer or a pool."""
 
     def begin(self) -> AbstractAsyncContextManager[DualWrite]:
         """Return a context manager that is one dual write."""
@@ -121,7 +121,7 @@ class ConsumeSteps:
         return len(records)
 
     async def _pause_for_database(self, error: BaseException) -> bool:
-        """Pause and return True if the step may succeed when repeated: a database failure that has not lasted long."""
+        """Pause and return True if the step may succeed when repeated: after a database failure, for a short time."""
         if not is_transient(error) or self._failures == _MAX_FAILURES:
             self._failures = 0
             return False
@@ -204,7 +204,7 @@ class ConsumeSteps:
         except RefusedError:
             raise
         except Exception as error:
-            pass_on_signal(error)  # for which no record is to blame
+            pass_on_signal(error)  # not caused by a record
             is_about_records &= isinstance(error, SQLAlchemyError | DualWriteError) and blames_records(error)
             if not is_about_records or await self._is_written(next_offsets):
                 raise
@@ -214,7 +214,7 @@ class ConsumeSteps:
         self._resume_at.update(next_offsets)
 
     async def _is_written(self, next_offsets: Mapping[TopicPartition, int]) -> bool:
-        """Return whether the dual write is committed despite the error, which came after its decision."""
+        """Return whether the dual write was decided despite its error."""
         await self._writer.recover()
         stored = await self._offsets.resume_positions(self._consumer, next_offsets.keys())
         return any(stored.get(partition, -1) >= offset for partition, offset in next_offsets.items())
@@ -225,10 +225,10 @@ class ConsumeSteps:
                 with processing(record, self._membership.group_id):
                     await self._handle(tx, record)
             except Exception as error:
-                pass_on_signal(error)  # for which no record is to blame
+                pass_on_signal(error)  # not caused by a record
                 if not blames_records(error):
                     raise
-                note_outcome(error, Outcome.ROLLED_BACK)  # it does not leave the block itself
+                note_outcome(error, Outcome.ROLLED_BACK)  # RefusedError leaves the block in its place
                 raise RefusedError(error, index) from error
 
     async def _set_aside(self, record: ConsumedRecord, error: Exception) -> None:
@@ -250,7 +250,7 @@ def _batches(records: Sequence[ConsumedRecord], size: int) -> list[Sequence[Cons
 
 
 def divided(records: Sequence[ConsumedRecord], index: int | None) -> list[Sequence[ConsumedRecord]]:
-    """Divide a refused batch: around the record that was refused, if that is known, otherwise in halves."""
+    """Divide a refused batch: around the refused record, if known, otherwise in halves."""
     half = len(records) // 2
     if index is None:
         parts = [records[:half], records[half:]]
@@ -293,7 +293,7 @@ def blames_records(error: Exception) -> bool:
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether `error` is a database failure that may be over soon, before which nothing was decided."""
+    """Return whether `error` is a database failure from before the decision that may be over soon."""
     if isinstance(error, DualWriteError):
         return isinstance(error, RowLockTimeoutError)
     return is_database_trouble(error)

@@ -1,7 +1,7 @@
-"""A span `process` for each consumed record, with a link to where the record was created (OpenTelemetry).
+"""A span `process` for each consumed record, linked to the span that created the record (OpenTelemetry).
 
-Its parent is the caller's span, or without one where the record was created: then what the handler sends continues that
-trace. Names and attributes are those of OpenTelemetry's semantic conventions for messaging.
+Its parent is the caller's span; without one it is the span that created the record, so that records sent by the handler
+continue that trace. Names and attributes are those of OpenTelemetry's semantic conventions for messaging.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _span(tracer: Tracer, record: ConsumedRecord, group_id: str) -> Iterator[Non
 
 
 def _begun(opened: ExitStack, tracer: Tracer, record: ConsumedRecord, group_id: str) -> Span | None:
-    """Return the span of a record, which is the current one until `opened` is closed; None if that fails."""
+    """Return the span of a record, the current one until `opened` is closed; None if that fails."""
     try:
         return opened.enter_context(_of(tracer, record, group_id))
     except Exception as error:
@@ -76,7 +76,7 @@ def _note_error(span: Span, error: Exception) -> None:
 
 @guarded
 def _end(opened: ExitStack, error: BaseException | None) -> None:
-    """End the span. What ends it may raise the handler's own error once more, which is none of telemetry's."""
+    """End the span. That may raise the handler's own error once more, which is no failure of telemetry."""
     try:
         opened.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
     except BaseException as raised:
