@@ -13,7 +13,7 @@ from dualwrite.recipes.postgres.connections import Connections
 
 
 class AsyncpgDriver(Driver):
-    """asyncpg; `wait_ms` is how long a block waits for a connection of an exhausted pool, None: without a limit."""
+    """asyncpg; `wait_ms` limits the wait for a connection of an exhausted pool (None: no limit)."""
 
     name = BackendName.ASYNCPG
     connection_name = "an asyncpg.Connection"

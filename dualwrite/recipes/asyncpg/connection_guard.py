@@ -1,9 +1,9 @@
-"""The guard of an asyncpg connection during a dual write: refuses to end the transaction, and follows savepoints.
+"""The guard of an asyncpg connection during a dual write: refuses to end the transaction, and tracks savepoints.
 
 It puts an object in front of the connection's protocol, for the duration of the block. Every statement passes through
-it, whatever sends it: the connection, what a pool hands out for it, a prepared statement, a cursor, or a
-`connection.transaction()`, which is a savepoint inside a dual write and says so in SQL. What ends the transaction on
-the server's side all the same is detected by the message that commits.
+it, from every sender: the connection, a pool's proxy of it, a prepared statement, a cursor, or a
+`connection.transaction()`, which is a savepoint inside a dual write and says so in SQL. If the server ends the
+transaction by other means, the message that commits detects that.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Watch(StatementWatch):
         self._substitute: driver.Substitute | None = None
         self._block: Any = None
         self._savepoints: list[str] = []
-        """The names of those that were set, and not released."""
+        """The names of the savepoints that were set, and not released."""
         self.running = 0
-        """How many statements are in progress: one, or another that asyncpg is about to refuse."""
+        """The number of statements in progress: one, and another that asyncpg is about to refuse."""
 
     def start(self) -> None:
         self._substitute = WatchedProtocol(driver.protocol_of(self._raw), self)
@@ -81,11 +81,11 @@ class Watch(StatementWatch):
     # -- statements ----------------------------------------------------------------------------------------------
 
     def before(self, text: str) -> TransactionControl:
-        """Check a statement that is about to be executed. Return what it does to the transaction, for `after`."""
+        """Check a statement that is about to be executed. Return its effect on the transaction, for `after`."""
         return self._before(text)
 
     def before_other(self, text: str) -> None:
-        """Check a statement whose effect on savepoints is not followed."""
+        """Check a statement whose effect on savepoints is not tracked."""
         self._assert_no_savepoint(self._before(text))
 
     def failed(self, error: BaseException, control: TransactionControl) -> None:
@@ -112,13 +112,13 @@ class Watch(StatementWatch):
                 case Effect.RELEASE:
                     self._forget_from(name, also=True)
                 case _:
-                    # Only this ends a failure. The server also accepts the Parse of ROLLBACK TO, or of nothing.
+                    # Only an executed ROLLBACK TO ends a failure. The server also accepts its Parse, or an empty one.
                     self._statement_failure = None
                     # The `connection.transaction()` is over, although its savepoint remains set.
                     self._forget_from(name, also=_is_of_a_block(name))
 
     def _forget_from(self, name: str, *, also: bool) -> None:
-        """Forget the savepoints inside the newest one of a name, and `also` that one."""
+        """Forget the savepoints inside the newest one called `name`, and `also` that one itself."""
         if name in self._savepoints:
             newest = len(self._savepoints) - 1 - self._savepoints[::-1].index(name)
             del self._savepoints[newest + (0 if also else 1) :]
@@ -163,7 +163,8 @@ class WatchedProtocol(driver.Substitute):
         return await self._in_parts(copy_stmt, self.genuine.copy_in, copy_stmt, *arguments, **keywords)
 
     async def prepare(self, stmt_name: str, query: str, *arguments: Any, **keywords: Any) -> Any:
-        # It is checked when it is executed; but that it is refused by the server fails the transaction, too.
+        # The statement is checked when it is executed. But if the server refuses it here, the transaction has failed
+        # too.
         return await self._watched(_NOTHING_SENT, self.genuine.prepare, stmt_name, query, *arguments, **keywords)
 
     async def _in_parts(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:

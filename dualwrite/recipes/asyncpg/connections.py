@@ -18,16 +18,16 @@ _log = logging.getLogger(__name__)
 
 
 async def _close(connection: Any) -> None:
-    """Close without waiting for the server, which would take for ever where the network is gone."""
+    """Close without waiting for the server, which would take forever without a network."""
     driver.unwrapped(connection).terminate()
 
 
 def _forget(connection: Any) -> None:
-    """Do nothing: a connection that was lost has nothing left."""
+    """Do nothing: a lost connection has no resources left."""
 
 
 def _is_idle(connection: Any) -> bool:
-    """Return whether a connection is in no transaction, and has none in store, as after a BEGIN that was cancelled."""
+    """Return whether a connection is in no transaction, and has none to come, as after a cancelled BEGIN."""
     return driver.is_idle(connection) and not driver.is_cancelling(connection)
 
 
@@ -53,7 +53,7 @@ class PooledConnections:
     async def acquire(self) -> Any:
         """Take a free connection, or wait for one. Raises PoolTimeoutError: an `asyncpg.Pool` has no limit of its own.
 
-        Opening a connection has another limit, which asyncpg sets.
+        Opening a connection has a different limit, set by asyncpg.
         """
         if self._wait_ms is None or not driver.is_exhausted(self._pool):
             return await self._pool.acquire()
@@ -74,7 +74,7 @@ class PooledConnections:
         )
 
     async def release(self, connection: Any) -> None:
-        """Give the connection back. Its pool drops it if that fails, which is no failure of the block that ended."""
+        """Give the connection back. If that fails, its pool drops it, and the block has succeeded all the same."""
         try:
             await self._pool.release(connection, timeout=driver.RESET_S)
         except driver.ERRORS as error:
@@ -89,7 +89,7 @@ class PooledConnections:
 
 
 async def _connected(dsn: str) -> Any:
-    # Without names for prepared statements, which PgBouncer may mistake for those of other clients (`driver.fetch`).
+    # Without named prepared statements, which PgBouncer may mistake for those of other clients (`driver.fetch`).
     return await asyncpg.connect(dsn, statement_cache_size=0)
 
 

@@ -2,8 +2,8 @@
 
 Everything that asyncpg sends goes through the protocol object of a connection, the slot `_protocol`. So this is where
 our own statements are sent, past the caller's loggers, codecs and `command_timeout`, and where `connection_guard.py`
-puts an object of its own that sees every statement of a block. `tests/unit/test_asyncpg_internals.py` fails when
-asyncpg changes what this module relies on.
+puts its own object, which sees every statement of a block. `tests/unit/test_asyncpg_internals.py` fails when asyncpg
+changes internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ ERRORS: Final[tuple[type[Exception], ...]] = (
     asyncpg.InternalClientError,
     OSError,  # of the network, including TimeoutError
 )
-"""The types of error that asyncpg raises when the database is unreachable or refuses a statement."""
+"""The errors that asyncpg raises when the database is unreachable or refuses a statement."""
 
 SAVEPOINT_PREFIX: Final = "__asyncpg_savepoint_"
-"""What the names of the savepoints of a `connection.transaction()` begin with."""
+"""The beginning of the savepoint names of a `connection.transaction()`."""
 
 _NO_LIMIT_S: Final = 10.0 * 365 * 24 * 3600
 """For statements that `command_timeout` must not end: asyncpg would send a cancel request to a COMMIT."""
 
 _ROLLBACK_S: Final = 5.0
-"""How long ROLLBACK, and a cancel request before it, may take until the connection is dropped instead."""
+"""How long ROLLBACK, and a cancel request before it, may take before the connection is dropped."""
 
 RESET_S: Final = 5.0
-"""How long a pool may take to reset a connection that is given back, until it drops the connection instead."""
+"""How long a pool may take to reset a released connection before it drops it."""
 
 _MOST_PREPARED: Final = 64
 
@@ -50,9 +50,9 @@ _MOST_PREPARED: Final = 64
 
 
 def unwrapped(connection: Any) -> Any:
-    """Return the connection behind what a pool hands out, which loses it when it is released or lost.
+    """Return the connection behind a pool's proxy, which loses it on release or when the connection is lost.
 
-    Raises InterfaceError if it has lost it.
+    Raises InterfaceError if the proxy has lost it.
     """
     raw = getattr(connection, "_con", connection)
     if raw is None:
@@ -61,17 +61,17 @@ def unwrapped(connection: Any) -> Any:
 
 
 def is_connection(candidate: Any) -> bool:
-    """Return whether a block can run on an object: on a connection, or on what a pool hands out."""
+    """Return whether a block can run on an object: on a connection, or on a pool's proxy of one."""
     return isinstance(candidate, asyncpg.Connection)
 
 
 def is_idle(raw: Any) -> bool:
-    """Return whether a connection is open and in no transaction, as the server's latest response says."""
+    """Return whether a connection is open and in no transaction, according to the server's latest response."""
     return not raw.is_closed() and not raw.is_in_transaction()
 
 
 def is_cancelling(raw: Any) -> bool:
-    """Return whether asyncpg waits for the end of a statement that it has asked the server to cancel."""
+    """Return whether asyncpg waits for the end of a statement for which it has sent a cancel request."""
     return not raw.is_closed() and bool(protocol_of(raw)._is_cancelling())  # noqa: SLF001
 
 
@@ -81,7 +81,7 @@ def host_of(raw: Any) -> str:
 
 
 def keep_alive(raw: Any) -> None:
-    """Let the operating system notice that the server's host is gone, as libpq does, which asyncpg does not."""
+    """Let the operating system notice that the server's host is gone; asyncpg does not set this up, unlike libpq."""
     wire = None if raw.is_closed() else raw._transport.get_extra_info("socket")  # noqa: SLF001
     if wire is not None and wire.family != getattr(socket, "AF_UNIX", None):
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -102,7 +102,7 @@ _read_committed: Final[WeakSet[Any]] = WeakSet()
 
 
 def begin_at_read_committed(raw: Any) -> Any:
-    """Let our transactions on a connection have this isolation level, whatever its default. Return the connection."""
+    """Let our transactions on a connection run at READ COMMITTED, regardless of its default. Return the connection."""
     _read_committed.add(raw)
     return raw
 
@@ -120,7 +120,7 @@ def is_in_transaction_block(raw: Any) -> bool:
 
 
 def open_block(raw: Any) -> Any:
-    """Let each `connection.transaction()` from now on be a savepoint, as inside another one. Return what ends that."""
+    """Make each `connection.transaction()` from now on a savepoint, as inside another one. Return the outer block."""
     raw._top_xact = block = asyncpg.Connection.transaction(raw)  # noqa: SLF001
     return block
 
@@ -180,10 +180,10 @@ async def roll_back(raw: Any) -> None:
         await execute(raw, "ROLLBACK")
 
 
-# asyncpg describes a statement before it executes it, in a round trip of its own, and keeps that description under a
-# name that the server knows too. If PgBouncer gives each transaction another server connection, such a name may stand
-# for a statement of another client there. So ours have no name; their descriptions are kept here, and each execution
-# sends the text again, in the same message.
+# asyncpg describes a statement before it executes it, in a separate round trip, and keeps that description under a name
+# that the server knows too. If PgBouncer gives each transaction another server connection, the name may stand for a
+# statement of another client there. So ours have no name; their descriptions are kept here, and each execution sends
+# the text again, in the same message.
 _descriptions: Final[WeakKeyDictionary[Any, dict[str, Any]]] = WeakKeyDictionary()
 
 
@@ -232,11 +232,11 @@ def _numbered(sql: str) -> tuple[str, Sequence[str]]:
 
 
 class CommitMessage:
-    """A message that ends in COMMIT, and what became of it; `refusals` are those of `refusal_in`.
+    """A message that ends in COMMIT, and its outcome; `refusals` are those of `refusal_in`.
 
     asyncpg sends a cancel request when a wait is cancelled or takes too long, and that may end the wait of COMMIT for a
     synchronous standby (`psycopg/driver.py` says why it must not). So a cancellation drops the connection instead, and
-    there is no limit of time.
+    there is no time limit.
     """
 
     def __init__(self, raw: Any, sql: str, token: str, refusals: Refusals) -> None:
@@ -259,7 +259,7 @@ class CommitMessage:
             raw.add_log_listener(self._on_message)
             assert_committed(await execute(raw, self._sql))
             if not _is_listening(raw, self._on_message):
-                self.was_given_up = True  # another task called reset(), which removes listeners: it may have been
+                self.was_given_up = True  # another task called reset(), which removes listeners: assume the worst
         except asyncpg.PostgresError as error:
             refusal = refusal_in(error, self._token, self._refusals)
             if refusal is None:
@@ -267,7 +267,7 @@ class CommitMessage:
             self.was_refused = True
             raise refusal from error
         except Exception as error:
-            # asyncpg raises InterfaceError before it sends anything: the connection is closed, or busy.
+            # asyncpg raises InterfaceError before it sends the message: the connection is closed, or busy.
             self.was_refused |= isinstance(error, (asyncpg.InterfaceError, TransactionDoomedError))
             raise
         finally:

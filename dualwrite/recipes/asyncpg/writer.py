@@ -9,9 +9,9 @@
         async with pool.transaction() as tx:  # in any task
             ...
 
-What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`. Tables, statements, ids and
-leases are those of the other writers on PostgreSQL, so that writers of several kinds may use one transactional id, one
-after the other, and pools of several kinds may share a prefix.
+How a block ends, and why that is safe: `dualwrite.recipes.core.coordinator`. Tables, statements, ids and leases are
+those of the other writers on PostgreSQL. So writers of several kinds may use one transactional id, one after the other,
+and pools of several kinds may share a prefix.
 
 Cancellation at any await inside a block: before the database's COMMIT is sent, both sides are rolled back. If COMMIT
 was sent but its response did not arrive, the dual write is UNRESOLVED, and `recover()` or the next use reads the row; a
@@ -41,11 +41,11 @@ from dualwrite.settings import WriterPoolSettings, WriterSettings
 __all__ = ["AsyncpgDualTransaction", "AsyncpgDualWriter", "PoolStatus", "Resolution"]
 
 Source: TypeAlias = str | asyncpg.Pool | Callable[[], asyncpg.Connection | Awaitable[asyncpg.Connection]]
-"""Where connections come from."""
+"""The sources of connections."""
 
 
 class AsyncpgDualTransaction(DualWrite):
-    """One dual write; what `transaction()` of an `AsyncpgDualWriter` yields. Sending is a plain call."""
+    """One dual write, as yielded by `AsyncpgDualWriter.transaction()`. `send` needs no await."""
 
     def __init__(self, transaction: AsyncpgTransaction, records: RecordBuffer) -> None:
         super().__init__(transaction, records, shield)
@@ -53,7 +53,7 @@ class AsyncpgDualTransaction(DualWrite):
 
     @property
     def connection(self) -> asyncpg.Connection:
-        """The connection whose transaction is the decision, or what its pool handed out for it.
+        """The connection whose transaction is the decision, or its pool's proxy of it.
 
         `connection.transaction()` inside is a savepoint.
         """
@@ -62,7 +62,7 @@ class AsyncpgDualTransaction(DualWrite):
 
     @asynccontextmanager
     async def savepoint(self) -> AsyncIterator[Self]:
-        """Begin a part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+        """Begin a part that may fail by itself: an exception undoes its writes and records, and is raised.
 
         Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
@@ -73,8 +73,8 @@ class AsyncpgDualTransaction(DualWrite):
 class AsyncpgDualWriter(TaskWriter[asyncpg.Connection, AsyncpgDualTransaction]):
     """`AsyncPsycopgDualWriter` on asyncpg: the same settings, tables, rules and errors, one transactional id or a pool.
 
-    `database` is the database that decides: a DSN, of which one connection is opened and kept, and by a pool up to
-    `max_writers`, without prepared statements; an `asyncpg.Pool`, which the caller closes; or a function that makes a
+    `database` is the database that decides: a DSN, of which one connection (for a pool up to `max_writers`) is opened
+    and kept, without prepared statements; an `asyncpg.Pool`, which the caller closes; or a function that makes a
     connection, awaited or not, which is closed after use. The background of a pool uses separate connections to the
     same database, which do not count towards an `asyncpg.Pool`. `lock_timeout_ms`, or `acquire_timeout_ms` of a pool,
     also limits the wait for a connection of an exhausted `asyncpg.Pool` (`PoolTimeoutError`).
@@ -105,21 +105,21 @@ class AsyncpgDualWriter(TaskWriter[asyncpg.Connection, AsyncpgDualTransaction]):
     ) -> AbstractAsyncContextManager[AsyncpgDualTransaction]:
         """Run a block as one dual write: leaving it commits both sides, an exception rolls back both.
 
-        `connection` is a connection of the caller to the writer's database, or what a pool handed out for one; its
-        whole transaction is committed or rolled back with the block, including its earlier statements. It may be in a
-        transaction that BEGIN has begun, but not inside a `connection.transaction()`, which would end it. Without it
-        the writer uses one of its own connections.
+        `connection` is a connection of the caller to the writer's database, or a pool's proxy of one; its whole
+        transaction is committed or rolled back with the block, including its earlier statements. It may be in a
+        transaction begun by BEGIN, but not inside a `connection.transaction()`, which would end it. Without it the
+        writer uses one of its own connections.
 
-        Records are kept until the block ends, and sent right before the database commits. Those that were sent inside
-        a savepoint (`connection.transaction()`, or a SAVEPOINT statement) that is rolled back are dropped with it. A
+        Records are kept until the block ends, and sent right before the database commits. Records sent inside a
+        savepoint (`connection.transaction()`, or a SAVEPOINT statement) that is rolled back are dropped with it. A
         record that is refused at `send` dooms the block like a failed statement, even if its error is swallowed.
 
-        Raises what the block raises; IllegalStateError for a connection whose COMMIT is not ours to send; RecipeErrors,
-        InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and asyncpg's own errors, after which neither
-        side was changed; OutcomeUnknown if the database commit was sent and its outcome cannot be read. A cancellation
-        inside the block, for instance by `asyncio.timeout`, counts as an exception of the block; one that arrives while
-        the block ends is raised, with a note about the outcome of the dual write.
+        Raises the block's own exception; IllegalStateError for a connection whose COMMIT is not ours to send;
+        RecipeErrors, InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and asyncpg's own errors, after
+        which neither side was changed; OutcomeUnknown if the database commit was sent and its outcome cannot be read. A
+        cancellation inside the block, for instance by `asyncio.timeout`, counts as an exception of the block; one that
+        arrives while the block ends is raised, with a note about the outcome of the dual write.
 
-        When a pool takes a transactional id, and what else it raises: as `PsycopgDualWriter.transaction`.
+        A pool takes its transactional id, and raises further errors, as `PsycopgDualWriter.transaction` does.
         """
         return self.scope(connection)

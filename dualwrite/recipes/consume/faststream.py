@@ -92,7 +92,7 @@ class ExactlyOnce:
         self._sought: dict[TopicPartition, int] = {}
         """Offsets to which the consumer was moved, and from which it has delivered no record yet."""
         self._followed: dict[TopicPartition, tuple[int, int]] = {}
-        """The offset to which the consumer was last moved, and the first one delivered from there: the next in the log."""
+        """The offset to which the consumer was last moved, and the first one delivered then: neighbours in the log."""
         self._unwritten: dict[TopicPartition, int] = {}
         """Offsets of the first delivered records that are not known to be written."""
         self._sees_deliveries = False

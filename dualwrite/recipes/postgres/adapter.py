@@ -67,7 +67,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         of_blocks: Connections | None = None,
         beside: Connections | None = None,
     ) -> None:
-        """`beside`: connections that are available while blocks hold all others; by default the same ones."""
+        """Connect the database; `beside` are connections that stay available while blocks hold all others."""
         self._connections = connections
         self._of_blocks = connections if of_blocks is None else of_blocks
         self._beside = connections if beside is None else beside
@@ -77,7 +77,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         self._identity: DatabaseIdentity | None = None
         self._uninterrupted = uninterrupted
         self.location: str | None = None
-        """The database that our own connections lead to; None before that was queried."""
+        """The database of our own connections; None before it was queried."""
         self._default_isolation: str | None = None
         self._is_examined = False
 
@@ -106,7 +106,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         self._pin.has_outbox_table = True
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
-        of_ours: Any = block  # which this database has begun; isinstance() of an abstract class is slow
+        of_ours: Any = block  # begun by this database; isinstance() of an abstract class is slow
         added: Added = await of_ours.add_to_outbox(transactional_id, content)
         return added
 
@@ -142,7 +142,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         return row
 
     async def _examine(self, transaction: TransactionT) -> None:
-        """Check once for guarantees that the database lacks. Raises UnsafeDatabaseError if a writer cannot use it."""
+        """Examine the database once. Raises UnsafeDatabaseError if a writer cannot use it."""
         if self._is_examined:
             return
         answer_for(of_postgres({"host": transaction.host}))
@@ -152,7 +152,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         self._is_examined = True
 
     async def ensure_table(self, table: TableFile) -> PinnedTables:
-        """Return where a table is. Raises StateRowError if it is missing and may not be created."""
+        """Return the location of a table. Raises StateRowError if it is missing and may not be created."""
 
         async def steps(transaction: TransactionT) -> PinnedTables:
             pinned = await transaction.query(find_schema(self._schema, table.name))
@@ -206,7 +206,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
             return await self.in_transaction(steps)  # another process created it at the same moment
 
     async def in_transaction(self, steps: Steps[TransactionT, ResultT]) -> ResultT:
-        """Carry out `steps` in a transaction of their own, and commit it."""
+        """Carry out `steps` in a separate transaction, and commit it."""
         transaction = await self.begin()
         try:
             result = await steps(transaction)
@@ -243,7 +243,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
             return await self._begin(self._of_blocks, records, before)
         if before is not None:
             await before(connection)
-        transaction = self._new_transaction(connection, records, None)  # nothing else may begin on it meanwhile
+        transaction = self._new_transaction(connection, records, None)  # from here on no other block may begin on it
         was_idle = transaction.is_idle
         try:
             await self._assert_here(await transaction.begin_and_locate())
@@ -261,7 +261,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
 
     @abstractmethod
     async def _isolation_of(self, connection: Any) -> str | None:
-        """Return the isolation level that the connection has set, as SQL names it; None if it has set none."""
+        """Return the isolation level set on the connection, by its SQL name; None if none is set."""
 
     def _new_transaction(
         self, connection: Any, records: RecordBuffer, of: Connections | None, place: Any = None
@@ -286,14 +286,14 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
             raise IllegalStateError(_OTHER_DATABASE)
 
     async def _query_location(self) -> str:
-        """Query where our own connections lead now: a restarted server counts as another one."""
+        """Query the current location of our own connections: a restarted server counts as another one."""
         self.location = await self.in_transaction(_location)
         return self.location
 
     async def _begin(
         self, connections: Connections, records: RecordBuffer, before: Before | None = None
     ) -> TransactionT:
-        """Begin a transaction on one of our connections. One that was lost while idle fails here and is replaced."""
+        """Begin a transaction on one of our connections. Replaces connections that were lost while idle."""
         attempts_left = connections.attempts
         while True:
             attempts_left -= 1

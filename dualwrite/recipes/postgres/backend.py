@@ -30,11 +30,11 @@ _KEPT_BESIDE: Final = 2
 
 
 class Driver(ABC):
-    """How a driver makes the connections and the database of a backend."""
+    """A driver's way to make the connections and the database of a backend."""
 
     name: BackendName
     connection_name: str
-    """What error messages call a connection."""
+    """The name of a connection in error messages."""
 
     @abstractmethod
     def is_connection(self, bind: Any) -> bool:
@@ -42,7 +42,7 @@ class Driver(ABC):
 
     @abstractmethod
     def connections_from(self, source: Any, *, most_kept: int) -> Connections:
-        """Return the connections of a source. Raises ConfigError if it is none."""
+        """Return the connections of a source. Raises ConfigError for an unknown kind of source."""
 
     @abstractmethod
     def connections_beside(self, source: Any, *, most_kept: int) -> Connections:
@@ -60,8 +60,8 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
     """A PostgreSQL for the blocks of a writer, one at a time, or several at a time for a pool.
 
     `source` is a conninfo, a connection pool or a function that makes a connection; `handle` makes a block's handle.
-    Under one id the same connections also read and write the state row between blocks, unless they are those of a
-    caller's connection pool; a pool's background has separate ones.
+    Under one id the same connections also read and write the state row between blocks, except those of a caller's
+    connection pool; a pool's background has separate ones.
     """
 
     database: PostgresDatabase[Any]
@@ -95,7 +95,8 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
     def _begin_for_one_id(self) -> None:
         self.background = self._driver.connections_beside(self._source, most_kept=0)
         if self.connections.are_limited:
-            # The caller's blocks may hold all of the pool, while they wait for a statement of ours between them.
+            # The caller's blocks may hold all of its connection pool while they wait for a statement of ours between
+            # them.
             self.database = self._new_database(self.background, of_blocks=self.connections)
         else:
             self.database = self._new_database(self.connections, beside=self.background)
@@ -125,7 +126,7 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         transaction = await self.database.transaction(bind, records, before)
         try:
             return self._handle(transaction, records)
-        except BaseException:  # an interruption: only the garbage collector would find the connection
+        except BaseException:  # an interruption would leave the connection to the garbage collector
             await transaction.rollback()
             await transaction.close()
             raise
@@ -191,4 +192,4 @@ class PostgresLeases(TableLeases):
 
 
 _INTEGRITY_CONSTRAINT_VIOLATION: Final = "23"
-"""The class of SQLSTATEs such as that of a unique violation."""
+"""The class of SQLSTATEs of violated constraints, such as a unique violation."""

@@ -1,4 +1,4 @@
-"""A message that ends in COMMIT: what its answer proves."""
+"""A message that ends in COMMIT, and the proof in its response."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dualwrite.errors import TransactionDoomedError
 from dualwrite.recipes.core.database_errors import sqlstate_of
 
 Refusals = Mapping[str, Callable[[], Exception]]
-"""The errors for the texts that the server quotes, followed by a token, where it did not reach COMMIT."""
+"""Errors, by the texts that the server quotes, followed by a token, if it did not reach COMMIT."""
 
 IN_FAILED_TRANSACTION: Final = "25P02"
 """The SQLSTATE of a statement that was refused because an earlier one has failed."""
 
 _INVALID_TEXT: Final = "22P02"
-"""The SQLSTATE of a cast that failed, such as those of `write_and_commit`."""
+"""The SQLSTATE of a failed cast, such as those of `write_and_commit`."""
 
 
 class CommitMessage(Protocol):
-    """A message that ends in COMMIT, and what became of it."""
+    """A message that ends in COMMIT, and its outcome."""
 
     @property
     def was_refused(self) -> bool:

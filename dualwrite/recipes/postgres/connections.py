@@ -19,8 +19,7 @@ def abandon(connection: Any) -> None:
 async def settled(value: Any) -> Any:
     """Return the result of a driver's call: a blocking connection returns the value, an asynchronous one an awaitable.
 
-    The two differ in nothing else, so the code that uses them is written once; with blocking connections it never
-    suspends.
+    The two differ in nothing else, so code for both is written once; with blocking connections it never suspends.
     """
     return await value if isawaitable(value) else value
 
@@ -30,11 +29,11 @@ class Connections(Protocol):
 
     @property
     def attempts(self) -> int:
-        """How many to acquire until one is certainly newer than the database's last restart."""
+        """The number of connections to acquire until one is certainly newer than the database's last restart."""
 
     @property
     def are_limited(self) -> bool:
-        """Whether `acquire` may have to wait until others release one."""
+        """Whether `acquire` may have to wait for a released connection."""
 
     async def acquire(self) -> Any: ...
 
@@ -42,17 +41,17 @@ class Connections(Protocol):
         """Take back a connection that is idle or closed."""
 
     def keep(self, connection: Any) -> bool:
-        """Release an idle connection without waiting. Return False, and do nothing, if that would have to wait."""
+        """Release an idle connection. Return False, and do nothing, if that would have to wait."""
 
     async def close(self) -> None:
-        """Close what is kept here."""
+        """Close the kept connections."""
 
 
 class KeptConnections:
     """Connections that are opened when needed; at most `most` are kept for later. Thread-safe.
 
-    `is_idle` says whether a connection is open and in no transaction, and `close` closes one. `forget` is called with
-    a connection that was lost while it was kept, and in a forked child with those of the parent.
+    `is_idle` tests whether a connection is open and in no transaction, and `close` closes one. `forget` is called with
+    a connection that was lost while kept, and in a forked child with those of the parent.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What a watch of a connection keeps of its dual write's statements: refused endings, failures and savepoints.
+"""A watch's record of its dual write's statements: refused endings, failures and savepoints.
 
 The subclass of each driver sees the statements, and knows the state of its connection.
 """
@@ -39,7 +39,7 @@ class StatementWatch(ABC):
         self._is_closed = True
 
     def doom(self, error: BaseException) -> None:
-        """Let the transaction, or its current savepoint, end only by a rollback, even if `error` is swallowed."""
+        """Allow the transaction, or its current savepoint, only to be rolled back, even if `error` is swallowed."""
         self._records.refuse(error)
 
     def _assert_nothing_refused(self) -> None:
@@ -52,7 +52,7 @@ class StatementWatch(ABC):
     # No `with`: it would be a large part of the cost of a short statement.
 
     def _before(self, text: str) -> TransactionControl:
-        """Check a statement that is about to be executed. Return what it does to the transaction, for `after`."""
+        """Check a statement that is about to be executed. Return its effect on the transaction, for `after`."""
         control = control_of(text, POSTGRES)
         if control.steps:
             try:
@@ -65,13 +65,13 @@ class StatementWatch(ABC):
         return control
 
     def _assert_no_savepoint(self, control: TransactionControl) -> None:
-        """Refuse a statement about a savepoint that is sent in a way that is not followed."""
+        """Refuse a statement about a savepoint if its effect cannot be tracked."""
         if control.steps:
             self._refused_ending = IllegalStateError(_BY_EXECUTE)
             raise self._refused_ending
 
     def after(self, control: TransactionControl) -> None:
-        """Follow a statement that was executed."""
+        """Track the effect of an executed statement."""
         control.follow(self._records)
 
     def _refuse(self, sentence: str) -> NoReturn:
@@ -85,7 +85,7 @@ class StatementWatch(ABC):
 
 
 def doomed_by(failure: BaseException | None) -> TransactionDoomedError:
-    """Return the error of a dual write a part of which has failed."""
+    """Return the error of a dual write that has partly failed."""
     what = "" if failure is None else f" ({type(failure).__name__})"
     return TransactionDoomedError(
         f"a part of this dual write failed{what} and its error was swallowed; "

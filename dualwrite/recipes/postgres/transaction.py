@@ -83,9 +83,9 @@ _log = logging.getLogger(__name__)
 
 ResultT = TypeVar("ResultT")
 
-# The statements below name our tables without a schema; `PinnedTables.sql` inserts it before they are executed.
+# The statements below name our tables without a schema; `PinnedTables.sql` inserts it
 
-# In one request, so that nothing before COMMIT can lower the durability setting.
+# One message, so that no statement before COMMIT can lower the durability setting
 _DURABLE_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
 # ON CONFLICT alone would wait for a transaction that is writing the row.
 _INSERT: Final = (
@@ -112,7 +112,7 @@ class TableFile:
 
 
 class Pin:
-    """The location of our tables, once queried; shared by all transactions of one writer or pool."""
+    """The location of our tables, queried once; shared by all transactions of one writer or pool."""
 
     __slots__ = ("has_outbox_table", "has_redo_table", "tables")
 
@@ -137,16 +137,16 @@ class RequiredPlace(Protocol):
         """The value that `PostgresTransaction.location` returns; None before it was queried."""
 
     async def assert_holds(self, transaction: PostgresTransaction) -> None:
-        """Raise IllegalStateError if `transaction` runs somewhere else."""
+        """Raise IllegalStateError if `transaction` runs elsewhere."""
 
 
 class PostgresTransaction(ABC):
     """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
 
     errors: ClassVar[tuple[type[Exception], ...]]
-    """The types of error of the driver."""
+    """The errors of the driver."""
     driver_name: ClassVar[str]
-    """What error messages call the driver."""
+    """The name of the driver in error messages."""
 
     def __init__(
         self,
@@ -166,14 +166,14 @@ class PostgresTransaction(ABC):
         self._deciding: CommitMessage | None = None
         self._transactional_id: str | None = None
         self._is_closed = False
-        """Whether the connection was given back, so that it may be another block's."""
+        """Whether the connection was given back, and may belong to another block."""
         self.commit_was_sent = False
         """Whether COMMIT may have reached the database; while it has not, a rollback is certain."""
         self.was_ended_past = False
-        """Whether something else ended the transaction, maybe by COMMIT, before it was rolled back."""
+        """Whether the transaction was ended by other means, maybe by COMMIT, before it was rolled back."""
         self._is_over = False
 
-    # -- what a driver does; what sends anything begins with `_assert_ours` ----------------------------------------
+    # -- implemented by each driver; methods that send a message begin with `_assert_ours` -------------------------
 
     @property
     @abstractmethod
@@ -188,12 +188,12 @@ class PostgresTransaction(ABC):
     @property
     @abstractmethod
     def host(self) -> str:
-        """The host to which the connection leads."""
+        """The host of the connection."""
 
     @property
     @abstractmethod
     def _cannot_roll_back(self) -> bool:
-        """Whether the connection is lost, or busy, so that only dropping it rolls back."""
+        """Whether the connection is lost or busy, so that only dropping it rolls back."""
 
     @abstractmethod
     def _begin_statement(self) -> str:
@@ -213,7 +213,7 @@ class PostgresTransaction(ABC):
 
     @abstractmethod
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Return how many rows a statement changed."""
+        """Return the number of rows that a statement changed."""
 
     @abstractmethod
     def _new_message(self, sql: str, refusals: Refusals) -> CommitMessage:
@@ -221,7 +221,7 @@ class PostgresTransaction(ABC):
 
     @abstractmethod
     async def _send_message(self, message: Any) -> None:
-        """Send a message of `_new_message`, and check its answer."""
+        """Send a message of `_new_message`, and check its response."""
 
     @abstractmethod
     def _assert_connected(self) -> None:
@@ -229,7 +229,7 @@ class PostgresTransaction(ABC):
 
     @abstractmethod
     async def _send_commit(self) -> str | None:
-        """Send COMMIT. Return how the server says the transaction ended."""
+        """Send COMMIT. Return the server's status, which tells how the transaction ended."""
 
     @abstractmethod
     async def _send_rollback(self) -> None:
@@ -242,12 +242,12 @@ class PostgresTransaction(ABC):
     # -- the transaction -------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin the transaction, or join the one that is open; works in autocommit mode too."""
+        """Begin the transaction, or join an open one; works in autocommit mode too."""
         await self._begin()
         self._watch.start()
 
     async def execute_before_begin(self, sql: str) -> None:
-        """Execute a statement that cannot be executed in a transaction, before `begin` or instead of it."""
+        """Execute a statement that is not allowed in a transaction, before `begin` or instead of it."""
         await self._script(sql)
 
     async def begin_and_locate(self) -> str:
@@ -298,7 +298,7 @@ class PostgresTransaction(ABC):
         return self._locked_state(transactional_id, text)
 
     async def _lock_free(self, transactional_id: str) -> str | None:
-        """Lock the row if that needs no waiting, and check where it is, in one round trip. None: it is not free."""
+        """Lock the row and check its location, in one round trip. Return None if the row is not free."""
         assert self._pin.tables is not None, "the tables are located before the first statement on their rows"
         place = self._must_be_in
         locked = await self._first_row(lock_free_row(self._pin.tables, transactional_id, and_locate=place is not None))
@@ -363,9 +363,9 @@ class PostgresTransaction(ABC):
         self._deciding = self._new_message(sql, refusals)
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
-        """Add records to the outbox, and let `commit`, which must be the next call, be durable.
+        """Add records to the outbox, and make `commit`, which must be the next call, durable.
 
-        Raises TransactionEndedInsideError, and IllegalStateError if this is another database than the one required.
+        Raises TransactionEndedInsideError, and IllegalStateError if this is not the required database.
         """
         assert self._pin.tables is not None, "the outbox was prepared before the block began"
         self._transactional_id = transactional_id
@@ -389,11 +389,11 @@ class PostgresTransaction(ABC):
 
     @property
     def outbox(self) -> OutboxTable:
-        """What waits in outboxes, as seen inside this transaction."""
+        """The stored blocks of outboxes, as seen inside this transaction."""
         return OutboxTable(_Statements(self, self._pin))
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
-        """Read the row without locking it; once this transaction is committed, what was read is durable."""
+        """Read the row without a lock; once this transaction is committed, the content is durable."""
         self._transactional_id = transactional_id
         self._deciding = self._new_message(_DURABLE_COMMIT, {})
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
@@ -411,19 +411,19 @@ class PostgresTransaction(ABC):
         except BaseException as error:
             if message.was_refused:
                 self.commit_was_sent = False  # the server did not reach the COMMIT
-                self._is_over |= isinstance(error, TransactionDoomedError)  # or it answered with ROLLBACK
+                self._is_over |= isinstance(error, TransactionDoomedError)  # or it responded with ROLLBACK
             raise
         if message.was_given_up:
             raise wait_given_up(self._transactional_id)
 
     async def _commit_alone(self) -> None:
-        """Send COMMIT for a transaction that decides nothing."""
+        """Send COMMIT for a transaction that decides no dual write."""
         self._assert_connected()
         self.commit_was_sent = True
         try:
             assert_committed(await self._send_commit())
         except TransactionDoomedError:
-            self.commit_was_sent = False  # the response says that it rolled back
+            self.commit_was_sent = False  # the response says that the transaction was rolled back
             self._is_over = True
             raise
 
@@ -467,12 +467,12 @@ class PostgresTransaction(ABC):
         self._watch.stop()
         if self._of is None:
             return True
-        self._is_closed = True  # first: a connection that an interruption drops here is closed by its own end
+        self._is_closed = True  # first: if an interruption comes here, garbage collection closes the connection
         self._is_closed = is_kept = self._of.keep(self.connection)
         return is_kept
 
     def let_go(self) -> None:
-        """Give the connection back to the caller, in whatever state it is."""
+        """Give the connection back to the caller, in its current state."""
         self._end()
 
     def _ended_past(self) -> TransactionEndedInsideError:
@@ -488,7 +488,7 @@ class PostgresTransaction(ABC):
 
     @property
     def _belongs_to_the_parent(self) -> bool:
-        """Whether this is a forked child, which shares the socket: what it sent would end the parent's transaction."""
+        """Whether this is a forked child, which shares the socket: sending on it would end the parent's transaction."""
         return os.getpid() != self._process_id
 
     def _assert_ours(self) -> None:
@@ -500,7 +500,7 @@ class PostgresTransaction(ABC):
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
     async def _scalar(self, sql: str, parameters: Mapping[str, str | bytes] | None = None) -> str | None:
-        """Return the first value of a statement, which is a text; None if it is NULL or there is no row."""
+        """Return the first value of a statement, a text; None if it is NULL or there is no row."""
         found = await self.rows(sql, parameters or {})
         value: str | None = found[0][0] if found else None
         return value
@@ -547,7 +547,7 @@ class PostgresTransaction(ABC):
         await self.changed(self._pin.sql(_INSERT), {"id": transactional_id})
 
     async def make_head(self, transactional_id: str) -> None:
-        """Create the row of an id in `kafka_transaction_redo` that has seq 0, unless it exists."""
+        """Create the row with seq 0 of an id in `kafka_transaction_redo`, unless it exists."""
         await self.changed(self._pin.sql(_INSERT_HEAD), {"id": transactional_id})
 
     async def identity(self) -> DatabaseIdentity | None:
