@@ -1,11 +1,12 @@
 """The suffix that ties transactional ids to one database, and the check that a database is not a copy of another.
 
 The application's `orders-1` is `orders-1.k3f9x2ab` in Kafka. The suffix is random, was created together with the state
-table, and is stored in the same database. So two databases never use the same id in Kafka, whatever their applications
-call it, and neither can abort what the other has decided. Background: docs/decisions/one-id-one-database.md.
+table, and is stored in the same database. So two databases never share an id in Kafka, even if their applications use
+the same one, and neither can abort a transaction that the other has decided. Background:
+docs/decisions/one-id-one-database.md.
 
-A copy of a database contains the suffix too. If the server can identify itself, the table also stores where the
-suffix was created, and a copy is refused at its first use.
+A copy of a database contains the suffix too. If the server can identify itself, the table also stores the place where
+the suffix was created, and a copy is refused at its first use.
 
 SQL parameters are written `:name`.
 """
@@ -88,7 +89,7 @@ def new_suffix() -> str:
 
 
 def foreign_suffix_of(kafka_id: str) -> str | None:
-    """Return what looks like a database's suffix in an id of another database, or None."""
+    """Return the part of another database's id that looks like its suffix, or None."""
     found = _SUFFIXED.fullmatch(kafka_id)
     return None if found is None else found[2]
 
@@ -108,7 +109,7 @@ def checked_place(identity: DatabaseIdentity, *, made_in: Place, found_in: Place
 
 
 def identity_is_missing() -> StateRowError:
-    """Return the error for state rows whose identity row is gone: deleted, or not copied along with them."""
+    """Return the error for state rows without their identity row: it was deleted, or not copied along with them."""
     return StateRowError(
         f"{STATE_TABLE} holds decisions, but {IDENTITY_TABLE} has no row, so the ids under which Kafka knows them are "
         "unknown; nothing was written: restore that row from where the tables came from, or, if none of their "

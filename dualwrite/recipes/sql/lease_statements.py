@@ -3,7 +3,7 @@
 A lease is taken by an UPDATE that names the lease it replaces. That works the same on every database and at every
 isolation level, leaves a row that operators can read, and outlives the connection that made it. Advisory locks
 (PostgreSQL only, and one connection held per pool) and SKIP LOCKED (not in SQLite, and a transaction left open for as
-long as a lease lasts) would notice a dead process sooner, but nothing depends on that.
+long as a lease lasts) would notice a dead process sooner, but no guarantee depends on that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class LeaseTransaction(Protocol):
         """Execute a SELECT and return its rows."""
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute a statement and return how many rows it changed."""
+        """Execute a statement and return the number of rows it changed."""
 
     async def has_table(self, name: str) -> bool: ...
 
@@ -77,11 +77,11 @@ class TableLeases(ABC):
     @property
     @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """The types of error that the database raises when it is unreachable or refuses a statement."""
+        """The errors that the database raises when it is unreachable or refuses a statement."""
 
     @abstractmethod
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        """Run `steps` in a transaction of their own, on a database that has the table."""
+        """Run `steps` in a separate transaction, on a database that has the table."""
 
     @abstractmethod
     def _was_beaten(self, error: Exception) -> bool:

@@ -1,8 +1,8 @@
 """Split SQL text into statements, at each `;` outside of strings, quoted names and comments, per database.
 
 Pure functions. They know only the lexical rules that decide where a string, a quoted name or a comment ends, because
-that decides what is a statement and what is data. If a server setting changes these rules, there is a `Reading` for
-each value of the setting, and the caller compares the results.
+those separate statements from data. If a server setting changes these rules, there is a `Reading` for each value of the
+setting, and the caller compares the results.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _OTHER: Final = r"(?P<other>.)"
 _CUT: Final = r"(?P<cut>;)"
 _BLOCK: Final = r"(?P<block>/\*)"
 
-# The quantifiers are possessive: backtracking must not find an earlier end for a string without an end.
+# The quantifiers are possessive: backtracking must not find an earlier end for an unterminated string
 _STRING: Final = r"'(?:[^']|'')*+'"
 _ESCAPED_STRING: Final = r"'(?:[^'\\]|\\.|'')*+'"
 _NAME: Final = r'"(?:[^"]|"")*+"'
 _BACKQUOTED: Final = r"`(?:[^`]|``)*+`"
 _BRACKETED: Final = r"\[[^\]]*+\]"
 
-# An E'' string continues after a line break, and a dollar quote ends with the tag with which it began.
+# An E'' string continues after a line break, and a dollar quote ends with the tag with which it began
 _PIECE: Final = r"(?:[^'\\]|\\.|'')*+'"
 _E_STRING: Final = rf"[eE]'{_PIECE}(?:[ \t\f\v]*[\n\r](?:\s|--[^\n\r]*[\n\r])*'{_PIECE})*+"
 _DOLLAR: Final = r"(?P<dollar>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$)"
@@ -35,7 +35,7 @@ class Reading(NamedTuple):
     """The lexical rules of one database under one setting."""
 
     token: str
-    """The pattern of a token. It is compiled when a text is first read: that takes longer than to load this module."""
+    """The pattern of a token, compiled when a text is first read: that takes longer than loading this module."""
     comments_nest: bool = False
     comment_may_stay_open: bool = False
 

@@ -1,13 +1,13 @@
 """The outbox of a pool in the table `kafka_transaction_outbox`, as SQL for PostgreSQL that a backend executes.
 
-A block adds its records as one row, in its own transaction and without a lock of ours: `seq` is given by the server at
-that moment, so a transaction that had to wait for a row lock of an earlier one has a higher number, and whoever sees
-its row sees the earlier one too. What is read in the order of `seq` is therefore in the order of such commits, although
-a row with a lower number may still be committed later by a transaction that conflicts with none of these.
+A block adds its records as one row, in its own transaction and without a lock of ours. The server assigns `seq` at that
+moment, so a transaction that had to wait for a row lock of an earlier one has a higher number, and every reader of its
+row sees the earlier one too. Reading in the order of `seq` therefore keeps the order of such commits. A row with a
+lower number may still be committed later, but only by a transaction that conflicts with none of these.
 
-Rows are read and deleted only by a transaction that has locked the state row of the outbox's id. A block that a person
-has taken out keeps its row, under a negative number. Published blocks are noted for some minutes. The row with the
-number 0 has a copy of those that were published last, where a broker may abort them (`core/last_batch.py`).
+Rows are read and deleted only by a transaction that has locked the state row of the outbox's id. A block that an
+operator has taken out keeps its row, under a negative number. Published blocks are noted for some minutes. The row with
+the number 0 has a copy of the last published blocks, if a broker may abort them (`core/last_batch.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _MOST_BLOCKS: Final = 1_000
 """The most blocks that are published at a time."""
 
 PUBLISHED_KEPT_MS: Final = 300_000
-"""For how long it is noted which blocks were published, by the server's clock. No answer relies on this clock."""
+"""How long published blocks stay noted, by the server's clock. No response relies on this clock."""
 
 _FORGETS_ONE_IN: Final = 16
-"""One in how many batches, at random, also deletes old notes: that takes half as long as publishing one."""
+"""One in this many batches, at random, also deletes old notes: that takes half as long as publishing a batch."""
 
 _MOST_FORGOTTEN: Final = 32
-"""How many notes are deleted then: more than are made meanwhile."""
+"""How many notes it deletes: more than are made meanwhile."""
 
 _OF_ID: Final = "transactional_id = :id"
 _OF_BLOCK: Final = f"{_OF_ID} AND seq = CAST(:seq AS bigint)"
@@ -52,13 +52,13 @@ ADD: Final = (
 )
 """Adds a block. Violates NOT NULL if this is not the transaction of `:mark` (empty: any).
 
-Returns one text, because each column costs a driver a few microseconds; `place_of` reads it. Unless connections
-prepare statements, which a pooler in between may not allow, the server plans it each time: that takes half of what it
-takes for one that says the same by WHERE, and calls set_config.
+Returns one text, because each column costs a driver a few microseconds; `place_of` reads it. Without prepared
+statements, which a pooler may not allow, the server plans it each time: that takes half as long as planning an
+equivalent statement with WHERE and set_config.
 """
 
 NOT_MARKED: Final = "23502"
-"""The SQLSTATE of `ADD` in another transaction than that of the mark."""
+"""The SQLSTATE of `ADD` in a transaction without the mark."""
 
 _DURABLE: Final = ("on", "remote_apply")
 """The values of synchronous_commit with which COMMIT waits for disk and standbys."""
@@ -72,9 +72,9 @@ IS_IN_PROGRESS: Final = (
     "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND granted"
     " AND transactionid = CAST(CAST(CAST(:transaction AS text) AS xid8) AS xid))"
 )
-"""Whether a transaction is in progress: it holds a lock on its own id until what it has written can be seen.
+"""Whether a transaction is in progress: it holds a lock on its own id until its writes are visible.
 
-Whether it was committed is not read from its id, which a crash of the server can give to another transaction.
+The id does not show whether it was committed: after a crash the server can give the id to another transaction.
 """
 _SELECT_EVIDENCE: Final = (
     f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND records = CAST(:content AS bytea)"
@@ -91,9 +91,9 @@ _SELECT_OLDEST: Final = (
     f" FROM (SELECT seq, stored_at_ms, coalesce(records, '') AS records FROM {OUTBOX_TABLE} WHERE {_WAITING}"
     f" ORDER BY seq LIMIT {_MOST_BLOCKS + 1}) AS oldest) AS summed ORDER BY seq"
 )
-"""The oldest blocks, without the records of those that would be too many bytes; the last one shows that more wait.
+"""The oldest blocks; those beyond the byte limit come without their records. The last one shows that more wait.
 
-A block that has lost its records is one that cannot be read, and not one that would be too much.
+A block whose records are missing in the table counts as unreadable, not as too large: it comes with empty records.
 """
 
 _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
@@ -116,15 +116,15 @@ _NOTE: Final = (
 _DELETE: Final = f"{_GONE},{_NOTE} NULL FROM gone) SELECT count(*) FROM gone"
 """Deletes blocks, and notes them under the number of the newest one.
 
-What is noted of a block is a hash of its number and time: a crash of the server can give the number to another block.
+A note has a hash of each block's number and time, because after a crash the server can reuse the number.
 """
 _DELETE_AND_FORGET: Final = (
     f"{_GONE},{_FORGOTTEN},{_NOTE} (SELECT max(up_to) FROM forgotten) FROM gone) SELECT count(*) FROM gone"
 )
-"""The same, which also deletes notes that are old, or seem to be.
+"""The same, and deletes notes that are old, or seem to be.
 
-The new note says up to which number there were blocks in these, or in those that they said it of. So the highest number
-that any note says is right, whatever the clock does or has done.
+The new note keeps the highest block number that the deleted notes covered, themselves or by notes deleted before them.
+So the highest number in any note is right, regardless of the clock.
 """
 KEEP_COPY: Final = (
     f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, records, prepared_transaction_state)"
@@ -132,7 +132,7 @@ KEEP_COPY: Final = (
     " ON CONFLICT (transactional_id, seq) DO UPDATE SET stored_at_ms = excluded.stored_at_ms,"
     " records = excluded.records, prepared_transaction_state = excluded.prepared_transaction_state RETURNING seq"
 )
-"""Replaces the copy of what was published last, which has the number 0."""
+"""Replaces the copy of the last published blocks, which has the number 0."""
 SELECT_COPY: Final = (
     f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = 0 AND prepared_transaction_state = :state"
 )
@@ -152,13 +152,13 @@ RAISE_SEQUENCE: Final = (
     f" (SELECT coalesce(max(abs(seq)), 1) FROM {OUTBOX_TABLE})))"
     " FROM (SELECT CAST(pg_get_serial_sequence(:name, 'seq') AS regclass) AS sequence) AS named"
 )
-"""Lets the next number be higher than all in the table `:name`: a copy by rows has the rows, and a new sequence."""
+"""Makes the next number higher than all in the table `:name`: a copy by rows has the rows, and a new sequence."""
 
 VACUUM: Final = f"VACUUM (SKIP_LOCKED, INDEX_CLEANUP ON, TRUNCATE OFF) {OUTBOX_TABLE}"
-"""Removes what deleted rows have left. It is not executed in a transaction, and waits for no lock."""
+"""Removes dead rows. It is not executed in a transaction, and waits for no lock."""
 
 MAY_VACUUM: Final = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
-"""Whether the role owns the table `:name`; of others VACUUM only logs a warning."""
+"""Whether the role owns the table `:name`; for other tables VACUUM only logs a warning."""
 
 
 def commit_if_added(pinned: PinnedTables, transactional_id: str, added: Added, *, mark: str, token: str) -> str:
@@ -171,11 +171,11 @@ def commit_if_added(pinned: PinnedTables, transactional_id: str, added: Added, *
 
 
 class Place(NamedTuple):
-    """What `ADD` returns."""
+    """The result of `ADD`."""
 
     added: Added
     is_durable: bool
-    """Whether COMMIT waits for disk and standbys as it is; otherwise `RAISE` has to come before it."""
+    """Whether COMMIT waits for disk and standbys already; otherwise `RAISE` must precede it."""
     location: str
     """The database, as `LOCATION` names it."""
 
@@ -193,14 +193,14 @@ class Statements(Protocol):
         """Execute a SELECT and return its rows."""
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute a statement and return how many rows it changed."""
+        """Execute a statement and return the number of rows it changed."""
 
     async def has_outbox_table(self) -> bool:
-        """Return whether the table exists; once it was found, without asking again."""
+        """Return whether the table exists; a positive answer is cached."""
 
 
 class OutboxTable:
-    """`StoredBlocks` in the outbox, for the process that publishes. Does not count the bytes, which would be slow."""
+    """`StoredBlocks` in the outbox, for the publisher. Does not count the bytes, which would be slow."""
 
     def __init__(self, statements: Statements) -> None:
         self._statements = statements
@@ -259,9 +259,9 @@ class OutboxTable:
         return bytes(found[0][0]) if found else b""
 
     async def was_committed(self, transactional_id: str, added: Added) -> bool:
-        """Return whether the transaction that has added a block, and is not in progress, was committed.
+        """Return whether the transaction that added a block, and is no longer in progress, was committed.
 
-        Raises StateRowError if what would tell it may have been deleted.
+        Raises StateRowError if the evidence may have been deleted.
         """
         values = {"id": transactional_id, "seq": added.seq, "content": added.content, "stored_at": added.stored_at_ms}
         ((is_there, forgotten),) = await self._statements.rows(_SELECT_EVIDENCE, values)
@@ -282,7 +282,7 @@ def _gone(transactional_id: str, what: str) -> StateRowError:
 
 
 class BlocksOfAnyId:
-    """`StoredBlocks` of all ids: those of outboxes are in a table of their own; `redo` has all others."""
+    """`StoredBlocks` of all ids: those of outboxes are in a separate table; `redo` has all others."""
 
     def __init__(self, redo: StoredBlocks, outbox: OutboxTable) -> None:
         self._redo = redo

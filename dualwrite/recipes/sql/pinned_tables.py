@@ -1,9 +1,9 @@
-"""The tables a writer uses: looked up once, at first use, and named with their schema from then on.
+"""The tables of a writer: looked up once, at first use, and named with their schema from then on.
 
-Without a schema, a table name means whatever `search_path`, USE, a temporary table or a schema_translate_map make of it
-at the moment, and a block may change those. A state row in a table that recovery does not read decides nothing. So the
-tables are looked up once, on a connection of the writer's own. On PostgreSQL each locking statement also compares the
-table's oid, because a table that was dropped and created again has lost its decisions.
+Without a schema, the meaning of a table name depends on `search_path`, USE, temporary tables and a
+schema_translate_map, and a block may change those. A state row in a table that recovery does not read decides nothing.
+So the tables are looked up once, on a connection of the writer's own. On PostgreSQL each locking statement also
+compares the table's oid, because a table that was dropped and created again has lost its decisions.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ _OID_NOW: Final = (
 HAS_MANIFEST: Final = (
     f"SELECT count(*) FROM pg_catalog.pg_attribute WHERE attrelid = {OID} AND attname = 'manifest' AND NOT attisdropped"
 )
-"""Says whether the state table has the column `manifest`, which those of older versions lack."""
+"""Returns whether the state table has the column `manifest`, which older versions lack."""
 
 ALTER_TIMEOUT_S: Final = 10
 """How long adding the column waits for transactions that use the table; later ones queue behind it meanwhile."""
@@ -135,7 +135,7 @@ def _two_tables(found: str, others: list[str]) -> StateTableError:
 
 
 def find_schema(schema: str | None, table: str) -> Query[PinnedTables]:
-    """Find the schema in which a table other than the state table is, or would be created."""
+    """Find the schema of a table other than the state table, existing or to be created."""
     if schema is None:
         found = yield _FIND, {"name": table}
         if not found:

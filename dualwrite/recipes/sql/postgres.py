@@ -1,8 +1,9 @@
-"""PostgreSQL's row lock on the state row, and what makes its commit durable; parameters are written `:name`.
+"""PostgreSQL's row lock on the state row, and the durability of its commit; parameters are written `:name`.
 
-Two things decide whether a commit is durable. `synchronous_commit` says whether COMMIT waits for the disk, and for the
-standbys in `synchronous_standby_names`; any user may lower it, for a role, a database, a session or one transaction.
-And the wait for a standby can be cancelled after the commit took effect, so that it is visible, and lost in a failover.
+The durability of a commit depends on two things. `synchronous_commit` controls whether COMMIT waits for the disk, and
+for the standbys in `synchronous_standby_names`; any user may lower it, for a role, a database, a session or one
+transaction. And the wait for a standby can be cancelled after the commit took effect, so that it is visible, and lost
+in a failover.
 """
 
 from __future__ import annotations
@@ -45,24 +46,24 @@ that was not released, the locker is a subtransaction, and only this server proc
 MARK: Final = "dualwrite.transaction"
 """A setting that ends with the transaction that set it, and that rolling back to an earlier savepoint undoes.
 
-So the last statement can prove that the transaction is still the one in which the block began, however an interfering
-statement may have reached the server.
+So the last statement can prove that the transaction is still the one in which the block began, by whichever way a
+statement that ended it reached the server.
 """
 
 MARK_ATTRIBUTE: Final = "_dualwrite_mark"
-"""The attribute of a driver's connection that holds the mark of its latest transaction, if that has one."""
+"""The attribute of a driver's connection that holds the mark of its latest transaction, if it has a mark."""
 
 IS_MARKED: Final = f"(:mark = '' OR current_setting('{MARK}', true) = :mark)"
-"""True in the transaction that set `:mark`, and for an empty `:mark`, which stands for one that could not be set."""
+"""True in the transaction that set `:mark`, and for an empty `:mark`, which means that no mark could be set."""
 
 LOCK_NOT_AVAILABLE: Final = "55P03"
 """The SQLSTATE for a lock that was not free in time."""
 
 SERIALIZATION_FAILURE: Final = "40001"
-"""The SQLSTATE for what cannot be done in the snapshot that the transaction keeps."""
+"""The SQLSTATE for a statement that is impossible in the transaction's snapshot."""
 
 UNDEFINED_TABLE: Final = "42P01"
-"""The SQLSTATE for a table that does not exist, or no longer."""
+"""The SQLSTATE for a table that does not exist, or no longer exists."""
 
 _FREE: Final = f"{SELECT_LOCKED} SKIP LOCKED"
 _LOCK_TIMEOUT: Final = "SELECT current_setting('lock_timeout')"
@@ -82,9 +83,9 @@ Statement = tuple[str, Mapping[str, str]]
 def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Statement, str | None, str | None]:
     """Lock the state row and return its text, or None if there is no row.
 
-    A generator: it yields statements, which the caller passes through `PinnedTables.sql`, and is sent the one value
-    that each returns. Begins with SKIP LOCKED, which neither waits nor fails the transaction; then waits with a time
-    limit, and restores the transaction's own limit.
+    A generator: it yields statements, which the caller passes through `PinnedTables.sql`, and is sent the single value
+    of each. Begins with SKIP LOCKED, which neither waits nor fails the transaction; then waits with a time limit, and
+    restores the transaction's own limit.
     """
     row = {"id": transactional_id}
     free = yield _FREE, row
@@ -100,9 +101,9 @@ def lock_row(transactional_id: str, timeout_ms: int | None) -> Generator[Stateme
 
 
 def assert_no_row(pinned: PinnedTables, transactional_id: str) -> Query[None]:
-    """Check that a row that was not found does not exist. Raises StateTableError if the table is another one.
+    """Check that a row that was not found does not exist. Raises StateTableError if the table was replaced.
 
-    Fails with SERIALIZATION_FAILURE if the row is there, and hidden by the snapshot of the transaction. The caller must
+    Fails with SERIALIZATION_FAILURE if the row exists, and is hidden by the transaction's snapshot. The caller must
     roll back in any case: if there is no row, this inserts it.
     """
     yield from assert_still_there(pinned)
@@ -115,10 +116,10 @@ BY_INDEX: Final = (
     "SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),"
     " set_config('enable_sort', 'off', true)"
 )
-"""Lets this transaction find and order rows by an index only, whatever the planner believes about the table.
+"""Makes this transaction find and order rows by an index only, regardless of the planner's statistics.
 
-What waits to be published comes and goes faster than statistics follow: VACUUM may have seen the table empty, or full
-of rows that an old snapshot keeps. The planner then reads all of it for each batch, or sorts all that waits.
+Stored blocks come and go faster than statistics follow: VACUUM may have seen the table empty, or full of rows that an
+old snapshot keeps. The planner would then read the whole table for each batch, or sort all waiting blocks.
 """
 
 LOCATION: Final = (
@@ -136,7 +137,7 @@ RAISE: Final = (
 """Makes COMMIT of this transaction wait for disk and standbys; a stricter setting is kept."""
 
 WITNESS_MESSAGE: Final = "CAST(pg_logical_emit_message(true, 'dualwrite', '') AS text)"
-"""Writes a message to the log in this transaction, and nothing else."""
+"""Writes only a message to the log in this transaction."""
 
 WITNESS: Final = (
     f"SELECT prepared_transaction_state, {RAISE}, {WITNESS_MESSAGE}"
@@ -154,8 +155,8 @@ GIVEN_UP_IN: Final = "SyncRepWaitForLSN"
 
 # ---- statements without parameters ----------------------------------------------------------------------------------
 
-# Only a statement without parameters can be part of a message of several statements. Alone, too, it takes half of the
-# time of one with parameters, nearly all of which psycopg spends in Python.
+# Only a statement without parameters can be part of a message of several statements. Even alone it takes half as long
+# as one with parameters, nearly all of it in psycopg's Python code.
 
 _pieces: Final = cache(re.compile(r"(?<!:):([a-z_]+)").split)
 
@@ -183,18 +184,18 @@ def _literal(text: str | None) -> str:
 
 @lru_cache(maxsize=1024)
 def lock_free_row(pinned: PinnedTables, transactional_id: str, *, and_locate: bool = False) -> str:
-    """Return the statement that begins `lock_row`. `and_locate`: with a second column, `LOCATION`."""
+    """Return the statement that begins `lock_row`; with `and_locate`, `LOCATION` is a second column."""
     sql = _FREE.replace(" FROM ", f", {LOCATION} FROM ", 1) if and_locate else _FREE
     return with_literals(pinned.sql(sql), id=transactional_id)
 
 
-# ---- what goes in the message of COMMIT -----------------------------------------------------------------------------
+# ---- the message of COMMIT ------------------------------------------------------------------------------------------
 
 NOT_AS_LOCKED: Final = "not as locked"
-"""What the server quotes in its error if `write_and_commit` found the row changed, or its lock gone."""
+"""Quoted in the server's error if `write_and_commit` found the row changed, or its lock gone."""
 
 ANOTHER_TRANSACTION: Final = "another transaction"
-"""What it quotes if the message reached another transaction than the one that set the mark."""
+"""Quoted if the message reached another transaction than the one that set the mark."""
 
 _WRITE_AND_COMMIT: Final = (
     "WITH written AS (UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest,"
@@ -217,9 +218,9 @@ def write_and_commit(
 ) -> str:
     """Return a message that writes the locked row, makes its COMMIT durable, and commits.
 
-    If it does not write exactly one row, under the lock and in the transaction of `mark` (empty: there is none), the
-    first statement fails, and the server does not reach COMMIT. It fails by the cast of a text that names the reason
-    and ends with `token`.
+    If it does not write exactly one row, under the lock and in the transaction of `mark` (empty: no mark), the first
+    statement fails, and the server does not reach COMMIT. It fails by casting a text that names the reason and ends
+    with `token`.
     """
     return _write_and_commit_of(pinned, transactional_id) % {
         "previous": f"'{previous}'",  # digits and a colon, as `new`; mark and token are hexadecimal digits

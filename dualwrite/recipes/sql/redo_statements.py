@@ -1,12 +1,12 @@
 """The stored blocks in the table `kafka_transaction_redo`, as SQL that a backend executes.
 
-Only who has locked the state row of an id touches its rows here, so no two transactions compete for one. The row with
-seq 0, the *head*, is made ahead of time, so that a locking read finds it: on MySQL, one that finds nothing locks the
-gap in which other ids insert their rows, and two ids that store for the first time would wait for each other. Rows are
-deleted by their numbers, and not by a range, for the same reason.
+Only a transaction that has locked the state row of an id touches its rows here, so no two transactions compete for one.
+The row with seq 0, the *head*, is made ahead of time, so that a locking read finds it. On MySQL a locking read without
+a match locks the gap in which other ids insert their rows, and two ids that store for the first time would wait for
+each other. Rows are deleted by their numbers, and not by a range, for the same reason.
 
-A block that a person has taken out keeps its row, under a negative number: it is not lost, and a process whose commit
-got no response still finds that its block was stored.
+A block that an operator has taken out keeps its row, under a negative number: it is not lost, and a process whose
+commit got no response still finds that its block was stored.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class Statements(Protocol):
         """Execute a SELECT and return its rows."""
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Execute a statement and return how many rows it changed."""
+        """Execute a statement and return the number of rows it changed."""
 
     async def has_redo_table(self) -> bool:
-        """Return whether the table exists; once it was found, without asking again."""
+        """Return whether the table exists; a positive answer is cached."""
 
 
 class RedoTable(NoCopies):
@@ -146,7 +146,7 @@ class RedoTable(NoCopies):
         return bool(await self._statements.rows(_SELECT_TAKEN_OUT + self._lock_clause, values))
 
     async def _note_left(self, transactional_id: str, blocks: Sequence[StoredBlock], before: Stored) -> Stored:
-        """Update the head after the oldest blocks have gone. Return what is left."""
+        """Update the head after the oldest blocks were deleted. Return the rest."""
         rest = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "last": blocks[-1].seq})
         left = NOTHING_STORED
         if rest:

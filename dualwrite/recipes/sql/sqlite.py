@@ -1,4 +1,4 @@
-"""What makes a commit of SQLite durable, also on a connection with a weaker setting."""
+"""Durable commits on SQLite, even on a connection with a weaker setting."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def raise_synchronous(dbapi_connection: Any, record: Any, proxy: Any) -> None:
 
 
 def sync(database_file: str) -> None:
-    """Sync what a process that was killed during COMMIT may have written and not synced.
+    """Sync writes of a process that was killed during COMMIT before it could sync them.
 
-    That is the log of WAL mode, or the deletion of the journal. SQLite holds no locks on either that this could break.
+    These are the log of WAL mode, or the deletion of the journal. SQLite holds no locks on either that this could
+    break.
     """
     log = Path(f"{database_file}-wal")
     for path in (log, log.parent):

@@ -1,4 +1,4 @@
-"""Determine what SQL text does to the transaction around it: end it, or set, release or roll back to savepoints.
+"""Determine the effect of SQL text on its transaction: end it, or set, release or roll back to savepoints.
 
 Lets a block use SAVEPOINT as text, and refuses text that would end the transaction of a dual write, before it is sent.
 """
@@ -83,7 +83,7 @@ class TransactionControl(NamedTuple):
         )
 
     def follow(self, records: RecordBuffer) -> None:
-        """Apply to `records` what the text, which was executed, did to savepoints."""
+        """Apply the savepoint effects of the executed text to `records`."""
         for effect, name in self.steps:
             match effect:
                 case Effect.SAVEPOINT:
@@ -97,7 +97,7 @@ class TransactionControl(NamedTuple):
 
     @property
     def may_be_half_done(self) -> bool:
-        """Whether it is unknown, after the text failed, which of its savepoints exist."""
+        """Whether it is unknown which of its savepoints exist after the text failed."""
         return bool(self.steps) and not self.is_alone
 
 
@@ -107,7 +107,7 @@ Classify = Callable[[Sequence[str]], Step | None]
 
 
 class Grammar(NamedTuple):
-    """How the text of one kind of database is classified."""
+    """The rules to classify the text of one kind of database."""
 
     starts_plainly: re.Pattern[str]
     """Matches if the first statement does not control the transaction."""
@@ -120,7 +120,7 @@ class Grammar(NamedTuple):
 
 
 def control_of(text: str, grammar: Grammar) -> TransactionControl:
-    """Return what `text` does to the transaction around it. Most texts need one or two regular expressions only."""
+    """Return the effect of `text` on its transaction. Most texts need only one or two regular expressions."""
     if grammar.starts_plainly.match(text) and (";" not in text or not grammar.continues.search(text)):
         return _NOTHING
     return _read(text, grammar)
@@ -200,7 +200,7 @@ def postgres_savepoint(name: str) -> str:
 
 
 def _name_of_postgres(token: str) -> str | None:
-    """Return the name that a token stands for in PostgreSQL, or None if that depends on the database's encoding."""
+    """Return the name of a token in PostgreSQL, or None if that depends on the database's encoding."""
     if token.startswith('"'):
         name = token[1:-1].replace('""', '"')
     elif not _WORD.fullmatch(token) or (not token.isascii() and token != token.lower()):
@@ -213,7 +213,7 @@ def _name_of_postgres(token: str) -> str | None:
 
 
 def _name_without_case(token: str) -> str | None:
-    """Return the name that a token stands for in MySQL and SQLite, or None if that depends on the collation."""
+    """Return the name of a token in MySQL and SQLite, or None if that depends on the collation."""
     quote = token[0]
     if quote in _QUOTES:
         token = token[1:-1].replace(quote * 2, quote)
@@ -289,7 +289,7 @@ def _any_of(words: Sequence[str]) -> str:
     return rf"(?:{'|'.join(words)})\b"
 
 
-# A statement begins at the start or after a `;`, and comments may stand before its first word.
+# A statement begins at the start or after a `;`, and comments may stand before its first word
 _PLAIN_START: Final = _pattern(rf"[\s(]*+(?!{_any_of(_CONTROL_WORDS)})[A-Z]")
 _CONTINUES: Final = _pattern(rf";[\s;]*+(?:{_any_of(_CONTROL_WORDS)}|--|/\*|\ufeff)")
 _PLAIN_IN_MYSQL: Final = (
