@@ -105,7 +105,7 @@ class BatchStore(Protocol[TransactionT_co]):
 
 
 class KeyValueBackend(Generic[TransactionT, WriteT]):
-    """One key-value store, as a backend of the writers; `handle` makes what a block gets."""
+    """One key-value store, as a backend of the writers; `handle` makes a block's handle."""
 
     waiting: Final = THREADS
 
@@ -120,7 +120,7 @@ class KeyValueBackend(Generic[TransactionT, WriteT]):
         self._handle = handle
 
     async def begin(self, bind: None, records: RecordBuffer, use: Use) -> WriteT:
-        """Begin a batch; there is nothing of the caller's that it could be a part of."""
+        """Begin a batch; a caller's own batch cannot be used."""
         return self._handle(await self.database.begin(), records)
 
     async def close(self) -> None:
@@ -145,7 +145,7 @@ class KeyValueDualWriter(ThreadWriter[None, WriteT], Generic[TransactionT, Write
     def transaction(self) -> AbstractContextManager[WriteT]:
         """Run a block as one dual write: leaving it commits both sides, an exception changes neither.
 
-        Changes and records are kept until the block ends. Raises what the block raises; InvalidRecordError,
+        Changes and records are kept until the block ends. Raises the block's own exception; InvalidRecordError,
         AbortableError, RecipeErrors, FencedError, KafkaTimeoutError and the store's errors, after which neither side
         was changed; OutcomeUnknown if the changes were sent to the store and its state cannot be read.
         """

@@ -37,14 +37,14 @@ __all__ = ["STATE_COLUMN_FAMILY", "RocksDbDualTransaction", "RocksDbDualWriter"]
 STATE_COLUMN_FAMILY: Final = "kafka_transaction_state"
 """Its keys are transactional ids and its values `producer id:epoch`, both as UTF-8.
 
-The manifest of a transactional id has that id as its key too, after a byte with which no UTF-8 begins. A column family
-of its own would have to be named by every caller that opens the database with a list of them.
+The key of a transactional id's manifest is that id after a byte with which no UTF-8 begins. A separate column family
+would have to be named by every caller that opens the database with a list of them.
 """
 
 _MANIFEST_PREFIX: Final = b"\xff"
 
 _SUFFIX_KEY: Final = ""
-"""A key that no transactional id has; its value is the suffix that this database adds to its ids in Kafka."""
+"""A key that is no transactional id; its value is the suffix that this database adds to its ids in Kafka."""
 
 
 @dataclass
@@ -117,7 +117,7 @@ class _RocksDbTransaction(BatchTransaction):
 
 
 class _RocksDbStore:
-    errors: tuple[type[Exception], ...] = (Exception,)  # rocksdict raises nothing more precise
+    errors: tuple[type[Exception], ...] = (Exception,)  # rocksdict has no more precise class
 
     def __init__(self, db: Rdict, *, raw_mode: bool) -> None:
         self._db = db
@@ -167,7 +167,7 @@ class _RocksDbStore:
         return None if found is None else found.decode()
 
     def supersede_failures(self, transactional_id: str) -> None:
-        """Write once after a failed write, before anything that is read may decide.
+        """Write once after a failed write, before any value that is read may decide.
 
         RocksDB accepts no write until it has abandoned the log that may contain the failed one.
         """
@@ -192,7 +192,7 @@ class _RocksDbStore:
 
 
 class RocksDbDualTransaction(DualWrite):
-    """One dual write; what `RocksDbDualWriter.transaction()` yields."""
+    """One dual write, as yielded by `RocksDbDualWriter.transaction()`."""
 
     def __init__(self, transaction: _RocksDbTransaction, records: RecordBuffer) -> None:
         super().__init__(transaction, records)
@@ -206,7 +206,7 @@ class RocksDbDualTransaction(DualWrite):
         self._transaction.put(key, value, column_family)
 
     def delete(self, key: Any, column_family: str | None = None) -> None:
-        """Delete `key` when the block commits. Raises as `put` does."""
+        """Delete `key` when the block commits. Raises the same errors as `put`."""
         self._transaction.delete(key, column_family)
 
 
@@ -216,8 +216,8 @@ class RocksDbDualWriter(KeyValueDualWriter[_RocksDbTransaction, RocksDbDualTrans
     The caller closes `db`; its options must have the same `raw_mode` as given here. The column family
     `kafka_transaction_state` is created if missing. `lock_timeout_ms` limits the wait for another writer of this
     process that uses the transactional id (None: no limit), `resolve_timeout_ms` the retries against a database that
-    refuses writes, and `max_buffered_bytes` the memory for the records of one dual write. `producer_settings` are those
-    of the producer, by Kafka's names with underscores. Raises ConfigError. Not thread-safe.
+    refuses writes, and `max_buffered_bytes` the memory for the records of one dual write. `producer_settings` are
+    producer settings, under Kafka's names with underscores. Raises ConfigError. Not thread-safe.
     """
 
     def __init__(

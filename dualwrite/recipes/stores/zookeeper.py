@@ -104,7 +104,7 @@ class _ZooKeeperTransaction(BatchTransaction):
         return found
 
     async def read_manifest(self, transactional_id: str) -> str:
-        """Read it plainly: a server that has carried out our lock has everything that was written before."""
+        """Read the manifest without a lock: a server that has executed our lock has all earlier writes."""
         return self._store.manifest_of(transactional_id)
 
     async def write(
@@ -173,7 +173,7 @@ class _ZooKeeperStore:
         return self._client.transaction()
 
     def response(self, request: Any) -> Any:
-        """Wait for a response, for a limited time: kazoo itself would wait as long as the connection is lost."""
+        """Wait for a response for a limited time: kazoo itself would wait for as long as the connection is lost."""
         return request.get(timeout=self._request_timeout_s)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
@@ -277,7 +277,7 @@ class _ZooKeeperStore:
 
 
 class ZooKeeperDualTransaction(DualWrite):
-    """One dual write; what `ZooKeeperDualWriter.transaction()` yields.
+    """One dual write, as yielded by `ZooKeeperDualWriter.transaction()`.
 
     When the block commits, the changes are executed in order as one multi; until then, reading returns the old state.
     Each method raises IllegalStateError after the end of the block.
@@ -311,7 +311,7 @@ class ZooKeeperDualWriter(KeyValueDualWriter[_ZooKeeperTransaction, ZooKeeperDua
     it is created if missing. `request_timeout_ms` limits the wait for one response of ZooKeeper, `lock_timeout_ms` the
     wait for another process that uses the transactional id (None: no limit), `resolve_timeout_ms` the retries after a
     multi without a response, and `max_buffered_bytes` the memory for the records of one dual write. `producer_settings`
-    are those of the producer, by Kafka's names with underscores.
+    are producer settings, under Kafka's names with underscores.
 
     Two live writers with one transactional id are safe but useless: each fences the other. Use one id per
     concurrent writer. Not thread-safe. Raises ConfigError.
