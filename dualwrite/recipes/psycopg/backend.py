@@ -21,13 +21,13 @@ class PsycopgDriver(Driver):
     name = BackendName.PSYCOPG
 
     def __init__(self, connection_class: type[AnyConnection], prepare_threshold: int | None = None) -> None:
-        """`prepare_threshold`: of the connections that it makes, as psycopg has it."""
+        """Set the class of connections, and their psycopg setting `prepare_threshold`."""
         self._connection_class = connection_class
         self._prepare_threshold = prepare_threshold
         self.connection_name = f"a psycopg.{connection_class.__name__}"
 
     def preparing(self, prepare_threshold: Any) -> PsycopgDriver:
-        """Return a driver whose connections prepare a statement once it was executed so often; None: never.
+        """Return a driver whose connections prepare a statement after so many executions; None: never.
 
         Raises ConfigError.
         """

@@ -1,9 +1,9 @@
-"""The guard of a psycopg connection during a dual write: refuses to end the transaction, and follows savepoints.
+"""The guard of a psycopg connection during a dual write: refuses to end the transaction, and tracks savepoints.
 
 It changes only this connection, for the duration of the block: it replaces `commit`, `rollback` and `transaction`, and
-the `cursor_factory` by one whose cursors check the statements that they execute. Cursors from before the block, unless
-their class is from `watched_cursor`, cursors made without the factory, and statements sent directly through
-`connection.pgconn` bypass it; a COMMIT or ROLLBACK sent that way is detected at the end of the block (`adapter.py`).
+the `cursor_factory` by one whose cursors check the statements that they execute. Three things bypass it: cursors from
+before the block, unless their class is from `watched_cursor`; cursors made without the factory; and statements sent
+directly through `connection.pgconn`. The message that commits detects a COMMIT or ROLLBACK sent that way.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from dualwrite.recipes.psycopg.driver import (
 )
 from dualwrite.recipes.sql.transaction_control import TransactionControl, postgres_savepoint
 
-_WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that has one
-_DERIVED: Final = "_dualwrite_is_watched"  # the attribute of a cursor class that reports to it
+_WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that holds its watch
+_DERIVED: Final = "_dualwrite_is_watched"  # the attribute of a cursor class that reports to a watch
 _REPLACED: Final = ("commit", "rollback", "transaction", _WATCH)
 
-# As the numbers that libpq returns: converting them to Enum members costs ten times as much.
+# As the numbers that libpq returns: converting them to Enum members costs ten times as much
 IDLE: Final = int(pq.TransactionStatus.IDLE)
 _ACTIVE: Final = int(pq.TransactionStatus.ACTIVE)
 _INERROR: Final = int(pq.TransactionStatus.INERROR)
@@ -102,13 +102,13 @@ class Watch(StatementWatch):
             transaction=self._nested_transaction_awaited if awaited else self._nested_transaction,
             **{_WATCH: self},
         )
-        connection.cursor_factory = watched_cursor(self._cursor_factory)  # after what lets `stop` restore it
+        connection.cursor_factory = watched_cursor(self._cursor_factory)  # last: from here on `stop` can restore it
 
     def stop(self) -> None:
         attributes = vars(self._connection)
         if attributes.get(_WATCH) is self:
             self._connection.cursor_factory = self._cursor_factory
-            for name in _REPLACED:  # of which _WATCH is the last: until then, this can be repeated
+            for name in _REPLACED:  # _WATCH is the last of them: until then, this can be repeated
                 attributes.pop(name, None)
 
     def assert_intact(self) -> None:
@@ -128,11 +128,11 @@ class Watch(StatementWatch):
     # -- statements ----------------------------------------------------------------------------------------------
 
     def before(self, query: Any) -> TransactionControl:
-        """Check a query that a cursor is about to execute. Return what it does to the transaction, for `after`."""
+        """Check a query that a cursor is about to execute. Return its effect on the transaction, for `after`."""
         return self._before(query if type(query) is str else _text(query, self._connection))
 
     def before_other(self, query: Any) -> None:
-        """Check a query that is about to be sent by a method other than `execute`, which does not follow savepoints."""
+        """Check a query that is not sent by `execute`, and whose effect on savepoints is not tracked."""
         self._assert_no_savepoint(self.before(query))
 
     def failed(self, error: BaseException, control: TransactionControl) -> None:
@@ -179,7 +179,7 @@ class Watch(StatementWatch):
 
     @contextmanager
     def _savepoint(self) -> Iterator[_Savepoint]:
-        """Follow a `connection.transaction()`, which is a savepoint here; the records follow its end."""
+        """Track a `connection.transaction()`, which is a savepoint here; the records share its end."""
         if is_idle(self._connection):
             raise ended_past(ENDED)  # psycopg would begin a separate transaction
         savepoint = _Savepoint(self._records)
@@ -220,7 +220,7 @@ def _text(query: Any, connection: AnyConnection) -> str:
 def watched_cursor(factory: Any) -> Any:
     """Derive a cursor class from `factory` that reports its statements to its connection's watch, if there is one.
 
-    Return a factory that was derived so already as it is.
+    A factory that was derived already is returned unchanged.
     """
     if hasattr(factory, _DERIVED):
         return factory
@@ -234,7 +234,7 @@ def _blocking_cursor(factory: Any) -> Any:
 
         def execute(self, query: Any, params: Any = None, **keywords: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
-            if watch is None:  # every statement of Django outside of dual writes; super() would double what this costs
+            if watch is None:  # every statement of Django outside of dual writes; super() would double the cost
                 return factory.execute(self, query, params, **keywords)
             control = watch.before(query)
             try:
@@ -268,7 +268,7 @@ def _awaited_cursor(factory: Any) -> Any:
 
         async def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
-            if watch is None:  # it was kept beyond the block
+            if watch is None:  # kept beyond the block
                 return await super().execute(query, *arguments, **keywords)
             control = watch.before(query)
             try:

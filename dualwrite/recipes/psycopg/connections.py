@@ -118,7 +118,7 @@ async def _made_as_by(pool: Any) -> Any:
 
 
 async def _setting_of(setting: Any) -> Any:
-    """Return a setting of a psycopg_pool, which may be a function that returns it."""
+    """Return a setting of a psycopg_pool, which may be a function that returns the setting."""
     return await settled(setting()) if callable(setting) else setting
 
 

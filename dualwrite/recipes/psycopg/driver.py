@@ -6,11 +6,11 @@ Four things, each on one connection at a time:
 * `SocketReader` lets the event loop watch the socket of an AsyncConnection permanently, instead of anew for each wait;
 * `standby_wait`, `wait_or_drop` and `uncancelled` wait for a COMMIT that decides, without cancelling it, and
   `CommitMessage` sends it together with the write of the state;
-* `mark_next_begin` lets the BEGIN that psycopg sends by itself set the mark of the transaction.
+* `mark_next_begin` makes the BEGIN that psycopg sends by itself set the mark of the transaction.
 
-Everything that psycopg sends goes through `connection.wait`, which the next three replace; `CommitMessage` replaces
-`connection.commit`, and the last replaces `connection._start_query`. `tests/unit/test_psycopg_internals.py` fails when
-psycopg changes what this module relies on.
+Everything that psycopg sends goes through `connection.wait`, which `SocketReader` and `uncancelled` replace;
+`CommitMessage` replaces `connection.commit`, and `mark_next_begin` replaces `connection._start_query`.
+`tests/unit/test_psycopg_internals.py` fails when psycopg changes internals that this module relies on.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ ResultT = TypeVar("ResultT")
 _WAIT: Final = "wait"
 _COMMIT: Final = "commit"
 
-# ---- what psycopg has no public name for ---------------------------------------------------------------------------
+# ---- parts of psycopg without a public name ------------------------------------------------------------------------
 
 
-_NO_PIPELINE: Final = int(pq.PipelineStatus.OFF)  # as a number, which is what libpq gives
+_NO_PIPELINE: Final = int(pq.PipelineStatus.OFF)  # as a number, as libpq returns it
 
 
 def is_plain(connection: AnyConnection) -> bool:
@@ -77,10 +77,10 @@ def configure_function(pool: Any) -> Any:
 
 # ---- a statement of ours -------------------------------------------------------------------------------------------
 
-# A cursor takes four times as long for a statement, in Python. What it is for is left out here: adapters for types,
-# other result formats, and rows.
+# A cursor takes four times as long for a statement, in Python. Its other features are left out here: adapters for
+# types, other result formats, and rows.
 
-_FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, which is what libpq gives
+_FAILED: Final = int(pq.ExecStatus.FATAL_ERROR)  # as a number, as libpq returns it
 
 _UNKNOWN_TYPE: Final = 0  # the server infers it
 _BYTEA: Final = 17  # the server's number of the type
@@ -94,7 +94,7 @@ Values = Mapping[str, str | bytes]
 def answered(connection: AnyConnection, sql: str | None) -> PQGen[PGresult]:
     """Send statements and yield until their responses arrive; return the last one. Raises psycopg's errors.
 
-    None: they have been sent.
+    None: the statements have been sent.
     """
     if sql is not None:
         connection.pgconn.send_query(sql.encode(encoding_of(connection)))
@@ -109,7 +109,7 @@ def _succeeded(connection: AnyConnection, answers: Sequence[PGresult]) -> PGresu
 
 
 class _Numbered(NamedTuple):
-    """A statement as psycopg's prepared statements know it: its parameters have numbers, and types."""
+    """A statement in the form of psycopg's prepared statements: its parameters have numbers, and types."""
 
     query: bytes
     types: tuple[int, ...]
@@ -211,7 +211,7 @@ def is_between_statements(connection: AnyConnection) -> bool:
 #
 # psycopg's own `wait` handles everything else, such as a full send buffer, a time limit or a cancellation.
 
-_READER: Final = "_dualwrite_reader"  # the attribute of a connection that has one
+_READER: Final = "_dualwrite_reader"  # the attribute of a connection that holds its reader
 
 WAIT_INTERVAL_S: Final = 0.1
 """How often psycopg's own wait checks for KeyboardInterrupt, and polls the socket. Its default of 0 is a busy loop."""
@@ -242,7 +242,7 @@ class SocketReader:
         vars(connection).update({_READER: self, "wait": self.wait})
 
     async def wait(self, generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
-        """Do what `AsyncConnection.wait` does."""
+        """Wait as `AsyncConnection.wait` does."""
         connection = self._connection()
         assert connection is not None, "the connection is the caller"
         is_plain = not arguments and not keywords  # such as a time limit
@@ -263,7 +263,7 @@ class SocketReader:
         return await _psycopgs_wait(connection, _Waiting(generator, wanted))
 
     async def wait_uncancelled(self, generator: PQGen[Any]) -> Any:
-        """Wait without a cancel request to the server when interrupted, after which the connection is unusable."""
+        """Wait without sending a cancel request on an interruption, which leaves the connection unusable."""
         connection = self._connection()
         assert connection is not None, "the connection is the caller"
         try:
@@ -280,7 +280,7 @@ class SocketReader:
         return await wait_async(waits, connection.pgconn.socket, interval=WAIT_INTERVAL_S)
 
     def _readable(self) -> asyncio.Future[None]:
-        """Return what ends when the socket is readable. The caller awaits it, and forgets the waiter."""
+        """Return a future that ends when the socket is readable. The caller awaits it, and forgets the waiter."""
         if not self._is_registered:
             if self._socket is None:
                 raise psycopg.OperationalError("the connection is closed")
@@ -311,7 +311,7 @@ class SocketReader:
             self._loop.remove_reader(self._watched)
 
     def end(self) -> None:
-        """Stop watching a connection that is closed. Call it in the loop, or after its end; harmless when repeated."""
+        """Stop watching a closed connection. Call it in the loop, or after its end; harmless when repeated."""
         if self._socket is None:
             return
         # A forked child shares the epoll instance of its parent's loop, and must not change it.
@@ -344,14 +344,14 @@ def epoll_of(socket: int) -> int:
 
 
 def read_by_its_loop(connection: Any) -> Any:
-    """Let an AsyncConnection wait by a `SocketReader`, in the running loop, until `closed`. Return the connection."""
+    """Make an AsyncConnection wait by a `SocketReader`, in the running loop, until `closed`. Return the connection."""
     if isinstance(connection, psycopg.AsyncConnection) and os.name == "posix":  # elsewhere a socket is no file
         SocketReader(connection)
     return connection
 
 
 def closed(connection: Any) -> None:
-    """Stop watching a connection; call it whenever one was closed. Harmless when repeated."""
+    """Stop watching a connection; call it after every close. Harmless when repeated."""
     reader = vars(connection).get(_READER)
     if reader is not None:
         reader.end()
@@ -388,7 +388,7 @@ _psycopgs_wait: Final[Callable[..., Any]] = psycopg.AsyncConnection.wait
 # The server then keeps waiting with the row locked, so that no transaction reads data that is not durable.
 
 
-_STANDBY: Final = "_dualwrite_standby"  # the attribute of a connection that has been watched
+_STANDBY: Final = "_dualwrite_standby"  # the attribute of a connection that holds its StandbyWait
 
 
 class StandbyWait:
@@ -406,7 +406,7 @@ class StandbyWait:
 
 
 def standby_wait(connection: AnyConnection) -> StandbyWait:
-    """Return what hears whether the server gives up from now on. Its handler stays with the connection."""
+    """Return the connection's StandbyWait, reset for the next COMMIT. Its handler stays with the connection."""
     wait: StandbyWait | None = vars(connection).get(_STANDBY)
     if wait is None:
         wait = vars(connection)[_STANDBY] = StandbyWait()
@@ -445,9 +445,9 @@ def _drop_if_interrupted(connection: AnyConnection, error: BaseException) -> Non
 
 
 class CommitMessage:
-    """A message that ends in COMMIT, and what became of it.
+    """A message that ends in COMMIT, and its outcome.
 
-    `refusals` are the errors for texts that the server quotes, followed by `token`, where it did not reach COMMIT.
+    `refusals` are errors, by the texts that the server quotes, followed by `token`, if it did not reach COMMIT.
     """
 
     __slots__ = (
@@ -477,7 +477,7 @@ class CommitMessage:
         return self._wait is not None and self._wait.was_given_up
 
     def __enter__(self) -> Self:
-        """Let `connection.commit()` inside the `with` send the message instead of COMMIT alone."""
+        """Make `connection.commit()` inside the `with` send the message instead of COMMIT alone."""
         attributes = vars(self._connection)
         self._of_connection = attributes.get(_COMMIT)
         attributes[_COMMIT] = self.send
@@ -492,7 +492,7 @@ class CommitMessage:
             vars(self._connection)[_COMMIT] = self._of_connection
 
     def send(self) -> Any:
-        """Do what `connection.commit()` does, without ever cancelling it; when repeated, nothing.
+        """Commit as `connection.commit()` does, but never cancel it; do nothing when repeated.
 
         Returns None, or an awaitable of it.
         """
@@ -537,7 +537,7 @@ class CommitMessage:
 def assert_not_lost(connection: AnyConnection) -> None:
     """Raise psycopg.OperationalError, with the server's reason, if the connection is known to be lost.
 
-    A server that ends a connection says why, which the first call reads; only the second finds the end.
+    A server that ends a connection sends the reason, which the first call reads; only the second call finds the end.
     """
     try:
         connection.pgconn.consume_input()
@@ -552,7 +552,7 @@ def assert_not_lost(connection: AnyConnection) -> None:
 
 
 def _error_of(notice: psycopg.errors.Diagnostic) -> psycopg.Error:
-    """Return the error that a notice says, which can be read only while it is being handled."""
+    """Return the error that a notice describes; a notice can be read only while it is being handled."""
     try:
         kind = psycopg.errors.lookup(notice.sqlstate or "")
     except KeyError:
@@ -562,7 +562,7 @@ def _error_of(notice: psycopg.errors.Diagnostic) -> psycopg.Error:
 
 @contextmanager
 def uncancelled(connection: AnyConnection) -> Iterator[None]:
-    """Let `connection.commit()` inside the `with` wait by `wait_or_drop`."""
+    """Make `connection.commit()` inside the `with` wait by `wait_or_drop`."""
     of_connection = vars(connection).get(_WAIT)
 
     def wait(generator: PQGen[Any], *arguments: Any, **keywords: Any) -> Any:
@@ -580,15 +580,15 @@ def uncancelled(connection: AnyConnection) -> Iterator[None]:
 
 # ---- a BEGIN that marks its transaction ----------------------------------------------------------------------------
 
-# SQLAlchemy leaves BEGIN to psycopg, which sends it before the first statement, in a separate message. Only
-# this message can also contain `SET LOCAL`: a statement with parameters must be sent alone.
+# SQLAlchemy leaves BEGIN to psycopg, which sends it before the first statement, in a separate message. Only this
+# message can also contain `SET LOCAL`: a statement with parameters must be sent alone.
 
 _START: Final = "_start_query"
-_IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, which is what libpq gives
+_IDLE: Final = int(pq.TransactionStatus.IDLE)  # as a number, as libpq returns it
 
 
 def mark_next_begin(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    """Let the next BEGIN of `connection` set a new mark, which is then its attribute `MARK_ATTRIBUTE`.
+    """Make the next BEGIN of `connection` set a new mark, and store it in the attribute `MARK_ATTRIBUTE`.
 
     A connection that is already in a transaction, or in autocommit mode, gets no mark.
     """
@@ -617,7 +617,7 @@ class _MarkedStart:
         del vars(connection)[_START]
         vars(connection)[MARK_ATTRIBUTE] = mark
         begin = connection._get_tx_start_command()  # noqa: SLF001
-        if connection._pipeline:  # noqa: SLF001 - one statement is one message there, and none is waited for
+        if connection._pipeline:  # noqa: SLF001 - one statement is one message there, and there is no wait for it
             yield from connection._exec_command(begin)  # noqa: SLF001
             yield from connection._exec_command(set_mark.encode())  # noqa: SLF001
             yield from connection._pipeline._sync_gen()  # noqa: SLF001
@@ -626,7 +626,7 @@ class _MarkedStart:
 
 
 def isolation_name(level: int) -> str:
-    """Return an isolation level of psycopg as SQL names it."""
+    """Return the SQL name of a psycopg isolation level."""
     return psycopg.IsolationLevel(level).name.replace("_", " ")
 
 

@@ -1,7 +1,7 @@
-"""Text and adapters of our own statements, whichever encoding, loaders, dumpers and factories a connection has.
+"""Text and adapters of our own statements, independent of a connection's encoding, loaders, dumpers and factories.
 
-Applications register adapters for a connection, or for all of them: a loader that makes text of a type something else
-would change the names of tables and the states that we read. With the client encoding SQL_ASCII psycopg returns text as
+Applications register adapters for a connection, or for all of them: a loader that does not return text as str would
+change the names of tables and the states that we read. With the client encoding SQL_ASCII psycopg returns text as
 bytes.
 """
 
@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 _AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]
 _TEXTS: Final = ("text", "varchar", "bpchar", "name")
 _ASCII: Final = "ascii"
-"""psycopg's name for SQL_ASCII, with which a server converts nothing. It stores UTF-8, as most databases do."""
+"""psycopg's name for SQL_ASCII, with which a server converts no text. It stores UTF-8, as most databases do."""
 
 
 def encoding_of(connection: _AnyConnection) -> str:
@@ -44,7 +44,7 @@ _OWN: Final = _made()
 
 
 def cursor_of(connection: _AnyConnection) -> Any:
-    """Return a plain cursor with adapters of its own, whatever the connection has."""
+    """Return a plain cursor with our own adapters, regardless of the connection's."""
     cursor_class: Any = psycopg.AsyncCursor if isinstance(connection, psycopg.AsyncConnection) else psycopg.Cursor
     cursor = cursor_class(connection, row_factory=tuple_row)
     use_own_adapters(cursor)
@@ -52,5 +52,5 @@ def cursor_of(connection: _AnyConnection) -> Any:
 
 
 def use_own_adapters(cursor: Any) -> None:
-    """Let a cursor execute and read with adapters of its own."""
-    cursor._adapters = adapt.AdaptersMap(_OWN)  # noqa: SLF001 - it has no public name
+    """Make a cursor execute and read with our own adapters."""
+    cursor._adapters = adapt.AdaptersMap(_OWN)  # noqa: SLF001 - has no public name

@@ -118,7 +118,7 @@ class PsycopgTransaction(PostgresTransaction):
         return first_text(self.connection, await self._answer(steps))
 
     async def _execute(self, sql: str, parameters: Mapping[str, Any]) -> Any:
-        """Execute a statement with a cursor that has nothing of the application's."""
+        """Execute a statement with a cursor free of the application's settings."""
         self._assert_ours()
         if self._cursor is None:
             self._cursor = cursor_of(self.connection)
@@ -134,7 +134,7 @@ class PsycopgTransaction(PostgresTransaction):
     async def _command(self, sql: str) -> PGresult:
         """Execute statements without parameters in one round trip. Return the last one's response.
 
-        It bypasses psycopg's cursor, whose overhead is as large as the whole cost of such a statement.
+        It bypasses psycopg's cursor, whose overhead would double the cost of such a statement.
         """
         return await self._answer(answered(self.connection, sql))
 

@@ -11,9 +11,9 @@
         with pool.transaction() as tx:
             ...
 
-What happens when the block ends, and why it is safe: `dualwrite.recipes.core.coordinator`. Tables, statements, ids and
-leases are those of `DualWriter` on PostgreSQL, so that writers of both kinds may use one transactional id, one after
-the other, and pools of both kinds may share a prefix.
+How a block ends, and why that is safe: `dualwrite.recipes.core.coordinator`. Tables, statements, ids and leases are
+those of `DualWriter` on PostgreSQL. So writers of both kinds may use one transactional id, one after the other, and
+pools of both kinds may share a prefix.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["PoolStatus", "PsycopgDualTransaction", "PsycopgDualWriter", "Resolution"]
 
 Source: TypeAlias = "str | ConnectionPool[Any] | Callable[[], psycopg.Connection[Any]]"
-"""Where connections come from."""
+"""The sources of connections."""
 
 
 class PsycopgDualTransaction(DualWrite):
-    """One dual write; what `transaction()` of a `PsycopgDualWriter` yields."""
+    """One dual write, as yielded by `PsycopgDualWriter.transaction()`."""
 
     def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
         super().__init__(transaction, records)
@@ -59,7 +59,7 @@ class PsycopgDualTransaction(DualWrite):
 
     @contextmanager
     def savepoint(self) -> Iterator[Self]:
-        """Begin a part that may fail by itself: an exception undoes what was written and sent inside, and is raised.
+        """Begin a part that may fail by itself: an exception undoes its writes and records, and is raised.
 
         Code that catches it outside goes on with the rest of the dual write. May be nested.
         """
@@ -70,11 +70,11 @@ class PsycopgDualTransaction(DualWrite):
 class PsycopgDualWriter(ThreadWriter[psycopg.Connection[Any], PsycopgDualTransaction]):
     """`DualWriter` without SQLAlchemy: the same settings, tables, rules and errors, one transactional id or a pool.
 
-    `database` is the database that decides: a conninfo, of which one connection is opened and kept, and by a pool up to
-    `max_writers`; a connection pool, which the caller closes; or a function that makes a connection, which is closed
+    `database` is the database that decides: a conninfo, of which one connection (for a pool up to `max_writers`) is
+    opened and kept; a connection pool, which the caller closes; or a function that makes a connection, which is closed
     after use. The background of a pool uses separate connections to the same database, which do not count towards a
-    connection pool. Connections that the writer makes prepare a statement once it was executed `prepare_threshold`
-    times (None, for poolers: never).
+    connection pool. The writer's own connections prepare a statement once it was executed `prepare_threshold` times
+    (None, for poolers: never).
 
     After a fork, with a `psycopg_pool`: create a new one in the child, and a new writer on it.
     """
@@ -121,18 +121,17 @@ class PsycopgDualWriter(ThreadWriter[psycopg.Connection[Any], PsycopgDualTransac
         transaction is committed or rolled back with the block, including its earlier statements. Without it the writer
         uses one of its own connections.
 
-        Records are kept until the block ends, and sent right before the database commits. Those that were sent inside
-        a savepoint (`connection.transaction()`, or a SAVEPOINT statement) that is rolled back are dropped
-        with it. A record that is refused at `send` dooms the block like a failed statement, even if its error is
-        swallowed.
+        Records are kept until the block ends, and sent right before the database commits. Records sent inside a
+        savepoint (`connection.transaction()`, or a SAVEPOINT statement) that is rolled back are dropped with it. A
+        record that is refused at `send` dooms the block like a failed statement, even if its error is swallowed.
 
-        Raises what the block raises; IllegalStateError for a connection whose COMMIT is not ours to send; RecipeErrors,
-        InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and psycopg's own errors, after which neither
-        side was changed; OutcomeUnknown if the database commit was sent and its outcome cannot be read.
-        A block without records is an ordinary database transaction, unknown to Kafka: if its commit gets no
+        Raises the block's own exception; IllegalStateError for a connection whose COMMIT is not ours to send;
+        RecipeErrors, InvalidRecordError, AbortableError, FencedError, KafkaTimeoutError and psycopg's own errors, after
+        which neither side was changed; OutcomeUnknown if the database commit was sent and its outcome cannot be read. A
+        block without records is an ordinary database transaction, of which Kafka is not notified: if its commit gets no
         response, psycopg's error is raised with `tx.outcome` None, and only the caller's data shows the outcome.
 
-        When a pool takes a transactional id, and what else it raises: as `DualWriter.transaction`, but if the
+        A pool takes its transactional id, and raises further errors, as `DualWriter.transaction` does; but if the
         connection keeps a snapshot, the id is taken before the transaction begins.
         """
         return self.scope(connection)

@@ -50,11 +50,11 @@ Source: TypeAlias = (
     "str | AsyncConnectionPool[Any] "
     "| Callable[[], psycopg.AsyncConnection[Any] | Awaitable[psycopg.AsyncConnection[Any]]]"
 )
-"""Where connections come from."""
+"""The sources of connections."""
 
 
 class AsyncPsycopgDualTransaction(DualWrite):
-    """One dual write; what `transaction()` of an `AsyncPsycopgDualWriter` yields. Sending is a plain call."""
+    """One dual write, as yielded by `AsyncPsycopgDualWriter.transaction()`. `send` needs no await."""
 
     def __init__(self, transaction: PsycopgTransaction, records: RecordBuffer) -> None:
         super().__init__(transaction, records, shield)
@@ -74,13 +74,13 @@ class AsyncPsycopgDualTransaction(DualWrite):
 
 
 class AsyncPsycopgDualWriter(TaskWriter[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]):
-    """`PsycopgDualWriter` for coroutines: the same names, settings, rules and errors; what waits is awaited.
+    """`PsycopgDualWriter` for coroutines: the same names, settings, rules and errors; methods that wait are coroutines.
 
     `database` is a conninfo, an AsyncConnectionPool, or a function that makes an AsyncConnection, awaited or not.
 
-    With `transactional_id`, one dual write runs at a time, whatever the task; another one meanwhile raises
-    IllegalStateError. With `prefix` it is a pool, for any number of tasks; not usable in a forked child: make a new one
-    there. Belongs to the loop in which it is first used. How a cancellation ends, anywhere: see the module.
+    With `transactional_id`, one dual write runs at a time; a second one, in any task, raises IllegalStateError. With
+    `prefix` it is a pool, for any number of tasks; not usable in a forked child: make a new one there. Belongs to the
+    loop in which it is first used. The module's docstring says how cancellations end.
     """
 
     backend: PostgresBackend[psycopg.AsyncConnection[Any], AsyncPsycopgDualTransaction]
