@@ -1,7 +1,7 @@
-"""Whether Kafka can be reached, as far as the dual writes of one writer or pool know.
+"""Whether Kafka can be reached, as the dual writes of one writer or pool have found it.
 
-The first block that finds that no broker can be reached makes Kafka AWAY. Until a broker is reached again, all blocks
-are refused before they begin a database transaction, because each would hold it open, with its locks, only to fail.
+The first block that reaches no broker makes Kafka AWAY. Until a broker is reached again, all blocks are refused before
+they begin a database transaction, because each would hold it open, with its locks, only to fail.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """Since when Kafka cannot be reached, in seconds since 1970, and what the last attempt ran into."""
+    """An outage of Kafka: when it began, in seconds since 1970, and the problem of the last attempt."""
 
     since_s: float
     problem: str
 
     def sentence(self, now_s: float) -> str:
-        """Return what is the matter, for an error at that time."""
+        """Describe the outage, for an error that is raised at `now_s`."""
         since = datetime.fromtimestamp(self.since_s, UTC)
         problem = f"; {self.problem}" if self.problem else ""
         return f"Kafka cannot be reached since {since:%Y-%m-%d %H:%M:%S} UTC ({now_s - self.since_s:.1f} s{problem})"
@@ -71,7 +71,7 @@ class Availability:
 
     @property
     def away_for_s(self) -> float | None:
-        """For how long Kafka has been AWAY; None while it is not, and in a child that has not found that out itself."""
+        """How long Kafka has been AWAY; None while it is PRESENT, and in a forked child that has not tried it."""
         away = self.away
         return None if away is None or self._noted_by != os.getpid() else self._clock_s() - away.since_s
 
@@ -112,7 +112,7 @@ class Availability:
             self.on_change()
 
     def keep_watching(self) -> None:
-        """Watch for Kafka's return, unless something does: it does not in a forked child, or in another loop."""
+        """Watch for Kafka's return unless a watch is running; in a forked child or another loop, none is."""
         watch, cluster = self._watch, self._cluster
         if watch is None or cluster is None:
             return
@@ -130,7 +130,7 @@ class Availability:
 
 
 async def _until_present(found: weakref.ref[Availability], cluster: ClusterSettings) -> None:
-    """Wait for Kafka, as long as there is a writer that is interested."""
+    """Wait for Kafka as long as the Availability is alive, then note that it is back."""
     from dualwrite.client.wire.reachability import wait_until_reachable
 
     await wait_until_reachable(cluster, lambda: found() is not None)
@@ -144,4 +144,4 @@ def _nothing() -> None:
 
 
 NEVER_AWAY: Final = Availability()
-"""For recovery of single ids, which nobody waits for in a block."""
+"""For recovery of single ids, where no block waits."""

@@ -36,7 +36,7 @@ _CALLS: Final[dict[str, str]] = {
 
 _COMMITTED: Final = " (the database has committed this block)"
 _UNCHANGED: Final = ("either side", "either database", "othing was written")
-"""How errors say that nothing of the block is left."""
+"""Phrases by which errors say that the block changed nothing."""
 
 
 def say_of_block(error: BaseException) -> None:

@@ -10,7 +10,7 @@ ResultT = TypeVar("ResultT")
 
 
 def run(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
-    """Run `steps` and return their result. Raises what they raise."""
+    """Run `steps`; return their result, or raise their exception."""
     try:
         steps.send(None)
     except StopIteration as end:

@@ -1,7 +1,7 @@
-"""Complete in Kafka what the state row decides: what a previous owner left, and a commit whose response was lost.
+"""Complete Kafka's side by the state row: for a previous owner, or after a commit whose response was lost.
 
-`take_over` fences the previous owner of a transactional id and completes what it left. `LostCommits` reads the outcome
-of this process's own dual write from the row, and that of a block that was stored from the table of those.
+`take_over` fences the previous owner of a transactional id and completes its transaction. `LostCommits` reads the
+outcome of this process's own dual write from the row, and that of a stored block from the table of stored blocks.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[PreparedTxnState, Resolution]:
-    """Fence the previous owner and complete what it left. The row must be locked by this transaction.
+    """Fence the previous owner and complete its transaction. `database` must have locked the row.
 
-    Raises PreparedTransactionLost if Kafka aborted what the database has decided, and it cannot be published again;
+    Raises PreparedTransactionLost if Kafka aborted a decided transaction that cannot be published again,
     TransactionHangsError if Kafka has left it without an end in some partition, and DatabaseWentBackError if Kafka
-    shows that a later row than this one was decided. With an outbox, also NotProvenError if nothing tells how it has
-    ended, and VerdictNoted.
+    shows that a later row than this one was decided. With an outbox, also NotProvenError if no evidence of its end is
+    left, and VerdictNoted.
     """
     try:
         try:
@@ -55,7 +55,7 @@ async def take_over(owned: OwnedId, database: DatabaseTransaction) -> tuple[Prep
 
 
 class VerdictNoted(Exception):  # noqa: N818 - it ends an attempt, and is no error
-    """The row notes now how the last batch of an outbox has ended, and is not locked any more: take over again.
+    """The row now notes how the last batch of an outbox ended, and is no longer locked: take over again.
 
     `resolution` is that of this attempt: it may have committed the batch.
     """
@@ -74,20 +74,19 @@ async def _take_over(
 ) -> tuple[PreparedTxnState, Resolution]:
     """Take the id over as `take_over` does, once.
 
-    The row is read again after initialising. Between the first read and the initialisation this process may have been
-    paused and have lost its database connection, and with it the lock; another process may then have taken over and
-    prepared a new transaction. Deciding that one by the outdated row would lose a committed dual write. The second
-    read fails if the lock is gone.
+    The row is read again after initialising. Since the first read, this process may have been paused and have lost its
+    database connection, and with it the lock; another process may then have taken over and prepared a new transaction.
+    Deciding that one by the outdated row would lose a committed dual write. The second read fails if the lock is gone.
 
     The third and the fourth read fail in the same case. Once the lock is lost, another process may get the same
     response from Kafka as this one. Then send nothing more, which preserves the evidence, and do not use the id.
 
-    Where the coordinator cannot tell how the transaction in the row ended, the log is read (`repair.py`). Where it can,
-    the log is read too, to see whether consumers do: at the end, because then its markers are written. What Kafka
-    aborted although it was decided is owed: the next transaction of the id must begin with it.
+    Where the coordinator cannot tell how the transaction in the row ended, the log is read first (`repair.py`). Where
+    it can, the log is read last, when the markers are written, to check that consumers see the records. Decided records
+    that Kafka aborted are owed: the next transaction of the id must begin with them.
 
-    An outbox takes any topic, so nothing else may tell how its last batch has ended. That is noted before the first
-    request that makes the coordinator forget it, and the attempt ends there.
+    An outbox takes any topic, so the coordinator may be the only evidence of how its last batch ended. The verdict is
+    noted before the first request that makes the coordinator forget it, and the attempt ends there.
     """
     owned.slot.note(owed=())
     owned.is_lease_known = False
@@ -100,7 +99,7 @@ async def _take_over(
             raise _went_back(owned, ongoing, row)
         await owned.make_durable(row, ongoing)
         proof = await prove(owned, database, row, ongoing)
-        if not proof.owed and owned.kafka.coordinator_committed_later(row):  # what is owed, a later row would name
+        if not proof.owed and owned.kafka.coordinator_committed_later(row):  # a later row would name the repair
             raise _behind_kafka(owned, row)
         if proof.not_proven is not None:
             raise proof.not_proven
@@ -125,7 +124,7 @@ async def _take_over(
 
 
 def _resolution(owned: OwnedId, row: PreparedTxnState, ongoing: PreparedTxnState) -> Resolution:
-    """Report how the transaction that was left open was completed, and return it."""
+    """Return the resolution of the transaction that was left open; log and count it."""
     outcome = recovery_outcome(row, ongoing)
     if outcome is not Outcome.NOTHING:
         _log.info("transactional id %s: prepared transaction %s %s", owned.transactional_id, ongoing, outcome)
@@ -150,7 +149,7 @@ async def _complete(
 async def leave_to_successor(owned: OwnedId, row: PreparedTxnState) -> None:
     """Move to NEW, because the row has changed: another process has used the id, which raises its epoch.
 
-    Raises DatabaseWentBackError if Kafka reports that no other process has.
+    Raises DatabaseWentBackError if no other process has used it, according to Kafka.
     """
     try:
         is_current = await owned.kafka.is_current()
@@ -247,7 +246,7 @@ class LostCommits:
         try:
             await owned.complete_kafka(ours, outcome)
         finally:
-            if owned.slot.state is not SlotState.UNRESOLVED:  # as it is if nothing was sent
+            if owned.slot.state is not SlotState.UNRESOLVED:  # else no request was sent
                 self.unresolved = None
         return Resolution(owned.transactional_id, ours, outcome)
 
@@ -260,9 +259,9 @@ class LostCommits:
         )
 
     async def _resolve_stored(self, row: PreparedTxnState, is_stored: bool) -> Resolution:
-        """Tell whether the commit of a stored block took effect; Kafka knows nothing of it.
+        """Resolve the lost commit of a stored block; Kafka knows nothing of it.
 
-        Publishing it replaces the row, so a block that is missing beside the same row was never stored.
+        Publishing a block replaces the row, so a block that is missing beside the same row was never stored.
         """
         owned, write = self._owned, self._in_question
         if not is_stored and row != write.locked_row:
@@ -279,7 +278,7 @@ class LostCommits:
         return Resolution(owned.transactional_id, NOTHING_PREPARED, write.outcome)
 
     async def _make_durable_or_stay_unresolved(self, write: DualWriteProgress, row: PreparedTxnState) -> None:
-        """Make everything durable that is visible now, with `row`."""
+        """Make everything visible now durable, with `row`. Raises OutcomeUnknown if that fails."""
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, NotDurableError)
         owned = self._owned
         try:
@@ -292,7 +291,7 @@ class LostCommits:
     async def _read_evidence(self, write: DualWriteProgress) -> tuple[PreparedTxnState, bool]:
         """Read the row under its lock, which waits until the lost commit has either happened or been dropped.
 
-        Return with it whether the block of the lost commit is stored.
+        Also return whether the block of the lost commit is stored.
         """
         deadline_s = time.monotonic() + self._owned.resolve_timeout_ms / 1000
         expected: tuple[type[Exception], ...] = (*self._owned.database.errors, RowLockTimeoutError)
@@ -332,6 +331,6 @@ class LostCommits:
 
 
 async def end(database: DatabaseTransaction) -> None:
-    """Roll a database transaction back and close what it opened."""
+    """Roll back and close a database transaction."""
     await database.rollback()
     await database.close()

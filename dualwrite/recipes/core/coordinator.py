@@ -1,10 +1,10 @@
 """The dual writes under one transactional id, step by step; one implementation for threads and asyncio.
 
-The order of steps is KIP-939's recipe and is what makes it safe:
+The safety of a dual write rests on the order of its steps, which is KIP-939's recipe:
 
-1. the block runs: statements go to the database, records are kept;
+1. the block runs: statements go to the database, records are buffered;
 2. the state row of the transactional id is locked;
-3. a producer that is new to the id fences its predecessor and completes what it left, by the row;
+3. a producer that is new to the id fences its predecessor and completes its transaction by the row;
 4. the records go to Kafka, which is prepared;
 5. its `producer id:epoch` is written to the row as the last statement;
 6. the database commits: this is the decision;
@@ -72,7 +72,7 @@ from dualwrite.recipes.core.storing import BlockStoring
 from dualwrite.recipes.core.waiting import Uninterrupted, direct
 
 _FORGOTTEN: Final = 49
-"""INVALID_PRODUCER_ID_MAPPING: an id that nobody has used for `transactional.id.expiration.ms`, seven days."""
+"""INVALID_PRODUCER_ID_MAPPING: the id was not used for `transactional.id.expiration.ms`, seven days."""
 
 _OF_ID: Final = (
     AbortableError,
@@ -111,7 +111,7 @@ class DualWriteCoordinator:
     ) -> None:
         """`repairability` is shared by the coordinators of a pool; `lease` is that of an id of a pool.
 
-        By `clock_s`, blocks wait a moment between attempts to publish what is stored.
+        `clock_s` times the pauses between attempts of blocks to publish the stored blocks.
         """
         self.transactional_id: Final = transactional_id
         self.owned: Final = OwnedId(
@@ -168,12 +168,12 @@ class DualWriteCoordinator:
 
     @property
     def refused(self) -> RefusedBlock | None:
-        """What is owed, or the oldest stored block, if Kafka has refused it for good, as far as this process knows."""
+        """The owed records, or the oldest stored block, if Kafka refused them for good, as known here."""
         return self._blocks.refused
 
     @property
     def takes_more(self) -> bool:
-        """Whether blocks can be stored behind those that the database stores of the id."""
+        """Whether blocks can be stored behind the stored blocks of the id."""
         is_free = self._slot.state in (SlotState.NEW, SlotState.READY, SlotState.IN_DOUBT)
         return self.owned.has_stored and self.owned.policy.stores_blocks and is_free
 
@@ -246,14 +246,14 @@ class DualWriteCoordinator:
     # -- the steps of one dual write ---------------------------------------------------------------------------
 
     async def get_ready(self) -> None:
-        """Resolve what an earlier dual write left unresolved, and create the state row; call it before a block.
+        """Get ready for a block: resolve a lost commit, create the state row, publish stored and refused owed records.
 
         Raises KafkaUnreachableError while Kafka is known to be away, unless the block could be stored.
         """
         if not self.owned.policy.stores_blocks:
             self._assert_present()
         if self._slot.state is SlotState.UNRESOLVED:
-            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+            with suppress(PreparedTransactionLost):  # the next take-over repairs the transaction, or raises this again
                 await self._lost_commits.resolve()
             self.owned.assert_usable()
         if self.owned.kafka_id is None:
@@ -269,7 +269,7 @@ class DualWriteCoordinator:
             raise self.owned.availability.refusal()
 
     async def get_ready_for_sessions(self) -> None:
-        """Create the state row while no transaction of a Session has begun. Costs nothing when repeated."""
+        """Create the state row before a Session begins a transaction. Costs nothing when repeated."""
         assert_unpatched()
         await self.owned.ensure_row()
 
@@ -297,16 +297,16 @@ class DualWriteCoordinator:
             await commit_database_alone(write)
 
     def _may_be_of_owed(self, write: DualWriteProgress, error: BaseException) -> bool:
-        """Return whether what is owed, and went with the block, may be what Kafka has refused for good."""
+        """Return whether Kafka may have refused for good the owed records that went with the block."""
         owed = self.owned.owed
         return bool(owed) and is_refusal(error) and not is_only_of(write.records.records, owed, error)
 
     async def commit_or_let_go(self, write: DualWriteProgress) -> DualWriteError | None:
-        """Commit a settled dual write with records, for a caller that can retry under another id.
+        """Commit a flushed dual write with records, for a caller that can retry under another id.
 
-        Returns the reason if this id cannot carry the dual write. Then nothing else has changed: nothing was decided;
-        the row does not name the dual write, so no process can commit records of it that Kafka may hold; and the
-        database transaction is still open. If the database has ended it meanwhile, locking the next id's row fails.
+        Return the reason if this id cannot carry the dual write. Then nothing was decided, and the row does not name
+        the dual write, so no process can commit records of it that Kafka may hold. The database transaction is still
+        open; if the database has ended it meanwhile, locking the next id's row fails.
         """
         try:
             try:
@@ -347,7 +347,7 @@ class DualWriteCoordinator:
     async def _prepare_or_store(self, write: DualWriteProgress) -> DualWriteError | None:
         """Carry out everything up to the decision.
 
-        Return why the records are stored, to be sent when Kafka is back; None if Kafka is prepared.
+        Return the error that makes the database store the records until Kafka is back; None if Kafka is prepared.
         """
         try:
             await self._prepare(write)
@@ -389,7 +389,7 @@ class DualWriteCoordinator:
         await self._steps.send_and_write(write)
 
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
-        """Return the error for a block with consumed offsets, which could not be published again with what is owed."""
+        """Return the error for a block with consumed offsets: it could not be repaired, so it takes no owed records."""
         return RetriableError(
             f"transactional id {self.transactional_id!r} has to publish again what Kafka aborted of "
             f"{write.locked_row}, and a block with consumed offsets cannot carry that; neither side was changed: call "
@@ -413,36 +413,35 @@ class DualWriteCoordinator:
     async def recover(
         self, examine: Callable[[PreparedTxnState], bool] | None = None, *, publishes_all: bool = True
     ) -> Resolution:
-        """Complete what was left open under the id, by the row; publish again what Kafka aborted against it.
+        """Complete the open transaction of the id by the row; publish again the decided records that Kafka aborted.
 
-        Then publish what is stored, until nothing is; without `publishes_all`, the oldest of it, and
-        `owned.has_stored` tells whether more is stored. The id must be acquired.
+        Then publish all stored blocks; without `publishes_all` only the oldest batch, and `owned.has_stored` tells
+        whether more are stored. The id must be acquired.
 
         `examine` is called with the locked row before the owner of the id is fenced. If it raises, nothing is changed;
-        if it returns False, the row's transaction counts as dealt with from now on, and nothing else is changed. Raises
-        RetriableError if Kafka has not confirmed what was published, or an operator has aborted it in a partition
-        meanwhile.
+        if it returns False, the row's transaction is settled, and nothing else is changed. Raises RetriableError if
+        Kafka has not confirmed the transaction that published, or an operator has aborted it in a partition meanwhile.
         """
         assert_unpatched()
         return await self._publishing.recover(examine, publishes_all=publishes_all)
 
     async def publish_stored(self) -> Resolution:
-        """Publish the oldest of what is stored; the id must be acquired, and have been recovered by this process.
+        """Publish the oldest stored blocks; the id must be acquired, and have been recovered by this process.
 
-        `owned.has_stored` tells whether more is stored then. Raises as `recover` does, which is to be called next then.
+        `owned.has_stored` tells whether more are stored. Raises as `recover` does: call `recover` next then.
         """
         return await self._publishing.publish_stored()
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether the state row does not say yet how the last batch of an outbox has ended, which may be forgotten."""
+        """Whether the state row does not note yet that the last outbox batch is committed, which Kafka may forget."""
         return self._publishing.is_unsettled
 
     async def settle(self) -> None:
-        """Let the row say that the last batch of an outbox is committed; the id must be acquired.
+        """Note in the state row that the last batch of an outbox is committed; the id must be acquired.
 
-        Raises RetriableError, TransactionHangsError or NotProvenError if readers do not see all of it: call `recover`
-        next then.
+        Raises RetriableError, TransactionHangsError, NotProvenError or PreparedTransactionLost if readers do not see
+        all of it: call `recover` next then.
         """
         await self._publishing.settle()
 
@@ -451,8 +450,8 @@ class DualWriteCoordinator:
     async def close(self, timeout_s: float = 0.0) -> None:
         """Give up the transactional id, after waiting at most `timeout_s` seconds for the use of another thread.
 
-        Raises IllegalStateError, and closes nothing, if that takes longer, or if this thread has the id. What is in
-        doubt stays so, safely, until the id is next used or recovered.
+        Raises IllegalStateError, and closes nothing, if that takes longer, or if this thread has the id. A dual write
+        in doubt stays so, safely, until the id is next used or recovered.
         """
         use = IdUse()
         try:

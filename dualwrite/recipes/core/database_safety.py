@@ -20,7 +20,7 @@ ACCEPT_OPTION: Final = "dualwrite_accept"
 """The execution option of an Engine that names accepted findings: `create_engine(url, execution_options={...})`."""
 
 Answers = Mapping[str, str]
-"""Settings of the database and of the connection, names in lower case; those that it does not have are missing."""
+"""Settings of the database and of the connection, by name in lower case; unknown ones are missing."""
 
 POSTGRES_SETTINGS_QUERY: Final = (
     "SELECT version(), current_setting('fsync', true), current_setting('full_page_writes', true)"

@@ -1,7 +1,7 @@
 """One dual write: the handle that its user holds, and how far its steps have come.
 
-`DualWrite` is what users see. `DualWriteProgress` is what the steps in `coordinator.py` and `pool/coordinator.py` work
-on: a database transaction, the buffered records, and what is known about the state row and the outcome.
+Users see `DualWrite`. The steps in `coordinator.py` and `pool/coordinator.py` work on `DualWriteProgress`: a database
+transaction, the buffered records, and the state row and outcome as far as they are known.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Resolution:
 
 
 def found_in(*resolutions: Resolution) -> list[Resolution]:
-    """Return those that found something open."""
+    """Return the resolutions of transactions that were open."""
     return [each for each in resolutions if each.outcome is not Outcome.NOTHING]
 
 
@@ -114,7 +114,7 @@ class DualWrite:
         return self.progress.outcome
 
     def tell(self, error: BaseException) -> None:
-        """Note the outcome for `error.outcome`; an interruption, such as CancelledError, gets a note to read, too."""
+        """Set `error.outcome`; an interruption, such as CancelledError, also gets a note for its reader."""
         if isinstance(error, TransactionDoomedError) and error.__cause__ is not None:
             note_outcome(error, outcome_of(error.__cause__))
         note_outcome(error, self._ended_as)
@@ -170,7 +170,7 @@ class DualWrite:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> BufferedRecord:
-        """Make one record part of this dual write; the arguments are those of `Producer.send`.
+        """Add one record to this dual write; the arguments are those of `Producer.send`.
 
         It is kept until the block ends, sent right before the database commits, and visible only if the database
         commits. Raises InvalidRecordError or TransactionTooLargeError, which doom the block even if they are swallowed,
@@ -192,7 +192,7 @@ class DualWrite:
 
     def _doom(self, error: BaseException) -> None:
         self.progress.database.doom(error)
-        note_outcome(error, Outcome.ROLLED_BACK)  # all that is possible now
+        note_outcome(error, Outcome.ROLLED_BACK)  # a doomed block can only roll back
 
 
 async def flush_block(write: DualWriteProgress) -> bool:
@@ -229,7 +229,7 @@ async def _roll_back_database(write: DualWriteProgress) -> None:
 
 
 def note_rollback(write: DualWriteProgress) -> None:
-    """Note that the database transaction was rolled back, unless it was another one than the block's by then."""
+    """Note that the database transaction was rolled back; log an error if the block's own had ended before."""
     if write.database.was_ended_past:
         _log.error("%s (%d records)", ENDED_PAST, len(write.records))
     else:

@@ -27,7 +27,7 @@ from dualwrite.recipes.core.waiting import Waiting
 
 
 class OfBackend(TypedDict):
-    """What a backend takes of the settings. `schema`: None for where unqualified names lead to."""
+    """The settings that a backend takes. `schema`: None for the schema of unqualified names."""
 
     create_table: bool
     schema: str | None
@@ -36,7 +36,7 @@ class OfBackend(TypedDict):
 
 
 class IdSettings:
-    """What both slot policies have in common. Raises ConfigError for settings that are unknown or malformed."""
+    """The settings that both slot policies share. Raises ConfigError if one is unknown or malformed."""
 
     max_writers: int | None = None
 
@@ -55,7 +55,7 @@ class IdSettings:
 
     @property
     def of_backend(self) -> OfBackend:
-        """What the backend of the writer takes."""
+        """The settings for the backend of the writer."""
         return {
             "create_table": self.writing.create_table,
             "schema": self.writing.schema,
@@ -63,7 +63,7 @@ class IdSettings:
         }
 
     def new_availability(self, waiting: Waiting) -> Availability:
-        """Return what a writer knows about Kafka in one process."""
+        """Return the availability of Kafka as one writer finds it in one process."""
         return Availability(self._cluster, waiting.new_watch())
 
     def _new_coordinator(

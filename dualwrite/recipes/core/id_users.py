@@ -1,7 +1,7 @@
 """The uses of one transactional id in this process: the first in the queue has the id, the others wait for it.
 
-A use is made before it joins the queue, and leaves it by its identity. So whatever interrupts its caller in between,
-such as the handler of a signal that raises, `leave` puts right, and may be called again.
+A use is made before it joins the queue, and leaves it by its identity. So `leave` is right wherever its caller was
+interrupted, for example by a signal handler that raises, and may be called again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class IdUse:
 
     def __init__(self) -> None:
         self.thread = threading.get_ident()
-        """The thread that has made it."""
+        """The thread that made it."""
         self._bell: threading.Lock | None = None
 
     def expect(self) -> None:
@@ -56,7 +56,7 @@ class IdUsers:
             return None
 
     def join(self, use: IdUse) -> IdUse | None:
-        """Queue a use, which must `leave` whatever happens. Return the use that has the id."""
+        """Queue a use, which must `leave` in any case. Return the use that has the id."""
         self._queue.append(use)
         return self.first
 

@@ -25,7 +25,7 @@ class KafkaParticipant(Protocol):
     """A producer that can be given up and replaced. Raises the errors of a producer."""
 
     def limit_waits(self, timeout_ms: int) -> None:
-        """Let each call wait no longer than this from now on, also of producers that `take_over` creates."""
+        """Let no call wait longer than this from now on, including calls of producers that `take_over` creates."""
 
     async def take_over(self, kafka_id: str) -> PreparedTxnState:
         """Fence the previous owner with a new producer of this id. Return the transaction it left open, or empty."""
@@ -54,13 +54,13 @@ class KafkaParticipant(Protocol):
     async def repair_of(
         self, manifest: Manifest, part: PartitionManifest, undecided: PreparedTxnState, timeout_ms: int
     ) -> PreparedTxnState | None:
-        """Read from the log which transaction has published again what was aborted in a partition; None if none has.
+        """Read from the log the transaction that published a partition's aborted records again; None if none did.
 
         `undecided` is open, and is going to be aborted.
         """
 
     async def complete(self, row: PreparedTxnState, *, is_over: bool = False) -> None:
-        """Commit what was left open if the row names it, else abort it.
+        """Commit the transaction that was left open if the row names it, else abort it.
 
         `is_over`: the log proves that the row's transaction has ended, so that only another one can be open. Another
         process that takes the id over may get the same responses, until `own`.
@@ -71,7 +71,7 @@ class KafkaParticipant(Protocol):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the producer is of no use any more, as after a commit that another process has completed."""
+        """Whether the producer cannot be used any more, as after a commit that another process has completed."""
 
     async def is_current(self) -> bool:
         """Return whether no other producer has used the id since, according to Kafka. Call it between transactions.
@@ -85,7 +85,7 @@ class KafkaParticipant(Protocol):
 
     @property
     def guarantee(self) -> Guarantee:
-        """What a prepared transaction can rely on, by the brokers."""
+        """The brokers' guarantee for a prepared transaction."""
 
     async def describe_topics(self, topics: Collection[str]) -> Mapping[str, TopicDescription]:
         """Return whether this client may read topics, and how their logs are cleaned. Changes nothing."""
@@ -93,9 +93,9 @@ class KafkaParticipant(Protocol):
     async def begin(self) -> None: ...
 
     async def learn_topics(self, topics: Collection[str], beside: Collection[str]) -> Mapping[str, DualWriteError]:
-        """Ask for the partitions of topics. Return why some are still not known after the usual wait.
+        """Ask for the partitions of topics. Return the reason for each topic still unknown after the usual wait.
 
-        Those `beside` are asked for by the same request, and not waited for. Raises KafkaUnreachableError,
+        Topics `beside` are asked for by the same request, and not waited for. Raises KafkaUnreachableError,
         AuthenticationError. Needs no transaction.
         """
 

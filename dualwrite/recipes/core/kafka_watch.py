@@ -24,7 +24,7 @@ class KafkaWatch(Protocol):
         """Run `steps` instead of those that were started before."""
 
     def stop(self) -> None:
-        """End them."""
+        """End the steps."""
 
 
 class IoThreadWatch:

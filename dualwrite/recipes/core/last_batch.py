@@ -1,8 +1,8 @@
-"""What the database keeps of the batch that an outbox has published last, where a broker may abort it (tiers 3 and 4).
+"""The database's copy of the batch that an outbox has published last, where a broker may abort it (tiers 3 and 4).
 
-Its blocks were deleted by the decision, so the same commit keeps a copy of their records. It is published again if the
+The decision deletes the batch's blocks, so the same commit keeps a copy of their records. It is published again if the
 batch was aborted. Where nothing proves how the batch ended, the outbox publishes nothing more, and the copy stays until
-a person has decided: it is taken for neither.
+a person has decided: the batch counts neither as committed nor as aborted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for
 
 
 async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
-    """Keep the records of a prepared transaction in the database, instead of those of the one before."""
+    """Copy the records of a prepared transaction to the database, in place of the copy of the one before."""
     records = (*ahead, *write.records.records)
     content = encode(map(_as_sent, records), "")
     await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
@@ -57,10 +57,10 @@ async def copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxn
 async def without_log(
     owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, text: str, why: str
 ) -> Proof:
-    """Return the proof where the log has none, because of `why`: what the row notes, else what the coordinator says.
+    """Return the proof that the row notes, else the coordinator's, where the log has none because of `why`.
 
-    Before transaction.version 2 a coordinator proves no abort: a transaction ends at its own epoch there, so that a
-    late AddPartitionsToTxn opens an empty one under the same pair, which the broker then aborts (KIP-890).
+    Before transaction.version 2 a coordinator proves no abort: a transaction ends at its own epoch there. A late
+    AddPartitionsToTxn can then open an empty one under the same pair, which the broker aborts (KIP-890).
     """
     verdict = verdict_in(row, text)
     if verdict is Verdict.COMMITTED:
@@ -78,16 +78,16 @@ async def without_log(
 async def instead_of_loss(
     owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, lost: PreparedTransactionLost
 ) -> NotProvenError | None:
-    """Return what to raise instead of a loss, as nothing is lost with a copy of the records; None without one."""
+    """Return the error to raise in place of a loss: a copy of the records means no loss. None without a copy."""
     if not await copied(owned, database, row):
         return None
     return _not_proven(owned.transactional_id, row, str(lost).partition(". ")[0].partition("; ")[0])
 
 
 async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, proof: Proof) -> bool:
-    """Note the verdict on an outbox's last batch in the row, by a commit of its own. Return whether that was done.
+    """Note the verdict on an outbox's last batch in the row, by a commit of its own. Return whether it was noted.
 
-    What is done next makes the coordinator forget it, and the log may lose it before another transaction is decided.
+    The next request makes the coordinator forget it, and the log may lose it before another transaction is decided.
     """
     is_wanted = owned.policy.keeps_copy_if_bounded and owned.kafka.bounded_ms is not None and not row.is_empty
     if proof.verdict is None or not is_wanted:
@@ -102,7 +102,7 @@ async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: Prepa
 
 
 def log_from_copy(transactional_id: str, row: PreparedTxnState) -> None:
-    """Log that what Kafka has aborted is published again from its copy."""
+    """Log that an aborted batch is published again from its copy."""
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided, and its log cannot give the records: "
         "they are published again from their copy in the database",

@@ -1,10 +1,10 @@
 """Leases of transactional ids: the interface of the table that divides a pool's ids among its processes.
 
 The outcome of a dual write depends on its row lock and on Kafka's epoch, never on a lease: two processes with the same
-lease fence each other. But a lease says whose death leaves something open under an id: recovery looks only at those
-that have expired. So no process may begin a transaction of Kafka by an epoch that it got after it had lost the lease,
-nor store a block after that (`assert_held`): others may have recovered the id and given it back, and would never look
-at it again.
+lease fence each other. But leases tell recovery where to look: only the owner of an expired lease may have left
+something open. So a process that has lost a lease may neither begin a Kafka transaction by an epoch that it got later,
+nor store a block (`assert_held`): other processes may have recovered the id and given it back, and would never look at
+it again.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class HeldLease:
     async def assert_held(self, transactional_id: str, block: DatabaseTransaction) -> None:
         """Raise LeaseLostError if the lease is not this process's any more.
 
-        To be called between the take-over, which fences all others, and the first transaction of Kafka; or under the
-        lock of the row, before a block is stored. Whoever claims the lease after this takes the id over after this too,
-        and ends what is open then, or publishes what is stored.
+        Call it between the take-over, which fences all others, and the first transaction of Kafka; or under the lock of
+        the row, before a block is stored. A process that claims the lease later also takes the id over later, and then
+        ends the open transaction or publishes the stored block.
         """
         if not await self._leases.has(self._slot, block):
             raise LeaseLostError(
@@ -104,7 +104,7 @@ def transactional_id_of(prefix: str, slot: int) -> str:
 
 
 def outbox_prefix_of(prefix: str) -> str:
-    """Return the prefix under which the only slot of a pool's outbox is leased, to the process that publishes."""
+    """Return the prefix under which the only slot of a pool's outbox is leased to its publisher."""
     return f"{prefix}{_OUTBOX}"
 
 
@@ -114,12 +114,12 @@ def outbox_id_of(prefix: str) -> str:
 
 
 def is_outbox(transactional_id: str) -> bool:
-    """Return whether what is stored under an id is in the outbox of a pool."""
+    """Return whether an id is that of a pool's outbox."""
     return transactional_id.endswith(_OUTBOX_ID)
 
 
 def slot_of(prefix: str, transactional_id: str) -> int | None:
-    """Return the slot of `prefix` that an id is, or None: `orders-eu-0` is not a slot of `orders`."""
+    """Return the slot of `prefix` that an id names, or None: `orders-eu-0` is not a slot of `orders`."""
     text = transactional_id.removeprefix(f"{prefix}-")
     if text == transactional_id or not (text.isascii() and text.isdecimal() and text == str(int(text))):
         return None
@@ -127,7 +127,7 @@ def slot_of(prefix: str, transactional_id: str) -> int | None:
 
 
 def checked_single_id(transactional_id: str) -> str:
-    """Return the id of a writer that has one. Raises ConfigError if it could be that of a pool's outbox."""
+    """Return the id of a writer without a pool. Raises ConfigError if it could be that of a pool's outbox."""
     if is_outbox(transactional_id):
         raise ConfigError(
             f"transactional_id must not end with {_OUTBOX_ID!r}, as {shown(transactional_id)} does: the outbox of a "

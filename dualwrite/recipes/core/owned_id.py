@@ -1,4 +1,4 @@
-"""What this process knows about its transactional id, and the completion of Kafka's side of a dual write.
+"""A transactional id as this process knows it, and the completion of Kafka's side of a dual write.
 
 The state machine is `slot.py`; this adds the state row and the in-doubt transaction. All steps of a dual write share
 one `OwnedId`.
@@ -74,9 +74,9 @@ class OwnedId:
         self.manifest = ""
         """Where the records of the last prepared transaction are stored; empty if that is not known."""
         self.tally = Tally()
-        """A pool gives all its ids one."""
+        """Shared by all ids of a pool."""
         self.has_stored = False
-        """Whether the database may store blocks of the id, so that none is sent before that is known."""
+        """Whether the database may store blocks of the id; then none may be sent ahead of them."""
         self.policy: Final = policy
         self._lease = lease
         self.is_lease_known = lease is None
@@ -96,11 +96,11 @@ class OwnedId:
 
     @property
     def owed(self) -> Sequence[BufferedRecord]:
-        """What the next transaction of the id has to publish again, as `Known` has it."""
+        """The records that the next transaction of the id has to publish again, as `Known` has them."""
         return self.slot.known.owed
 
     def limit_waits(self, timeout_ms: int) -> None:
-        """Let each wait for the row lock, for an outcome and for Kafka end in time: the caller waits no longer."""
+        """Limit each wait for the row lock, for an outcome and for Kafka to `timeout_ms`."""
         self.lock_timeout_ms = timeout_ms if self.lock_timeout_ms is None else min(self.lock_timeout_ms, timeout_ms)
         self.resolve_timeout_ms = min(self.resolve_timeout_ms, timeout_ms)
         self.kafka.limit_waits(timeout_ms)
@@ -137,9 +137,9 @@ class OwnedId:
             await self.database.make_durable(self.transactional_id, row, timeout_ms=self.resolve_timeout_ms)
 
     async def assert_leased(self, database: DatabaseTransaction) -> None:
-        """Raise LeaseLostError if the id is one of a pool whose lease this process has no more.
+        """Raise LeaseLostError if the id is a pool's, and this process no longer has its lease.
 
-        Leaves the id then, and if that cannot be read: an id that is READY, and not begun, may owe records.
+        Leaves the id then, and if the lease cannot be read: an id that is READY, and not begun, may owe records.
         """
         try:
             if self._lease is not None:
@@ -165,7 +165,7 @@ class OwnedId:
     async def complete_kafka(self, state: PreparedTxnState, outcome: Outcome, *, keeps_id: bool = False) -> None:
         """Commit or abort the open Kafka transaction. `keeps_id`: an abort does not lead to a take-over.
 
-        Raises PreparedTransactionLost, because that transaction cannot be completed any more, and no other Kafka error,
+        Raises PreparedTransactionLost if that transaction cannot be completed any more, and no other Kafka error,
         because the decision has been made. A producer that cannot confirm is given up, and the next take-over completes
         the transaction by the row.
         """
@@ -207,7 +207,7 @@ class OwnedId:
         else:
             self.telemetry.confirmed(outcome)
             if outcome is Outcome.ROLLED_BACK and self.owed:
-                await self.leave_in_doubt(self.row)  # the row stays as it is, and with it what is owed
+                await self.leave_in_doubt(self.row)  # the row stays as it is, and so do the owed records
                 return
             row = state if outcome is Outcome.COMMITTED else None
             may_share = outcome is Outcome.ROLLED_BACK and self._may_share_pair and not keeps_id
@@ -222,12 +222,12 @@ class OwnedId:
         """Whether Kafka's response to an abort may be another process's pair (KIP-890).
 
         Transaction.version 2 takes an abort by the pair before the current one for a repetition, and returns the
-        current one, which may be that of a process that has ended this transaction and taken the id over.
+        current one. That may be the pair of a process that has ended this transaction and taken the id over.
         """
         return self.kafka.guarantee.tier in _ENDS_RAISE_EPOCH
 
     def _note_repair(self, state: PreparedTxnState) -> None:
-        """Note that the row names `state` now, which holds what was owed: nothing is owed any more."""
+        """Note that the owed records are published by `state`, which the row names now."""
         published = len(self.owed)
         self.slot.note(owed=())
         _log.warning(
@@ -248,7 +248,7 @@ class OwnedId:
 
 
 def _completion_by_successor(state: PreparedTxnState, outcome: Outcome) -> str:
-    """Describe what a process does after it took over an id whose completion was in progress here."""
+    """Describe how the next owner of an id completes a transaction whose completion was in progress here."""
     if outcome is Outcome.ROLLED_BACK:
         return "aborts what is open"
     return f"commits {state}"

@@ -1,8 +1,8 @@
-"""What is known about the end of the transaction in the state row, and what the row itself notes of it.
+"""The proof of how the transaction in the state row ended, and the notes of it in the row itself.
 
-The text beside the prepared state is the manifest, or that the transaction is settled. In front of the manifest of an
-outbox's last batch stands a verdict, if its end was known once and could be forgotten: the coordinator tells it until
-the id is next initialised, the log until compaction or retention has removed the records.
+The text beside the prepared state is the manifest, or says that the transaction is settled. In front of the manifest of
+an outbox's last batch stands a verdict, if its end was known once and could be forgotten: the coordinator knows it
+until the id is next initialised, the log until compaction or retention has removed the records.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Verdict(StrEnum):
 
 
 class Proof(NamedTuple):
-    """What is known about the end of the transaction in the row.
+    """The end of the transaction in the row, as far as it is known.
 
     `is_over`: it has ended, so that nothing of it is left to complete; False leaves the judgement to the coordinator.
-    `is_known`: the coordinator has described it as open or committed, or completes what hides its end. What the log
-    shows of it is read when nothing of the id is left to complete: `verify`.
+    `is_known`: the coordinator has described it as open or committed, or completes another transaction that hides its
+    end. The log is read once nothing of the id is left to complete: `verify`.
     """
 
     is_over: bool
     owed: Sequence[BufferedRecord] = ()
     is_known: bool = False
     verdict: Verdict | None = None
-    """Its end, if that is known and is the same in all partitions; once it is committed, if it is open."""
+    """Its end, if known and the same in all partitions; that of an open one holds once it is committed."""
     not_proven: NotProvenError | None = None
-    """What to raise instead of leaving the judgement to the coordinator, who does not know it."""
+    """The error to raise where the coordinator cannot judge either."""
 
 
 KNOWN: Final = Proof(is_over=False, is_known=True)
@@ -63,7 +63,7 @@ def verdict_in(row: PreparedTxnState, text: str) -> Verdict | None:
 
 
 def without_verdict(text: str) -> str:
-    """Return the text of a row without what it notes in front of its manifest."""
+    """Return the text of a row without the verdict in front of its manifest."""
     noted = _NOTED.match(text)
     return text if noted is None else text[noted.end() :]
 
@@ -73,7 +73,7 @@ _SETTLED: Final = "committed "
 
 
 def settled_text(row: PreparedTxnState) -> str:
-    """Return what replaces the manifest of a transaction that is known to be committed on both sides."""
+    """Return the text that replaces the manifest of a transaction known to be committed on both sides."""
     return f"{_SETTLED}{row}"
 
 

@@ -1,7 +1,7 @@
-"""Publish what the database has decided and Kafka does not have: stored blocks, and what Kafka has aborted.
+"""Publish decided records that Kafka does not have: stored blocks, and the records of aborted transactions.
 
-`recover` is that for one transactional id: a take-over, which completes what is in doubt, and then dual writes without
-a block, as long as anything is owed or stored.
+`recover` does that for one transactional id: a take-over, which completes the transaction in doubt, and then dual
+writes without a block, as long as records are owed or stored.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, W
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 _SECONDS_TO_NEXT_ATTEMPT: Final = 1.0
-"""How long after an attempt that failed a block tries again to publish what is stored, if Kafka can be reached."""
+"""How long after a failed attempt a block tries again to publish the stored blocks, if Kafka can be reached."""
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
-"""The same where Kafka has refused a stored block for good, which only a person can change."""
+"""The same after Kafka has refused a stored block for good, which only a person can change."""
 
 
 class _AbortedInPartError(RetriableError):
-    """What was published is committed, and an operator has aborted it in a partition."""
+    """The transaction that published is committed, and an operator has aborted it in a partition."""
 
 
 class Publishing:
-    """Publishes what is stored and owed under one transactional id, which is in use by the caller."""
+    """Publishes the stored blocks and owed records of one transactional id, which its caller has acquired."""
 
     def __init__(
         self,
@@ -71,10 +71,10 @@ class Publishing:
         self._blocks = blocks
         self._clock_s = clock_s
         self._not_before_s = 0.0
-        """When a block tries again to publish what is stored, by the monotonic clock."""
+        """When a block tries again to publish the stored blocks, by the monotonic clock."""
         self.is_unsettled = False
-        """Whether this process has published the last batch of an outbox which a broker may abort, and the row does not
-        say yet that it is committed."""
+        """Whether this process has published a batch of an outbox that a broker may abort, and the row does not note
+        yet that it is committed."""
 
     async def publish_if_kafka_is_back(self) -> None:
         """Publish the stored blocks, unless Kafka is known to be away.
@@ -92,7 +92,7 @@ class Publishing:
             await self.recover()
         except (PreparedTransactionLost, DatabaseWentBackError):
             raise
-        except RecordsRefusedError:  # which is logged once
+        except RecordsRefusedError:  # it is logged once
             self._wait(_SECONDS_AFTER_REFUSAL)
         except expected as error:
             if not availability.is_away:
@@ -104,25 +104,25 @@ class Publishing:
             )
 
     def assert_owed_not_refused(self) -> None:
-        """Raise OwedRecordsRefusedError if it was raised a short time ago.
+        """Raise OwedRecordsRefusedError again if it was raised a short time ago.
 
-        Each attempt takes the id over, and so raises its producer epoch.
+        Each attempt takes the id over, which raises its producer epoch.
         """
         refused = self._blocks.owed_refusal
         if refused is not None and self._clock_s() < self._not_before_s:
             raise copy(refused) from refused.__cause__
 
     async def retry_owed(self) -> None:
-        """Publish what Kafka has refused of what is owed. Raises OwedRecordsRefusedError, also if it is too early."""
+        """Publish owed records that Kafka has refused. Raises OwedRecordsRefusedError, also if it is too early."""
         if self._blocks.owed_refusal is not None:
             self.assert_owed_not_refused()
-            with suppress(KafkaUnreachableError):  # the block that follows meets it, and may be stored
+            with suppress(KafkaUnreachableError):  # the block that follows meets it too, and may be stored
                 await self.recover()
 
     async def why_refused(self, error: DualWriteError) -> DualWriteError:
-        """Return what to raise after Kafka has refused a block's records, or what was owed and went with them.
+        """Return the error to raise after Kafka has refused a block's records, or the owed ones that went with them.
 
-        What is owed is published by itself, which shows whether that is refused. Nothing of the block is left.
+        The owed records are published alone, which shows whether they are refused. Nothing of the block is left.
         """
         expected: tuple[type[Exception], ...] = (DualWriteError, *self._owned.database.errors)
         try:
@@ -138,9 +138,9 @@ class Publishing:
         )
 
     async def publish_stored(self) -> Resolution:
-        """Publish the oldest of what is stored, under an id that this process has taken over.
+        """Publish the oldest stored blocks, under an id that this process has taken over.
 
-        Raises as `recover` does, which is to be called next then.
+        Raises as `recover` does: call `recover` next then.
         """
         try:
             resolution = await self._publish_next()
@@ -158,16 +158,16 @@ class Publishing:
             await self._settle_last()
 
     def wait_a_moment(self) -> None:
-        """Let blocks be stored for a moment, instead of having each of them try to publish what is stored."""
+        """Store blocks for a moment, so that not each of them first tries to publish the stored ones."""
         self._wait(_SECONDS_TO_NEXT_ATTEMPT)
 
     def _wait(self, seconds: float) -> None:
         self._not_before_s = self._clock_s() + seconds
 
     async def repair_at_once(self) -> None:
-        """Publish again what Kafka has aborted against the decision, or leave that to the next use of the id.
+        """Publish decided records again that Kafka has aborted, or leave that to the next use of the id.
 
-        Raises PreparedTransactionLost if it cannot be published again.
+        Raises PreparedTransactionLost if they cannot be published again.
         """
         expected: tuple[type[Exception], ...] = (DualWriteError, *self._owned.database.errors)
         try:
@@ -185,14 +185,13 @@ class Publishing:
     async def recover(
         self, examine: Callable[[PreparedTxnState], bool] | None = None, *, publishes_all: bool = True
     ) -> Resolution:
-        """Complete what was left open under the id, by the row; publish again what Kafka aborted against it.
+        """Complete the open transaction of the id by the row; publish again the decided records that Kafka aborted.
 
-        Then publish what is stored, until nothing is. `examine` and `publishes_all` are as
-        `DualWriteCoordinator.recover` has them.
+        Then publish the stored blocks. `examine` and `publishes_all` are as `DualWriteCoordinator.recover` has them.
         """
         owned = self._owned
         if self._slot.state is SlotState.UNRESOLVED:
-            with suppress(PreparedTransactionLost):  # the take-over that follows publishes it again, or raises it again
+            with suppress(PreparedTransactionLost):  # the take-over below repairs the transaction, or raises this again
                 return await self._lost_commits.resolve()
         owned.assert_usable()
         await owned.ensure_row()
@@ -219,7 +218,7 @@ class Publishing:
         return resolution
 
     def _assert_confirmed(self) -> None:
-        """Raise RetriableError if Kafka has not confirmed what was published, so that somebody completes it."""
+        """Raise RetriableError if Kafka has not confirmed the transaction that published: it must be completed."""
         owned = self._owned
         if self._slot.state in (SlotState.IN_DOUBT, SlotState.FENCED) and not owned.in_doubt.is_empty:
             raise RetriableError(
@@ -229,7 +228,7 @@ class Publishing:
             )
 
     async def _publish_next(self) -> Resolution:
-        """Publish the next stored blocks, by as many attempts as it takes to find one that Kafka refuses."""
+        """Publish the next stored blocks, by as many attempts as it takes to find a block that Kafka refuses."""
         while True:
             try:
                 resolution = await self._publish_more()
@@ -242,7 +241,7 @@ class Publishing:
                 return resolution
 
     async def _recover(self, examine: Callable[[PreparedTxnState], bool] | None) -> Resolution:
-        """Take the id over and publish, again if the first attempt has ended with what it has noted."""
+        """Take the id over and publish; repeat after an attempt that ended by noting a verdict."""
         noted: VerdictNoted | None = None
         while True:
             try:
@@ -277,7 +276,7 @@ class Publishing:
             await owned.uninterrupted(end(database))
 
     async def _publish_more(self) -> Resolution:
-        """Publish the next stored blocks, after the first of them; another process may have published them."""
+        """Publish the stored blocks behind those of the last batch; another process may have published them."""
         owned = self._owned
         owned.assert_usable()
         database = await owned.database.begin()
@@ -297,7 +296,7 @@ class Publishing:
             await owned.uninterrupted(end(database))
 
     async def leave_owed(self) -> None:
-        """Leave what is owed and could not be sent to the next take-over; an id that is READY owes nothing."""
+        """Leave owed records that could not be sent to the next take-over; an id that is READY owes nothing."""
         if self._slot.state is SlotState.READY and self._owned.owed:
             self._slot.move(SlotState.NEW)
             await self._owned.give_up()
@@ -305,7 +304,7 @@ class Publishing:
     async def _keep_provable(self) -> None:
         """Settle the row at once if the log may not show how the last batch has ended.
 
-        Only the coordinator knows it then, and the next batch makes it forget. If that fails, the next take-over asks.
+        Then only the coordinator knows, and the next batch makes it forget. If that fails, the next take-over asks it.
         """
         if not self.is_unsettled or await self._steps.log_will_tell():
             return
@@ -315,7 +314,7 @@ class Publishing:
             await self._owned.give_up()
 
     async def _settle_last(self) -> None:
-        """Settle the row of the transaction that has published the last records, if Kafka has confirmed it.
+        """Settle the row of the last transaction that published, if Kafka has confirmed it.
 
         Raises RetriableError, TransactionHangsError, NotProvenError or PreparedTransactionLost if readers do not see
         all of it.
@@ -347,7 +346,7 @@ class Publishing:
                     )
                 await self._settle(database, row)
             else:
-                self.is_unsettled = False  # for another process, which has replaced the row
+                self.is_unsettled = False  # another process has replaced the row, and settles it
         finally:
             await owned.uninterrupted(end(database))
 
@@ -361,10 +360,10 @@ class Publishing:
         self.is_unsettled = False
 
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
-        """Publish what is owed and what is stored, by a dual write that changes the row and deletes what was stored.
+        """Publish owed and stored records, by a dual write that changes the row and deletes the stored blocks.
 
-        Raises RetriableError if Kafka aborts that too, RecordsRefusedError if Kafka refuses a block or what is owed for
-        good, and NextAttemptError if it refuses one of several, or a timestamp.
+        Raises RetriableError if Kafka aborts that too, RecordsRefusedError if Kafka refuses a block or the owed records
+        for good, and NextAttemptError if it refuses one of several blocks, or a timestamp.
         """
         owned = self._owned
         is_repair = bool(owned.owed)

@@ -1,11 +1,11 @@
 """The records of one block as bytes, to be stored in the database: written once, and read when they are published.
 
-The format is this library's own. It begins with a version, because blocks may be read by a later version than wrote
-them, and ends with a checksum, because nothing else would notice that a column truncated or recoded them.
+The format is this library's own. It begins with a version, because a later version of the library may read the blocks,
+and ends with a checksum, which alone shows that a column has truncated or recoded them.
 
 A block is written without Kafka, so the number of a topic's partitions is not known then. The block names its
-partitioner, and whichever process publishes it lets that one choose, by the partitions that the topic has by then: as
-if the records had been sent at that moment by the process that wrote them.
+partitioner, which chooses among the topic's partitions when the block is published, in whichever process: as if the
+process that wrote the records had sent them at that moment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RecordBlock(NamedTuple):
 
 
 def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
-    """Return the records as bytes, which differ from those of every other call: two blocks are never taken for one."""
+    """Return the records as bytes that no other call returns: two blocks are never taken for one."""
     listed = list(records)
     parts = [_HEAD, os.urandom(_TOKEN_BYTES), _sized(partitioner.encode()), _number(len(listed))]
     for record in listed:
@@ -51,7 +51,7 @@ def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
 
 
 def decode(block: bytes) -> RecordBlock:
-    """Return the records of a block, as they were. Raises ValueError if these are not the bytes that were written."""
+    """Return the records of a block. Raises ValueError for altered bytes, or those of an unknown version."""
     content, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]
     if len(content) <= _TOKEN_BYTES or zlib.crc32(content) != int.from_bytes(checksum, "big"):
         raise ValueError(f"{len(block)} bytes are not a block of records: the checksum differs")
@@ -66,7 +66,7 @@ def _sized(value: bytes) -> bytes:
     return _number(len(value) + 1) + value
 
 
-@lru_cache(maxsize=1024)  # most numbers are lengths; found there, they take no call of a Python function
+@lru_cache(maxsize=1024)  # most numbers are lengths; a hit calls no Python function
 def _number(number: int) -> bytes:
     """Return a number of at least 0 in groups of seven bits, the lowest first."""
     out = bytearray()
@@ -78,7 +78,7 @@ def _number(number: int) -> bytes:
 
 
 class _Reader:
-    """Reads what `encode` has written; the checksum has shown that it is whole."""
+    """Reads the bytes of `encode`, whose checksum is right."""
 
     def __init__(self, content: bytes, position: int) -> None:
         self._content = content
@@ -123,7 +123,7 @@ class Placement:
         self._by_name: dict[str, Partitioning] = {}
 
     def place(self, block: RecordBlock, partitions: Callable[[str], int]) -> Collection[str]:
-        """Choose the partitions of a block's records; return its topics of which `partitions` knows none.
+        """Choose the partitions of a block's records; return the topics whose partitions are not known.
 
         If there are such topics, nothing was chosen. Raises ValueError if this process lacks the partitioner, and
         InvalidRecordError if that fails.

@@ -1,8 +1,8 @@
 """Records that the database has decided and Kafka refuses for good: which errors say so, and of which record.
 
-An outage ends by itself; a missing right, a missing topic or a record that is too large does not. All that is stored or
-owed behind such a record waits for a person, so it has to be told from an outage. Only a timestamp that the topic does
-not take any more needs no person: the record gets a new one.
+An outage ends by itself; a missing right, a missing topic or a record that is too large does not. All records that are
+stored or owed behind such a record wait for a person, so it has to be told from an outage. Only a timestamp that the
+topic no longer takes needs no person: the record gets a new one.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _REMEDIES: Final = {
 }
 
 OWED: Final = 0
-"""The number that stands for the records that are owed, beside the numbers of stored blocks, which begin at 1."""
+"""The number of the owed records, beside the numbers of stored blocks, which begin at 1."""
 
 
 class RefusedBlock(NamedTuple):
-    """A stored block that Kafka refuses, the topic of the record, and the reason. `seq` is OWED for what is owed."""
+    """A stored block that Kafka refuses, the topic of the record, and the reason. `seq` is OWED for owed records."""
 
     transactional_id: str
     seq: int
@@ -58,9 +58,9 @@ class RefusedBlock(NamedTuple):
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the same records would be refused again until somebody changes something.
+    """Return whether the same records would be refused again until a person changes the cause.
 
-    A topic that does not exist is waited for first, because a broker learns of new topics late: the wait has timed out.
+    A missing topic is a refusal only after a wait has timed out, because brokers learn of new topics late.
     """
     if isinstance(error, AbortableError | AuthorizationError):
         return error.error_code in _REFUSALS
@@ -70,7 +70,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 def remedy_of(error: BaseException) -> str:
-    """Return what a person can change so that the records are taken."""
+    """Return the change after which Kafka takes the records, for a person to make."""
     return _REMEDIES.get(error.error_code or 0, _CORRECT) if isinstance(error, KafkaError) else _CORRECT
 
 
@@ -78,9 +78,9 @@ _CORRECT: Final = "correct the cause"
 
 
 def is_only_of(block: Sequence[BufferedRecord], owed: Sequence[BufferedRecord], error: BaseException) -> bool:
-    """Return whether it is certain that a record of the block was refused, and none of those that are owed.
+    """Return whether it is certain that a record of the block was refused, and no owed one.
 
-    What is owed is sent first, in the same transaction.
+    The owed records are sent first, in the same transaction.
     """
     if any(record.fate is None or _is_refused(record) for record in owed):
         return False
@@ -94,7 +94,7 @@ class NewTimestamps:
         self._topics: set[str] = set()
 
     def help_with(self, error: BaseException, records: Sequence[BufferedRecord]) -> bool:
-        """Return whether new timestamps are to be tried in the next attempt, which they were not in this one."""
+        """Note the topics that refused timestamps. Return whether any is new, so that another attempt may succeed."""
         if not isinstance(error, KafkaError) or error.error_code != INVALID_TIMESTAMP:
             return False
         refused = {record.topic for record in records if _is_refused(record)}
@@ -110,7 +110,7 @@ class NewTimestamps:
         return [_renewed(record, now_ms) if record.topic in self._topics else record for record in records]
 
     def forget(self) -> None:
-        """Send later records as they are."""
+        """Send later records with their own timestamps."""
         self._topics.clear()
 
 
@@ -120,9 +120,9 @@ def _renewed(record: BufferedRecord, now_ms: int) -> BufferedRecord:
 
 
 def refused_topic(records: Sequence[BufferedRecord]) -> str:
-    """Return the topic of the record that was refused; those of all, if that is not known.
+    """Return the topic of the refused record; all topics if that record is not known.
 
-    Call it before the transaction is aborted, which drops the others.
+    Call it before the transaction is aborted, which drops the other records.
     """
     refused = [record.topic for record in records if _is_refused(record)]
     not_sent = [record.topic for record in records if record.fate is None]
@@ -132,7 +132,7 @@ def refused_topic(records: Sequence[BufferedRecord]) -> str:
 
 
 def _is_refused(record: BufferedRecord) -> bool:
-    """Return whether brokers have refused this record, and not one beside it."""
+    """Return whether brokers have refused this record itself, not one beside it."""
     if record.fate is None or not record.fate.done():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Prove from Kafka's log how the transaction in the state row ended, and find what has to be published again.
+"""Prove from Kafka's log how the transaction in the state row ended, and find the records to publish again.
 
 The coordinator remembers only the last transaction of a transactional id, and forgets it when the id is initialised,
 expires or is ended by hand. The log does not forget: the manifest beside the prepared state says where the records are,
@@ -6,10 +6,10 @@ and the markers behind them say whether consumers with `read_committed` see them
 Kafka aborted are *owed*: they are sent again, as part of the next transaction of the id, whose prepared state and
 manifest replace the row in one database commit. So every crash of a repair is one of an ordinary dual write.
 
-What the coordinator has committed may have another end in one partition: a marker was never written there
+A transaction that the coordinator has committed may have another end in one partition: a marker was never written there
 (KAFKA-20734), or an operator wrote another one. `prove` comes before anything is completed, where the coordinator
 cannot tell; `verify` comes after it, where the coordinator can. A marker is for ever, so both stay true however long
-this process sleeps afterwards. Where none is found, nothing follows but an error.
+this process sleeps afterwards. A missing marker proves nothing, and leads only to an error.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ async def prove(
 ) -> Proof:
     """Return how the transaction in the locked row ended; read the log where the coordinator cannot tell.
 
-    The end of an outbox's last batch is also noted in the row, or it is not proven (`last_batch.py`).
+    For an outbox's last batch, the row may note the end, or it may stay unproven (`last_batch.py`).
 
     `ongoing` is open under the id. Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction
-    and its records cannot be published again, DatabaseWentBackError if they have been, KafkaTimeoutError if its end
-    cannot be read now (TransactionHangsError if it has none), and StateRowError for an unreadable manifest.
+    and its records cannot be published again (NotProvenError if only their copy could, and some are visible),
+    DatabaseWentBackError if they have been published again, KafkaTimeoutError if its end cannot be read now
+    (TransactionHangsError if it has none), and StateRowError for an unreadable manifest.
     """
     if owned.kafka.coordinator_knows(row):
         return TOLD
@@ -94,7 +95,7 @@ async def prove(
         return proof
     except NoMarkerError as error:
         if not ongoing.is_empty:
-            # It is of the same producer id and no decision, so it is aborted next, which may end both in a partition.
+            # It is undecided and of the same producer id: its abort comes next, which may end both in a partition.
             return KNOWN
         if owned.kafka.coordinator_is_ending:
             raise _not_yet(owned, error) from error
@@ -114,11 +115,11 @@ async def prove(
 
 
 async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Proof:
-    """Return what readers see of the transaction in the locked row, whose commit its coordinator has confirmed.
+    """Return how readers see the transaction in the locked row, whose commit its coordinator has confirmed.
 
-    To be called when the id is this process's own: then its markers are written, so one look at the log is enough, or
-    they never will be. Where the log has nothing left to tell, or may not be read, the coordinator is believed. Changes
-    nothing. Raises what `prove` does, except for StateRowError.
+    Call it when this process owns the id: then its markers are written, so one look at the log is enough, or they never
+    will be. Where the log has no evidence left, or may not be read, the coordinator is believed. Changes nothing.
+    Raises PreparedTransactionLost, NotProvenError, KafkaTimeoutError and TransactionHangsError as `prove` does.
     """
     manifest = await _manifest_to_verify(owned, database, row)
     if manifest is None:
@@ -149,7 +150,7 @@ async def _manifest_to_verify(owned: OwnedId, database: DatabaseTransaction, row
 
 
 async def _final_end(owned: OwnedId, manifest: Manifest) -> TransactionEnd:
-    """Read the end of a transaction whose coordinator has decided it. Raises NoMarkerError if no marker is to come.
+    """Read the end of a transaction whose coordinator has decided it. Raises NoMarkerError if no marker will come.
 
     On tier 1 a take-over does not wait for markers, so the coordinator is asked whether it still writes some.
     """
@@ -161,7 +162,7 @@ async def _final_end(owned: OwnedId, manifest: Manifest) -> TransactionEnd:
 
 
 async def _aborted(owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd) -> Proof:
-    """Return what is owed of a transaction that was aborted in some of its partitions at least."""
+    """Return the proof, with the owed records, for a transaction that was aborted in at least one partition."""
     if end.is_visible:
         owned.telemetry.torn(TornEnd.ABORTED)
     verdict = None if end.is_visible else Verdict.ABORTED
@@ -178,7 +179,7 @@ def _hangs(owned: OwnedId, row: PreparedTxnState, error: NoMarkerError) -> Trans
 
 
 def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
-    """Log that a decided transaction has no marker, and that none is to come; return the error to raise.
+    """Log that a decided transaction has no marker, and will get none; return the error to raise.
 
     A commit marker is right whatever the coordinator had decided, because the database has decided to commit.
     """
@@ -202,11 +203,11 @@ def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerErr
 async def _assert_not_repaired(
     owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd, ongoing: PreparedTxnState
 ) -> None:
-    """Raise DatabaseWentBackError if what was aborted has been published again, by a dual write of a later row.
+    """Raise DatabaseWentBackError if the aborted records have been published again, by a dual write of a later row.
 
-    If the coordinator says that the abort was the last that happened under the id, nothing has. Else the log between
-    the aborted records and its end is read, in one partition: a repair has records in each of them. The row is read
-    once more, which fails if its lock is gone: then another process may have repaired it, and have changed the row.
+    They have not if the coordinator says that the abort was the last end under the id. Else the log between the aborted
+    records and its end is read, in one partition: a repair has records in each of them. The row is read once more,
+    which fails if its lock is gone: then another process may have repaired the transaction, and have changed the row.
     """
     if owned.kafka.coordinator_aborted(manifest.prepared_state):
         return
@@ -226,7 +227,7 @@ async def _assert_not_repaired(
 
 
 def log_evidence_gone(transactional_id: str, row: PreparedTxnState, end: TransactionEnd) -> None:
-    """Log, and count, that nothing can tell any more how the transaction in a row ended."""
+    """Log and count a row's transaction whose end nothing can prove any more."""
     count_unproven()
     _log.error(_EVIDENCE_GONE, transactional_id, row, _places(end))
 
@@ -241,7 +242,7 @@ async def _owed(
 ) -> Sequence[BufferedRecord]:
     """Read the records of the aborted partitions, or all from their copy in the database if some are gone.
 
-    Raises PreparedTransactionLost if that is not all that was lost.
+    Raises PreparedTransactionLost if neither has all that was lost, and NotProvenError as `_from_copy` does.
     """
     if manifest.has_offsets:
         raise _lost(
@@ -277,7 +278,7 @@ async def _from_copy(
 ) -> Sequence[BufferedRecord]:
     """Return the records from their copy. Raises `lost` without one, and NotProvenError if some of them are visible.
 
-    The copy has them all, so those would be doubled: that is for a person to decide, who lets the row note it.
+    Publishing the whole copy would double those: that is for a person to decide, whose decision the row notes.
     """
     text = await database.read_manifest(owned.transactional_id)
     if is_torn and verdict_in(row, text) is not Verdict.ABORTED:
@@ -295,7 +296,7 @@ async def _in_log(owned: OwnedId, manifest: Manifest, end: TransactionEnd) -> Se
 
 
 def to_send(record: StoredRecord) -> BufferedRecord:
-    """Return the record of the log as it is to be sent again."""
+    """Return the record of the log in the form in which it is sent again."""
     return BufferedRecord(
         record.topic, record.value, record.key, list(record.headers), record.partition, record.timestamp_ms
     )

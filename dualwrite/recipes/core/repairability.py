@@ -1,6 +1,6 @@
-"""Refuse, before the decision, what could be lost on brokers that abort prepared transactions after a time.
+"""Refuse, before the decision, dual writes that could be lost on brokers that abort prepared transactions.
 
-What such a broker (tiers 3 and 4) aborts although the database has decided it is published again from the log
+Decided records that such a broker (tiers 3 and 4) aborts after its timeout are published again from the log
 (`repair.py`). That needs the right to read the topic, a log that still has the records, and a manifest that says where.
 Where it cannot work, the dual write is refused.
 """
@@ -29,7 +29,7 @@ _OUTBOX: Final = ", or let a pool with delivery=Outbox() publish the block, whic
 
 
 class Obstacle(NamedTuple):
-    """Why what a broker aborts cannot be published again, and how to change that."""
+    """Why aborted records could not be published again, and how to change that."""
 
     where: str
     why: str
@@ -37,7 +37,7 @@ class Obstacle(NamedTuple):
 
 
 def obstacle_of(topic: str, found: TopicDescription, *, may_store: bool = True) -> Obstacle | None:
-    """Return what prevents the repair of records in a topic; None if nothing does, as far as is known.
+    """Return the obstacle to a repair of records in a topic; None if none is known.
 
     `may_store`: whether the caller could publish from its database instead, as a dual write can.
     """
@@ -60,7 +60,7 @@ def obstacle_of(topic: str, found: TopicDescription, *, may_store: bool = True) 
 
 
 def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
-    """Return what prevents the repair of a dual write with consumed offsets."""
+    """Return the obstacle to a repair of a dual write with consumed offsets."""
     return Obstacle(
         f"with consumed offsets of group {offsets.group_metadata.group_id!r}",
         "the group may have moved since, so that publishing the records again could double what was derived from them",
@@ -69,7 +69,7 @@ def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
 
 
 def obstacle_of_length(manifest: Manifest) -> Obstacle:
-    """Return what prevents the repair of records in so many partitions."""
+    """Return the obstacle to a repair of records in so many partitions."""
     return Obstacle(
         f"in {len(manifest.partitions)} partitions at once",
         f"the manifest, which says where the records are, would be longer than the {MAX_MANIFEST_BYTES} bytes that the "
@@ -88,19 +88,19 @@ class Repairability:
         self._keeps_records = keeps_records
         self._checked: set[str] = set()
         self._tell: dict[str, bool] = {}
-        """Whether the log of a topic shows how a transaction has ended, by topic, as an outbox has found it."""
+        """Whether the log of a topic shows how a transaction ended, by topic, as an outbox has found it."""
         self._warned: set[str] = set()
         self.bounded: Guarantee | None = None
-        """The guarantee of brokers that abort prepared transactions, as the last dual write found it; None if they do
-        not, or before the first one."""
+        """The guarantee of brokers that abort prepared transactions, as the last dual write found it; None before the
+        first one, or if they do not."""
 
     async def check(
         self, entries: Iterable[BufferedRecord | BufferedOffsets], kafka: KafkaParticipant
     ) -> Collection[str]:
         """Raise UnsupportedByBrokerError if a dual write with these entries could not be repaired.
 
-        Return the topics about which nothing is known, because they do not exist yet: `check_created` them once the
-        records are sent. Raises KafkaTimeoutError if no broker responds.
+        Return the topics that do not exist yet, which cannot be checked: pass them to `check_created` once the records
+        are sent. Raises KafkaTimeoutError if no broker responds.
         """
         self.bounded = kafka.guarantee
         new = self._new_topics(entries, self.bounded)
@@ -156,7 +156,7 @@ class Repairability:
         return ""
 
     def _refuse_without_text(self, manifest: Manifest | None, write: DualWriteProgress, owned: OwnedId) -> None:
-        """Raise the error, unless the records were decided before, and would not be published by another attempt."""
+        """Raise the error, except for records that were decided before, which another attempt would not help."""
         if manifest is None:
             raise RetriableError(
                 f"a broker acknowledged records of the dual write {write.prepared_state} of transactional id "
@@ -170,7 +170,7 @@ class Repairability:
     async def log_will_tell(self, text: str, kafka: KafkaParticipant) -> bool:
         """Return whether all topics of a manifest can be read, and keep the records of an aborted transaction.
 
-        A topic is looked up once: what changes later makes one more statement necessary, or a person.
+        A topic is looked up once: a later change of it costs one more statement, or needs a person.
         """
         manifest = Manifest.parse(text)
         if manifest is None:

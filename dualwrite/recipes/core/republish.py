@@ -1,8 +1,8 @@
 """Judge by the log a decided transaction that no state row keeps, and publish it again if Kafka aborted it.
 
-The Spark sink's commit store has a prepared state and a manifest for each attempt, as a state row has. What `repair.py`
-does for dual writes is done here in a transaction of its own: it is prepared under a new pair, and only what the caller
-then does to its row decides whether that transaction is committed.
+The Spark sink's commit store has a prepared state and a manifest for each attempt, as a state row has. `repair.py`
+repairs a dual write as part of the next one; here the repair is a transaction of its own. It is prepared under a new
+pair, and the caller's next change of its row decides whether it is committed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Fate(Enum):
-    """What is known about the end of a decided transaction."""
+    """The end of a decided transaction, as far as it is known."""
 
     KNOWN = "its coordinator describes it as open or committed"
     COMMITTED = "the log shows that it was committed, or that a transaction with its records was"
@@ -41,16 +41,16 @@ class Judgement:
     row: PreparedTxnState
     fate: Fate
     owed: tuple[PartitionManifest, ...] = ()
-    """Where the records are that Kafka has aborted."""
+    """The places of the aborted records."""
     gone: tuple[PartitionManifest, ...] = ()
-    """Where nothing is left to tell the end."""
+    """The places where no evidence of the end is left."""
     manifest: Manifest | None = None
     error: AuthorizationError | None = None
     """Why the log may not be read."""
 
     @property
     def places(self) -> str:
-        """The partitions and offsets of what was aborted or is gone, for sentences."""
+        """The partitions and offsets of the records that were aborted or are gone, for sentences."""
         return _places((*self.owed, *self.gone))
 
 
@@ -66,9 +66,9 @@ class Republished:
 
 
 async def judge(producer: AsyncParticipantProducer, row: PreparedTxnState, text: str, timeout_ms: int) -> Judgement:
-    """Return the fate of the transaction of `row`; its manifest is `text`. Call it where `coordinator_knows()` is.
+    """Return the fate of `row`'s transaction; `text` is its manifest. The producer must have taken its id over.
 
-    Nothing is changed. Raises KafkaTimeoutError if the end cannot be read now, and what `judge_by_log` raises.
+    Changes nothing. Raises KafkaTimeoutError if the end cannot be read now, and the errors of `judge_by_log`.
     """
     if producer.coordinator_knows(row):
         return Judgement(row, Fate.KNOWN)
@@ -79,9 +79,9 @@ async def judge(producer: AsyncParticipantProducer, row: PreparedTxnState, text:
 
 
 async def _unless_repaired(producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int) -> Judgement:
-    """Return that it is committed if its records have been published again, by a row that was lost with a restore.
+    """Return COMMITTED if the records have been published again, by a row that a restore has lost; else `judgement`.
 
-    As in `repair.py`; but there the application's changes are lost with that row, and here the decision stands.
+    In `repair.py` the application's changes are lost with such a row; here the decision stands.
     """
     assert judgement.manifest is not None, "what is owed was found by its manifest"
     part = min(judgement.owed, key=lambda each: each.record_count)
@@ -98,7 +98,7 @@ async def judge_by_log(
 ) -> Judgement:
     """Return the fate of the transaction of `row` by the log alone, with a producer in any state.
 
-    Nothing is changed. Raises KafkaTimeoutError if the end cannot be read now, AnotherClusterError, and ValueError for
+    Changes nothing. Raises KafkaTimeoutError if the end cannot be read now, AnotherClusterError, and ValueError for
     an unreadable manifest.
     """
     manifest = manifest_of(row, text)
@@ -118,13 +118,13 @@ async def judge_by_log(
 
 
 async def publish_again(producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int) -> Republished:
-    """Send what is owed in a new transaction, byte for byte, and prepare it. The producer must own its id.
+    """Send the owed records in a new transaction, byte for byte, and prepare it. The producer must own its id.
 
-    Where a topic does not take the timestamps any more, the records get new ones, with the old ones in a header.
+    Where a topic no longer takes their timestamps, the records get new ones, with the old ones in a header.
 
-    One partition is read at a time, so not more than that is in memory, besides the producer's own buffer. If this
-    raises, the transaction may be open: abort it. Raises PreparedTransactionLost if some records are gone,
-    KafkaTimeoutError if a broker cannot tell where it stored them, and the errors of a producer.
+    Only one partition at a time is in memory, besides the producer's own buffer. If this raises, the transaction may be
+    open: abort it. Raises PreparedTransactionLost if some records are gone, KafkaTimeoutError if a broker cannot tell
+    where it stored them, and the errors of a producer.
     """
     try:
         return await _publish_again(producer, judgement, timeout_ms)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _ACCEPT: Final = "accept_bounded_guarantee"
 
 _NOT_OF_THE_PRODUCER: Final = ("key_serializer", "value_serializer", "trace_records", "transactional_id")
-"""What the writer does itself: it serializes and traces records, and adds the database's suffix to the id
+"""The settings that the writer itself uses: it serializes and traces records, and adds the database's suffix to the id
 (`sql/database_identity.py`)."""
 
 
@@ -39,9 +39,9 @@ OF_POOLS: Final = ("max_writers", "acquire_timeout_ms", "lease_ms")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WritingSettings:
-    """The settings of a writer that are not its producer's, by `dualwrite.settings.WriterPoolSettings`; the defaults.
+    """The settings of a writer beside its producer's (`dualwrite.settings.WriterPoolSettings`), with their defaults.
 
-    Those of `OF_POOLS` only a pool has.
+    Only a pool has those of `OF_POOLS`.
     """
 
     lock_timeout_ms: int | None = 60_000
@@ -57,7 +57,7 @@ class WritingSettings:
 
     @classmethod
     def taken_from(cls, settings: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Return them, and the other settings, which are the producer's. Raises ConfigError for an unknown name."""
+        """Return these settings, and the others, which are the producer's. Raises ConfigError for an unknown name."""
         names = [field.name for field in fields(cls)]
         assert_known(settings, names)
         own = cls(**{name: value for name, value in settings.items() if name in names})
@@ -66,19 +66,19 @@ class WritingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorePolicy:
-    """What is stored in the database beside the state row. The limits apply to each transactional id."""
+    """The rules for records in the database, beside the state row. The limits apply to each transactional id."""
 
     stores_blocks: bool = False
     """Whether blocks are stored while Kafka is away."""
     max_bytes: int
     max_age_ms: int
     max_record_bytes: int | None = None
-    """The size of a record that the producer would refuse, so that its id could never publish it; None: any."""
+    """The size of the largest record that the producer takes: its id could never publish a larger one. None: any."""
     partitioner: str | Partitioner = "default"
-    """What chooses the partitions of stored records: the blocks name it, and a function is needed to publish them."""
+    """The partitioner of stored records: the blocks name it, and a process that publishes them needs the function."""
     keeps_copy_if_bounded: bool = False
-    """Whether the records of the last transaction are kept in the database where brokers abort prepared ones after a
-    time (tiers 3 and 4)."""
+    """Whether the database keeps the records of the last transaction where brokers abort prepared ones after a time
+    (tiers 3 and 4)."""
 
     @property
     def needs_table(self) -> bool:
@@ -89,7 +89,7 @@ class StorePolicy:
     def of_outbox(self) -> StorePolicy:
         """The policy of the id under which an outbox is published.
 
-        What a broker aborts against the decision was deleted from the outbox by it, so a copy is kept where brokers do.
+        The decision deletes the records from the outbox, so a copy is kept where brokers may abort them against it.
         """
         return replace(self, keeps_copy_if_bounded=True, stores_blocks=True)
 
@@ -98,7 +98,7 @@ STORES_NOTHING: Final = StorePolicy(max_bytes=0, max_age_ms=0)
 
 
 def checked_delivery(value: Any) -> Delivery:
-    """Return it. Raises ConfigError unless it is one."""
+    """Return the delivery. Raises ConfigError if `value` is none."""
     if not isinstance(value, Direct | Outbox):
         raise ConfigError(f"delivery takes Direct(...) or Outbox(...), not {value!r}")
     return value
@@ -116,7 +116,7 @@ def store_policy(kafka: KafkaSettings, delivery: Delivery) -> StorePolicy:
 
 
 def check_engine(engine: Any, kind: type, made_by: str) -> None:
-    """Raise ConfigError unless `engine` is one. The message omits the value: it may be a URL with a password."""
+    """Raise ConfigError unless `engine` is a `kind`. The message omits the value: a URL may have a password."""
     if not isinstance(engine, kind):
         raise ConfigError(
             f"engine takes SQLAlchemy's {kind.__name__}, made by {made_by}(url), not {type(engine).__name__}"

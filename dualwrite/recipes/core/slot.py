@@ -1,8 +1,8 @@
 """The states of one transactional id inside one process, as a table.
 
-A slot is what a `DualWriter` knows about its transactional id. It never decides an outcome; the state row does. It
-only determines which calls are allowed now, and whether the id must be taken over (initialised with
-`keep_prepared_txn`, then completed by the row) before its next transaction.
+A slot holds what its process knows about a transactional id. It never decides an outcome; the state row does. It only
+determines which calls are allowed now, and whether the id must be taken over (initialised with `keep_prepared_txn`,
+then completed by the row) before its next transaction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SlotState(StrEnum):
-    """What this process knows about the transactional id."""
+    """The states of a transactional id, as its process knows them."""
 
     __hash__ = str.__hash__  # Enum.__hash__ is written in Python, and slower than the look-ups that call it
 
@@ -33,7 +33,7 @@ class SlotState(StrEnum):
     DECIDING = "deciding"
     """Kafka is prepared; the database commit is about to be sent, or was sent."""
     IN_DOUBT = "in-doubt"
-    """The database committed; Kafka's commit is not confirmed, or its records are owed. The next take-over does it."""
+    """The database committed; Kafka has not confirmed, or the records are owed. The next take-over completes it."""
     UNRESOLVED = "unresolved"
     """The database commit was sent, its response was lost, and the row could not be read yet."""
     FENCED = "fenced"
@@ -58,7 +58,7 @@ TRANSITIONS: MappingProxyType[SlotState, frozenset[SlotState]] = MappingProxyTyp
 
 
 class Known(NamedTuple):
-    """A state, and the facts that it stands for. They change together: each is believed because of the other."""
+    """A state, and the facts that it vouches for. They change together."""
 
     state: SlotState = SlotState.NEW
     row: PreparedTxnState = PreparedTxnState()
@@ -70,10 +70,10 @@ class Known(NamedTuple):
 
 
 class Slot:
-    """What this process knows about one transactional id; only `move` and `note` change it.
+    """One transactional id as this process knows it; only `move` and `note` change it.
 
-    A change is one assignment, so that an exception which strikes anywhere, out of the handler of a signal for
-    instance, finds either all of it or nothing. `moved` is called after it.
+    A change is one assignment, so an exception at any point, such as one from a signal handler, finds all of it or
+    nothing. `moved` is called after it.
     """
 
     __slots__ = ("_moved", "_transactional_id", "known")

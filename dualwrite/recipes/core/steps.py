@@ -1,7 +1,7 @@
 """The steps of one dual write with Kafka, each by itself, up to the decision and after it.
 
-The block of a user goes through them in `coordinator.py`; what is stored or owed goes through them in `publishing.py`;
-a block that is stored shares the lock, the statement and the end (`storing.py`).
+The block of a user goes through them in `coordinator.py`, stored and owed records in `publishing.py`. A block that is
+stored shares the lock, the statement and the end (`storing.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_MARGIN_MS: Final = 1_000
 
 
 class DualWriteSteps:
-    """The steps of the dual writes under one transactional id, which is in use by the caller."""
+    """The steps of the dual writes under one transactional id, which its caller has acquired."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class DualWriteSteps:
     # -- Kafka is prepared, and the row is written -------------------------------------------------------------
 
     async def send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
-        """Send what is owed, what is `ahead`, and the block's records; prepare Kafka, and write the locked row.
+        """Send the owed records, those `ahead` and the block's; prepare Kafka, and write the locked row.
 
         The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError or RetriableError if Kafka
         may abort the block's records against the decision and they could not be published again.
@@ -95,7 +95,7 @@ class DualWriteSteps:
     async def send(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
         """Begin a Kafka transaction, send its records as `send_and_write` does, and prepare it.
 
-        Raises LeaseLostError if the id is one of a pool, and was another process's when it was taken over.
+        Raises LeaseLostError if the id is a pool's, and another process had its lease at the take-over.
         """
         owned, kafka = self._owned, self._owned.kafka
         if not owned.is_lease_known:
@@ -134,11 +134,11 @@ class DualWriteSteps:
         owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
     async def log_will_tell(self) -> bool:
-        """Return whether the log is going to show how the last transaction has ended, as far as its topics tell."""
+        """Return whether the log will show how the last transaction ended, by the settings of its topics."""
         return await self._repairability.log_will_tell(self._owned.manifest, self._owned.kafka)
 
     def _names_another(self, write: DualWriteProgress) -> RetriableError:
-        """Return the error for a pair that the row has from another cluster: it would not show what was decided."""
+        """Return the error for a pair that the row has from another cluster: it would not show the decision."""
         return RetriableError(
             f"the dual write has the pair {write.prepared_state}, which the state row of transactional id "
             f"{self._owned.transactional_id!r} names already, from another Kafka cluster; neither side was changed: "
@@ -201,7 +201,7 @@ class DualWriteSteps:
             raise
 
     async def after_failed_commit(self, write: DualWriteProgress, error: BaseException) -> None:
-        """Roll back if COMMIT was not sent; after that, only the row shows the outcome.
+        """Roll back if COMMIT was not sent; else resolve the outcome, which only the row shows.
 
         This transaction must be over before the row can be locked, here or in recover().
         """

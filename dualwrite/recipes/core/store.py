@@ -1,11 +1,11 @@
-"""The contract between a dual write and a database: what a backend implements, and the errors it raises.
+"""The contract between a dual write and a database: the interface of a backend, and the errors it raises.
 
 The methods are coroutines so that the steps of a dual write are written once (`coordinator.py`). A backend that calls
 its database in a blocking way never suspends, and `blocking.run` executes it without an event loop.
 
 The state row of a transactional id holds the prepared state of the last dual write that the database committed under
 the id (KIP-939), and a manifest: a text that says where Kafka stored the records of that dual write. The functions at
-the end check and describe the row's content, whatever the database.
+the end check and describe the row's content, for any database.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_TRANSACTIONAL_ID_LENGTH: Final = 255
 
 
 class Stored(NamedTuple):
-    """What is stored of the blocks of one transactional id."""
+    """The stored blocks of one transactional id, in numbers."""
 
     newest_seq: int
     """The number of the newest block, or of one that is newer than those that were read; 0 if none is stored."""
@@ -41,7 +41,7 @@ class Stored(NamedTuple):
 
     @property
     def size(self) -> str:
-        """How much is stored, for a message."""
+        """The size, for a message."""
         return "not counted" if self.size_bytes == NOT_COUNTED else f"{self.size_bytes} bytes"
 
 
@@ -51,7 +51,7 @@ NOTHING_STORED: Final = Stored(newest_seq=0, size_bytes=0, since_ms=0)
 
 
 class StoredBlock(NamedTuple):
-    """One block that is stored: its number, when that was, and its records as bytes."""
+    """One stored block: its number, its time, and its records as bytes."""
 
     seq: int
     stored_at_ms: int
@@ -59,7 +59,7 @@ class StoredBlock(NamedTuple):
 
 
 class Added(NamedTuple):
-    """A block that was added to an outbox, and what tells later whether its database transaction was committed."""
+    """A block that was added to an outbox, and the evidence for the outcome of its database transaction."""
 
     seq: int
     stored_at_ms: int
@@ -73,18 +73,18 @@ class Added(NamedTuple):
 class StoredBlocks(Protocol):
     """The stored blocks of transactional ids (`stored_blocks.py`), inside one database transaction.
 
-    All methods are for an id whose state row this transaction has locked. What they change becomes visible exactly when
-    the rest of the transaction does.
+    All methods are for an id whose state row this transaction has locked. Their changes become visible exactly when the
+    rest of the transaction does.
     """
 
     async def stored(self, transactional_id: str) -> Stored:
-        """Return what is stored, as it is now, whatever the transaction's snapshot; nothing if there is no table."""
+        """Return the numbers as they are now, not as in the transaction's snapshot; NOTHING_STORED without a table."""
 
     async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
         """Store one more block, after those that `stored` returned as `before`."""
 
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
-        """Return what `stored` does, and the oldest blocks, in order: at least one, then what fits into `max_bytes`.
+        """Return the numbers, as `stored`, and the oldest blocks in order: at least one, and more up to `max_bytes`.
 
         Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
         """
@@ -93,23 +93,23 @@ class StoredBlocks(Protocol):
         """Return a block's records as bytes, as they are now; None if it is not stored."""
 
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
-        """Take the oldest block out of those that are published, and keep its row. Return what is left."""
+        """Take the oldest block out, so that it is not published, but keep its row. Return the numbers of the rest."""
 
     async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
         """Return whether the block with these bytes was taken out, as it is now."""
 
     async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        """Delete the oldest blocks, of those that `waiting` returned. Return what is left."""
+        """Delete the oldest blocks, of those that `waiting` returned. Return the numbers of the rest."""
 
     async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        """Replace the copy of the records that an outbox has published last by those of `state`."""
+        """Replace the copy of the records that an outbox published last by those of `state`."""
 
     async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
         """Return the copy of the records of `state`; empty if there is none."""
 
 
 class NoCopies:
-    """What `StoredBlocks` of other ids than those of outboxes have of copies: none."""
+    """The copies of `StoredBlocks` for all ids but those of outboxes: none."""
 
     async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
         raise NotImplementedError("only outboxes keep copies")
@@ -119,7 +119,7 @@ class NoCopies:
 
 
 class NoStoredBlocks(NoCopies):
-    """`StoredBlocks` of a database that cannot store any; the settings that would are refused there."""
+    """`StoredBlocks` of a database that cannot store any; settings that store blocks are refused there."""
 
     async def stored(self, transactional_id: str) -> Stored:
         return NOTHING_STORED
@@ -165,7 +165,7 @@ class DatabaseTransaction(Protocol):
 
     @property
     def was_ended_past(self) -> bool:
-        """Whether something else ended the block's transaction, maybe by COMMIT. Known once it is rolled back."""
+        """Whether other code ended the block's transaction, maybe by COMMIT. Known once it is rolled back."""
 
     @property
     def stored_blocks(self) -> StoredBlocks:
@@ -178,7 +178,7 @@ class DatabaseTransaction(Protocol):
         """Send the statements that are held back, once the block has ended.
 
         Raises the database's own errors; a RecipeError or IllegalStateError if this transaction cannot be the decision,
-        before that or after it.
+        before the flush or after it.
         """
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
@@ -203,8 +203,8 @@ class DatabaseTransaction(Protocol):
     ) -> None:
         """Replace `previous` with `new`, and the manifest with `manifest`; an empty one leaves none.
 
-        The last call before `commit`, and made once. Raises StateRowError if the row does not hold `previous`, or if
-        this transaction did not lock it. It may be sent with COMMIT; then `commit` raises that, and COMMIT was not
+        Call it once, right before `commit`. Raises StateRowError if the row does not hold `previous`, or if this
+        transaction did not lock it. It may be sent with COMMIT; then `commit` raises the error, and COMMIT was not
         reached.
         """
 
@@ -231,12 +231,12 @@ class Database(Protocol):
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         """Create an empty row in a separate transaction; do nothing if it exists.
 
-        Returns the identity that gives this database's transactional ids their suffix; it is queried once. Raises
+        Return the identity that gives this database's transactional ids their suffix; it is queried once. Raises
         DatabaseMovedError if the rows were created in another database.
         """
 
     async def prepare_to_store(self, transactional_id: str) -> None:
-        """Make what `StoredBlocks` needs for an id that has its row, in a separate transaction. May be repeated.
+        """Prepare `StoredBlocks` for an id that has its row, in a separate transaction. May be repeated.
 
         Raises StateRowError if the table is missing and may not be created here.
         """
@@ -259,7 +259,7 @@ class OutboxDatabase(Database, Protocol):
     """A database with an outbox, to which blocks add their records in their own transactions, without a lock."""
 
     async def prepare_outbox(self) -> None:
-        """Make the outbox's table, in a separate transaction. Costs nothing when repeated.
+        """Create the outbox's table, in a separate transaction. Costs nothing when repeated.
 
         Raises StateRowError if it is missing and may not be created here.
         """
@@ -267,8 +267,8 @@ class OutboxDatabase(Database, Protocol):
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         """Add a block's records in its transaction, as the last statement before `commit`, which is durable then.
 
-        Raises TransactionEndedInsideError, then or in `commit`, if this is not the transaction in which the block began
-        any more.
+        Raises TransactionEndedInsideError, then or in `commit`, if this is no longer the transaction in which the block
+        began.
         """
 
     async def is_in_progress(self, added: Added) -> bool:
@@ -278,21 +278,21 @@ class OutboxDatabase(Database, Protocol):
         """Return whether the transaction that has added a block was committed.
 
         It must have ended before `database` began, which has locked the outbox's row since. Raises StateRowError if
-        that was so long ago that the outbox cannot tell any more.
+        that was so long ago that the outbox no longer knows.
         """
 
     async def has_waiting(self, transactional_id: str) -> bool:
         """Return whether any blocks wait in the outbox, without a lock."""
 
     async def backlog(self, transactional_id: str) -> Backlog:
-        """Return what waits in the outbox, without a lock. It reads all of it."""
+        """Return the backlog of the outbox, without a lock. Reads all of it."""
 
     async def vacuum_outbox(self) -> None:
-        """Remove what deleted rows have left in the outbox's table, if the role may. Raises the database's errors."""
+        """Vacuum the deleted rows out of the outbox's table, if the role may. Raises the database's errors."""
 
 
 class Backlog(NamedTuple):
-    """What waits in an outbox."""
+    """The blocks that wait in an outbox."""
 
     blocks: int
     size_bytes: int
@@ -415,7 +415,7 @@ def not_as_locked(transactional_id: str, previous: PreparedTxnState, *, past: st
 
 
 def ended_past(sentence: str) -> TransactionEndedInsideError:
-    """Return the error for a transaction that was ended where the dual write did not see how: maybe by a COMMIT."""
+    """Return the error for a transaction that ended unseen by the dual write, maybe by a COMMIT."""
     error = TransactionEndedInsideError(sentence)
     note_outcome(error, Outcome.UNKNOWN)
     return error

@@ -1,9 +1,9 @@
-"""Blocks that the database stores because Kafka was away, and what goes to Kafka of them at a time.
+"""Blocks that the database stores because Kafka was away, and the batches in which they go to Kafka.
 
 Such a block locks the state row, adds its records to the blocks that are stored under its transactional id, and commits
-the database: the decision, as always. Nothing of it is in Kafka then: what was begun there is named by no row, and the
-next take-over aborts it. From then on the order of the id is that of the stored blocks, so no later block is sent
-before they are published: it is stored behind them.
+the database: the decision, as always. Kafka has nothing of it then: no row names the transaction that was begun there,
+so the next take-over aborts it. From then on the order of the id is that of the stored blocks, so no later block is
+sent before they are published: it is stored behind them.
 
 They are published under the lock of the row: the oldest are sent, prepared, and deleted by the same database commit
 that writes the prepared state and its manifest. That is an ordinary dual write, whose changes in the database are its
@@ -46,7 +46,7 @@ MOST_BYTES_AT_A_TIME: Final = 8_388_608
 
 
 class Waiting(NamedTuple):
-    """The oldest stored blocks, which the next transaction publishes; what is stored with them; and their records."""
+    """The oldest stored blocks, which the next transaction publishes; all stored ones in numbers; and the records."""
 
     blocks: Sequence[StoredBlock]
     stored: Stored
@@ -94,7 +94,7 @@ def why_refused(error: DualWriteError) -> str:
 
 
 def assert_publishable(records: Sequence[BufferedRecord], limit: int | None) -> None:
-    """Raise InvalidRecordError for a record that the producer would refuse, and so all that is stored behind it."""
+    """Raise InvalidRecordError for a record that the producer would refuse: no block behind it could be published."""
     for record in records:
         if limit is not None and record.size_bytes > limit:
             raise InvalidRecordError(
@@ -110,22 +110,22 @@ class BlockStore:
         self._owned = owned
         self._refusal: _Refusal | None = None
         self.owed_refusal: OwedRecordsRefusedError | None = None
-        """Why Kafka refuses what is owed, which comes before all blocks; None if it does not, as far as is known."""
+        """Why Kafka refuses the owed records, which come before all blocks; None if it does not, as far as is known."""
         self.timestamps: Final = NewTimestamps()
         self._placement = Placement(owned.policy.partitioner)
         self._unavailable: dict[str, DualWriteError] = {}
-        """Why topics are not known, by the last answer that no attempt has used yet."""
+        """Why topics are not known, by the last response that no attempt has used yet."""
         self._missing: dict[str, DualWriteError] = {}
         """The topics for which an earlier attempt has waited in vain, because they do not exist."""
         self._most_blocks: int | None = None
-        """How many blocks one transaction publishes, to find the one that Kafka refuses; None: any number."""
+        """How many blocks one transaction publishes, to find the block that Kafka refuses; None: any number."""
 
         self.published_blocks = 0
         """How many were published."""
 
     @property
     def refused(self) -> RefusedBlock | None:
-        """What is owed, or the oldest stored block, if Kafka has refused it for good, as far as this process knows."""
+        """The owed records, or the oldest stored block, if Kafka refused them for good, as known here."""
         error: RecordsRefusedError | None = self.owed_refusal
         if error is None and self._refusal is not None:
             error = self._refusal.error
@@ -134,7 +134,7 @@ class BlockStore:
         return RefusedBlock(error.transactional_id, error.seq, error.topic, error.why)
 
     def takes(self, write: DualWriteProgress) -> bool:
-        """Return whether the settings allow to store this block, and its content does.
+        """Return whether the settings and the content of this block allow it to be stored.
 
         Consumed offsets cannot be stored: their consumer group may go on without them.
         """
@@ -197,10 +197,10 @@ class BlockStore:
         )
 
     async def oldest(self, database: DatabaseTransaction) -> Waiting:
-        """Return what is to be published next. The row must be locked, in a transaction of our own.
+        """Return the blocks to publish next. The row must be locked, in a transaction of our own.
 
-        Raises StoredBlockRefusedError if the oldest block cannot be published, and NextAttemptError if that is not
-        known before Kafka was asked for its topics.
+        Raises StoredBlockRefusedError if the oldest block cannot be published, and NextAttemptError if Kafka has to be
+        asked for its topics first.
         """
         owned = self._owned
         self.note_nothing_owed()
@@ -222,7 +222,7 @@ class BlockStore:
         unavailable, self._unavailable = self._unavailable, {}
         for number, block in enumerate(blocks):
             found, obstacle = self._placed(block, stored)
-            if obstacle is not None and (number or self._owned.owed):  # they go first
+            if obstacle is not None and (number or self._owned.owed):  # those go first
                 return Waiting(blocks[:number], stored, records)
             if isinstance(obstacle, StoredBlockRefusedError):
                 raise self._note_refusal(block, obstacle, obstacle.__cause__)
@@ -249,7 +249,7 @@ class BlockStore:
     def _unknown(
         self, topics: Mapping[str, DualWriteError | None], blocks: Sequence[StoredBlock], stored: Stored
     ) -> Exception:
-        """Return what to raise for the oldest block, of which topics are not known, for reasons that Kafka may give."""
+        """Return the error to raise for the oldest block, whose `topics` are not known, with Kafka's reasons if any."""
         for topic, error in topics.items():
             if error is not None and is_refusal(error):
                 return self._note_refusal(blocks[0], self._refused(blocks[0], stored, topic, error), error)
@@ -257,14 +257,14 @@ class BlockStore:
                 return error
         later: dict[str, None] = {}
         for block in blocks[1:]:
-            with suppress(ValueError):  # it is told when it is the oldest
+            with suppress(ValueError):  # it is reported when the block is the oldest
                 later.update(dict.fromkeys(record.topic for record in decode(block.content).records))
         return NextAttemptError([*topics], [topic for topic in later if topic not in topics])
 
     async def get_ready(self, attempt: NextAttemptError) -> None:
         """Ask Kafka for the topics of the next attempt. The row must not be locked: a missing topic is waited for.
 
-        One that was missing before is only looked up again.
+        A topic that was missing before is only looked up again.
         """
         kafka, topics = self._owned.kafka, attempt.topics
         if not topics:
@@ -285,17 +285,17 @@ class BlockStore:
         }
 
     async def delete(self, database: DatabaseTransaction, waiting: Waiting) -> None:
-        """Delete what is about to be published, in the transaction that decides about that."""
+        """Delete the blocks that are about to be published, in the transaction that decides that."""
         if waiting.blocks:
             await database.stored_blocks.delete(self._owned.transactional_id, waiting.blocks, before=waiting.stored)
 
-    # ---- what Kafka refuses ---------------------------------------------------------------------------------
+    # ---- refusals -------------------------------------------------------------------------------------------
 
     def note_refused(self, waiting: Waiting, topic: str, error: DualWriteError) -> Exception:
-        """Return what to raise after Kafka has refused what waits; several blocks are tried again in smaller numbers.
+        """Return the error to raise after Kafka has refused waiting records; fewer blocks are tried next.
 
-        What is owed went with them, and may be what was refused: it is tried without a block then. Call it before the
-        transaction is aborted.
+        Owed records went with them, and may be the refused ones: they are tried without a block then. Call it before
+        the transaction is aborted.
         """
         if self.timestamps.help_with(error, (*self._owned.owed, *waiting.records)):
             return NextAttemptError()
@@ -308,7 +308,7 @@ class BlockStore:
         return self._note_refusal(block, self._refused(block, waiting.stored, topic, error), error)
 
     def _note_owed_refusal(self, topic: str, why: str, cause: DualWriteError) -> OwedRecordsRefusedError:
-        """Remember why what is owed is not published, and log it once. Return the error."""
+        """Remember why the owed records are not published, and log it once. Return the error."""
         transactional_id = self._owned.transactional_id
         refused = OwedRecordsRefusedError(
             f"Kafka has aborted {self._owned.row} of transactional id {transactional_id!r}, which the database has "
@@ -329,7 +329,7 @@ class BlockStore:
         return refused
 
     def note_nothing_owed(self) -> None:
-        """Forget why what was owed was refused, unless it is still owed."""
+        """Forget why owed records were refused, unless they are still owed."""
         if self.owed_refusal is not None and not self._owned.owed:
             self.owed_refusal = None
             self._owned.telemetry.refused(is_refused=self._refusal is not None)

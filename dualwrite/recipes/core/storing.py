@@ -1,6 +1,6 @@
 """A block that commits while Kafka is away: its records go into the database instead, in the same commit.
 
-What is stored, and its limits, is `stored_blocks.py`; how it is published, `publishing.py`.
+`stored_blocks.py` has the stored blocks and their limits; `publishing.py` publishes them.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class BlockStoring:
     async def store(self, write: DualWriteProgress, why: DualWriteError) -> None:
         """Store the records in the database instead of sending them. Asks nothing of Kafka.
 
-        Raises LeaseLostError if the id is one of a pool, and is another process's now: whoever recovered it before the
-        lock was taken has given it back, and nobody looks at what a free id stores. Whoever claims it later waits for
-        the lock, and then publishes what is stored.
+        Raises LeaseLostError if the id is a pool's, and its lease another process's now. A process that recovered the
+        id before the lock was taken has given it back, and no process looks for the stored blocks of a free id. One
+        that claims it later waits for the lock, and then publishes them.
         """
         owned, database = self._owned, write.database
         await self._leave_kafka()
@@ -44,10 +44,10 @@ class BlockStoring:
         owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)
 
     async def _leave_kafka(self) -> None:
-        """Give the producer up. What it has begun is named by no row, and is aborted by the next take-over."""
+        """Give the producer up. No row names its transaction, so the next take-over aborts that."""
         owned, state = self._owned, self._owned.slot.state
         if state is SlotState.OPEN and owned.owed:
-            await owned.leave_in_doubt(owned.row)  # the row stays as it is, and with it what is owed
+            await owned.leave_in_doubt(owned.row)  # the row stays as it is, and so do the owed records
         elif state in (SlotState.OPEN, SlotState.READY):
             owned.slot.move(SlotState.NEW)
             await owned.give_up()

@@ -1,4 +1,4 @@
-"""What happened to the dual writes of one writer or pool that an operator has to know of."""
+"""Events in the dual writes of one writer or pool that an operator has to know of."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class Tally:
     no_manifest: int = 0
     """Dual writes that went on without a manifest."""
     unproven: int = 0
-    """Transactions of which nothing can tell any more how they ended."""
+    """Transactions whose end nothing can prove any more."""

@@ -76,7 +76,7 @@ class TaskTurns:
             self.leave()
 
     async def recover(self) -> list[Resolution]:
-        """Complete what was left open under the id. Raises IllegalStateError if it is in use."""
+        """Recover the id, as `DualWriteCoordinator.recover`. Raises IllegalStateError if it is in use."""
         self.enter()
         try:
             return found_in(await self.coordinator.recover())
@@ -86,8 +86,8 @@ class TaskTurns:
     async def close(self, timeout_s: float) -> None:
         """Close the coordinator when the id is free, and let no task use it from now on.
 
-        Raises IllegalStateError if this task uses it, or if it is not free within `timeout_s` seconds; it stays as it
-        is then.
+        Raises IllegalStateError, and closes nothing, if this task uses it, or if it is not free within `timeout_s`
+        seconds.
         """
         if self._user is not None and self._user is asyncio.current_task():
             raise IllegalStateError("this task runs a dual write; leave its block before closing the writer")

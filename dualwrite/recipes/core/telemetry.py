@@ -1,7 +1,7 @@
 """Metrics and spans of dual writes through OpenTelemetry; a no-op, at no cost, if its API is not installed.
 
 The coordinator reports steps (`pause_points.py`) and states (`slot.py`), and pools are observed; all names, units and
-sums are here. What the metrics mean and which of them to alert on: docs/observability.md.
+sums are here. Their meaning, and the alerts to set: docs/observability.md.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Instruments:
             self._stored_since_ms.setdefault(transactional_id, since_ms)
 
     def waits(self, transactional_id: str, since_ms: int | None) -> None:
-        """Note when the first block that waits was stored; None: none waits any more."""
+        """Note when the oldest waiting block was stored; None: none waits any more."""
         with self._lock:
             if since_ms is None:
                 self._stored_since_ms.pop(transactional_id, None)
@@ -167,7 +167,7 @@ class Instruments:
                 self._stored_since_ms[transactional_id] = since_ms
 
     def refuses(self, transactional_id: str, *, is_refused: bool) -> None:
-        """Note whether Kafka refuses the oldest stored block of an id."""
+        """Note whether Kafka refuses the owed records or the oldest stored block of an id."""
         with self._lock:
             if is_refused:
                 self._refused[transactional_id] = 1
@@ -246,7 +246,7 @@ class Telemetry:
         """Note that the log is read to prove how a transaction ended."""
 
     def torn(self, end: TornEnd) -> None:
-        """Note that the row's transaction has in some of its partitions another end than its coordinator decided."""
+        """Note that the row's transaction ended in some partitions otherwise than its coordinator decided."""
 
     def wrote_no_manifest(self, reason: NoManifest) -> None:
         """Note that the state row of a dual write gets no manifest."""
@@ -258,13 +258,13 @@ class Telemetry:
         """Note that the database stores the records of a block."""
 
     def waits(self, since_ms: int | None) -> None:
-        """Note when the oldest block that waits was stored; None: none waits any more."""
+        """Note when the oldest waiting block was stored; None: none waits any more."""
 
     def published(self, records: int) -> None:
         """Note that stored records were published."""
 
     def refused(self, *, is_refused: bool) -> None:
-        """Note whether Kafka refuses the oldest stored block for good."""
+        """Note whether Kafka refuses the owed records or the oldest stored block for good."""
 
     def retried(self) -> None:
         """Note that the database is queried again for the outcome of a commit."""
@@ -473,7 +473,7 @@ def count_consumed(outcome: str, records: int) -> None:
 
 @guarded
 def count_unproven() -> None:
-    """Count a transaction of which nothing can tell any more how it ended."""
+    """Count a transaction whose end nothing can prove any more."""
     found = instruments()
     if found is not None:
         found.unproven.add(1)
@@ -572,7 +572,7 @@ def forget_pool(pool: ObservedPool) -> None:
 
 
 class ObservedAvailability(Protocol):
-    """What a writer or pool of this process knows about Kafka's presence."""
+    """Kafka's presence, as a writer or pool of this process knows it."""
 
     @property
     def away_for_s(self) -> float | None: ...
@@ -582,13 +582,13 @@ _availabilities: dict[int, weakref.ref[ObservedAvailability]] = {}
 
 
 def observe_availability(availability: ObservedAvailability) -> None:
-    """Show in the gauge since when Kafka is AWAY, for as long as `availability` lives, or until it is forgotten."""
+    """Show in the gauge how long Kafka has been AWAY, while `availability` lives, or until it is forgotten."""
     key = id(availability)
     _availabilities[key] = weakref.ref(availability, lambda _: _availabilities.pop(key, None))
 
 
 def forget_availability(availability: ObservedAvailability) -> None:
-    """Stop showing what a closed writer or pool knows."""
+    """Stop showing the availability of a closed writer or pool."""
     _availabilities.pop(id(availability), None)
 
 

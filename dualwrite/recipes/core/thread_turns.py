@@ -36,7 +36,7 @@ class ThreadTurns:
                 raise
 
     async def recover(self) -> list[Resolution]:
-        """Complete what was left open under the id. Raises IllegalStateError if it is in use."""
+        """Recover the id, as `DualWriteCoordinator.recover`. Raises IllegalStateError if it is in use."""
         with self.coordinator.exclusively():
             return found_in(await self.coordinator.recover())
 

@@ -73,14 +73,14 @@ async def interrupted_by(interrupt: Callable[[], bool], steps: Coroutine[Any, An
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What the steps of a dual write need in order to wait."""
+    """The means by which the steps of a dual write wait."""
 
     new_kafka: Callable[[Mapping[str, Any]], KafkaParticipant]
     """Creates Kafka's side of one transactional id from the settings of its producer."""
     sleep: Callable[[float], Awaitable[None]]
     uninterrupted: Uninterrupted
     new_watch: Callable[[], KafkaWatch]
-    """Creates what watches for Kafka's return."""
+    """Creates the watch for Kafka's return."""
 
 
 THREADS: Final = Waiting(BlockingKafkaParticipant, blocking.sleep, direct, IoThreadWatch)
