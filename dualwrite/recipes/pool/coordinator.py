@@ -75,7 +75,7 @@ class PooledBlock:
             pool.end_block(self)
 
     async def get_ready(self) -> None:
-        """Do what must come before the block's transaction. Raises as `take_slot` does."""
+        """Get ready before the block's transaction begins. Raises as `take_slot` does."""
         pool = self._pool
         if pool.availability.away is not None:
             pool.assert_present()
@@ -171,7 +171,7 @@ class OutboxBlock(PooledBlock):
         self._outbox = outbox
 
     async def get_ready(self) -> None:
-        """Do what must come before the block's transaction. Raises StoreFullError."""
+        """Get ready before the block's transaction begins. Raises StoreFullError."""
         if self._pool.connect_first is not None:
             await self._pool.connect()
         await self._outbox.get_ready()
@@ -214,7 +214,7 @@ class PoolCoordinator:
     ) -> None:
         """Start with no slots; they are leased when blocks need them, which those of an outbox never do.
 
-        `leases_inside_blocks`: whether a lease can be taken while a block of this process has written something.
+        `leases_inside_blocks`: whether a lease can be taken while a block of this process has uncommitted changes.
         `connect_first` is awaited before the first lease.
         """
         self.prefix: Final = settings.prefix
@@ -298,7 +298,7 @@ class PoolCoordinator:
                 raise
 
     async def get_ready_for_sessions(self) -> None:
-        """Connect while no transaction of a Session has begun. Costs nothing when repeated."""
+        """Connect, and prepare an outbox, before a Session begins a transaction. Costs nothing when repeated."""
         assert_unpatched()
         await self.connect()
         if self.outbox is not None:
@@ -326,7 +326,7 @@ class PoolCoordinator:
             raise self.availability.refusal()
 
     def _on_kafka_change(self) -> None:
-        """Refuse the blocks that wait for a slot while Kafka is away, and resolve what is aside when it is back."""
+        """Refuse the blocks that wait for a slot while Kafka is away; resolve the slots put aside when it is back."""
         if self.is_of_this_process:
             if self.availability.is_away:
                 self.registry.wake_waiting()
@@ -448,9 +448,9 @@ class PoolCoordinator:
                 self.outbox.begin_no_more()
 
     async def close(self, timeout_s: float) -> None:
-        """Accept no new blocks, wait for running ones, make a last attempt at what is in doubt, and release all ids.
+        """Accept no new blocks, wait for running ones, make a last attempt at ids in doubt, and release all ids.
 
-        What is not resolved by the end of `timeout_s` is left to others.
+        Ids that are not resolved within `timeout_s` are left to other processes.
         """
         try:
             await self._close(timeout_s)

@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _BACKOFF_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
-"""How long after Kafka has refused a stored block for good to try again: only a person can change that."""
+"""How long after Kafka has refused a stored block for good to try again: only a person can change the refusal."""
 
 _SECONDS_TO_STOP: Final = 5.0
 
@@ -77,12 +77,12 @@ class PoolMaintenance:
         self._is_left = False
         """Whether `close` has stopped waiting for the resolver, which begins no further attempt then."""
         self._left_in_hand = False
-        """Whether `close` leaves to the resolver what that still has in hand."""
+        """Whether `close` leaves the slots in the resolver's hand to the resolver."""
         self._publishes_at_s = 0.0
-        """When to try again to publish what is stored, by the monotonic clock."""
+        """When to try again to publish stored blocks, by the monotonic clock."""
         self._publish_failures = 0
         self._dead_refused: dict[int, tuple[RefusedBlock, float]] = {}
-        """By slot: what Kafka refuses of dead processes, and when to try again, by the monotonic clock."""
+        """By slot: the block of a dead process that Kafka refuses, and when to try again, by the monotonic clock."""
 
     @property
     def refused_of_dead(self) -> tuple[RefusedBlock, ...]:
@@ -110,10 +110,10 @@ class PoolMaintenance:
         self._resolver_bell.ring()
 
     async def stop(self, deadline_s: float) -> None:
-        """Have the resolver make one last attempt at what is open, and end the background.
+        """Have the resolver make one last attempt at the open slots, and end the background.
 
-        The resolver has until `deadline_s`, whatever hangs: it is not waited for any longer. The leases are renewed
-        meanwhile, so that no other process begins to recover the same slots.
+        The resolver is waited for until `deadline_s`, and no longer. The leases are renewed meanwhile, so that no other
+        process begins to recover the same slots.
         """
         if self._background is None:
             self.begin_no_more()
@@ -146,7 +146,7 @@ class PoolMaintenance:
         return self._renews
 
     def wake(self) -> None:
-        """Look for something to do, because Kafka has come back, or has gone."""
+        """Look for work, because Kafka has come back, or has gone."""
         self._resolver_bell.ring()
 
     async def _resolve_for_ever(self, swept: bool) -> None:
@@ -176,7 +176,7 @@ class PoolMaintenance:
             await self.give_up_all()
 
     async def _attempt_last(self) -> None:
-        """Make one attempt at each slot of this process that has something open, unless Kafka is known to be away."""
+        """Make one attempt at each slot that is aside or has stored blocks, unless Kafka is known to be away."""
         errors: list[Exception] = []
         places = self._registry.places()
         if (places.set_aside or places.stored) and not self._availability.is_away:
@@ -272,7 +272,7 @@ class PoolMaintenance:
     # ---- slots ----------------------------------------------------------------------------------------------
 
     def end_turn(self, turn: Turn) -> None:
-        """Put back what a block has used, and let others have its turn; harmless when repeated."""
+        """Put the slot of a block back, and let others have its turn; harmless when repeated."""
         if (slot := turn.taken) is not None:
             self.put_back(slot)
         self._registry.let_go(turn)
@@ -298,11 +298,11 @@ class PoolMaintenance:
         return owned.slot.state is SlotState.READY and not owned.has_stored
 
     def _publishes_now(self) -> bool:
-        """Return whether it is time to try to publish what is stored; a busy slot is never idle for long enough."""
+        """Return whether it is time to try to publish stored blocks; a busy slot is never idle for long enough."""
         return not self._availability.is_away and time.monotonic() >= self._publishes_at_s
 
     async def _publish_idle(self, *, gives_way: bool) -> list[Exception]:
-        """Publish what is stored under idle slots; if that fails, the next attempt is later."""
+        """Publish the stored blocks of idle slots; if that fails, the next attempt is later."""
         errors: list[Exception] = []
         hand = Hand()
         try:
@@ -335,7 +335,7 @@ class PoolMaintenance:
             self._resolver_bell.ring()
 
     async def _begin_recovery(self, hand: Hand) -> None:
-        """Wait until no other task of this process resolves a slot: what it cannot resolve, this recovery must report.
+        """Wait until no other task of this process resolves a slot: this recovery must report the failures of those.
 
         New attempts of the background give way, and so do those of blocks that look for a slot.
         """
@@ -397,7 +397,7 @@ class PoolMaintenance:
                     found.append(await slot.coordinator.recover())
                 self._counts.recovered += 1
         except LeaseLostError:
-            self.note_lost(slot)  # whoever has the lease resolves it
+            self.note_lost(slot)  # the owner of the lease resolves it
         except BaseException as error:
             is_refused = isinstance(error, RecordsRefusedError)
             if slot.coordinator.takes_more and isinstance(error, Exception) and not is_refused:
@@ -497,12 +497,12 @@ class PoolMaintenance:
         return False
 
     def _waits(self, lease: Lease) -> bool:
-        """Return whether it is too early to try again to publish what Kafka refuses of a dead process."""
+        """Return whether it is too early for another attempt at the refused block of a dead process."""
         refused = self._dead_refused.get(lease.slot)
         return refused is not None and time.monotonic() < refused[1]
 
     def _forget_refused_but(self, slots: Collection[int]) -> None:
-        """Forget what Kafka refused in slots that others have recovered since."""
+        """Forget the refused blocks of slots that other processes have recovered since."""
         for slot in [slot for slot in self._dead_refused if slot not in slots]:
             del self._dead_refused[slot]
             telemetry_of(transactional_id_of(self._prefix, slot)).refused(is_refused=False)
@@ -524,7 +524,7 @@ class PoolMaintenance:
                 resolution = await coordinator.recover()
             clean = True
             self._dead_refused.pop(lease.slot, None)
-        except LeaseLostError as error:  # whoever has claimed it after this process recovers it
+        except LeaseLostError as error:  # the process that has claimed it later recovers it
             _log.warning("pool %s: %s", self._prefix, error)
             return []
         except RecordsRefusedError:
@@ -542,7 +542,7 @@ class PoolMaintenance:
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def give_up_all(self) -> None:
-        """Close all slots that no block uses now. What is in doubt stays so, safely, until it is recovered."""
+        """Close all slots that no block uses now. Dual writes in doubt stay so, safely, until they are recovered."""
         hand = Hand()
         try:
             for slot in self._registry.attend_all_idle(hand):
@@ -553,10 +553,10 @@ class PoolMaintenance:
             self._registry.let_go(hand)
 
     async def leave_in_hand(self) -> None:
-        """Let others recover the slots at which an attempt of this process still waits for an answer.
+        """Let others recover the slots at which an attempt of this process still waits for a response.
 
-        The attempt may go on: whoever takes the id over fences it, and it can begin nothing without the lease. What is
-        put aside from now on is given up by the resolver, if not by `give_up_all`, which comes next.
+        The attempt may go on: the next owner of the id fences it, and it can begin nothing without the lease. Slots
+        that are put aside from now on are given up by the resolver, if not by `give_up_all`, which comes next.
         """
         for slot in self._registry.attended():
             _log.warning(

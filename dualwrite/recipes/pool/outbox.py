@@ -1,10 +1,10 @@
 """The blocks of a pool with an outbox: their records go into the database with their changes, by the same commit.
 
-So a block asks nothing of Kafka and takes no lock of ours, and several commit at once, as they would without dualwrite.
-What the outbox holds is published by `outbox_publisher.py`, by dual writes of its own that delete it.
+So a block sends nothing to Kafka and takes no lock of ours, and several commit at once, as they would without
+dualwrite. `outbox_publisher.py` publishes the blocks by dual writes of its own, which delete them.
 
-The outcome of a commit whose response is lost is read from the outbox, once its transaction is not in progress any
-more: its id is known before COMMIT is sent.
+The outcome of a commit whose response is lost is read from the outbox, once its transaction is no longer in progress:
+the transaction's id is known before COMMIT is sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RESOLVE_BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class OutboxWrites:
-    """Adds the records of blocks to the outbox of one prefix, and finds out how lost commits have ended."""
+    """Adds the records of blocks to the outbox of one prefix, and resolves lost commits."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class OutboxWrites:
         self.on_added: Callable[[], None] = _nothing
         """Called when a block is committed, from any thread."""
         self.on_unresolved: Callable[[], None] = _nothing
-        """Called when a block has left the question of its outcome to the background, from any thread."""
+        """Called when a block leaves its outcome to the background, from any thread."""
         self._unresolved: list[DualWriteProgress] = []
-        """Blocks whose commit got no response, from before that is known to be so."""
+        """Blocks whose commit got no response, until their outcome is known."""
 
     @property
     def backlog(self) -> Backlog | None:
-        """What waited when it was last queried; None once it was all published."""
+        """The backlog as last queried; None once all of it was published."""
         return self._backlog
 
     @backlog.setter
@@ -73,12 +73,12 @@ class OutboxWrites:
         self._telemetry.waits(found.since_ms if found is not None and found.blocks else None)
 
     async def prepare(self) -> None:
-        """Make the table and the state row, before the first block."""
+        """Create the table and the state row, before the first block."""
         await self.database.ensure_row(self.transactional_id)
         await self.database.prepare_outbox()
 
     def assert_not_full(self) -> None:
-        """Raise StoreFullError if too much waits to be published."""
+        """Raise StoreFullError if the backlog exceeds a limit."""
         backlog = self._backlog
         if backlog is None:
             return
@@ -125,11 +125,11 @@ class OutboxWrites:
     # ---- commits without a response -------------------------------------------------------------------------
 
     async def _after_failed_commit(self, write: DualWriteProgress, error: BaseException) -> None:
-        """Roll back if COMMIT was not sent; after that, only the database shows the outcome."""
+        """Roll back if COMMIT was not sent; else resolve the outcome, which only the database shows."""
         if not write.database.commit_was_sent:
             await roll_back_database(write)
             raise error
-        self._unresolved.append(write)  # for the background, whatever interrupts this
+        self._unresolved.append(write)  # for the background, if this is interrupted
         try:
             await write.uninterrupted(write.database.rollback())
             if not isinstance(error, Exception):
@@ -146,7 +146,7 @@ class OutboxWrites:
         _log.warning(what, self.transactional_id, exc_info=error)
 
     async def _resolve_in_time(self, write: DualWriteProgress) -> None:
-        """Find out the outcome. Raises OutcomeUnknown if that takes too long, and leaves it to the background."""
+        """Resolve the outcome. Raises OutcomeUnknown if that takes too long, and leaves it to the background."""
         deadline_s = time.monotonic() + self._resolve_timeout_ms / 1000
         attempt = 0
         while True:
@@ -168,10 +168,10 @@ class OutboxWrites:
     async def _resolve(self, write: DualWriteProgress) -> bool:
         """Query once how the commit of a block has ended. Return whether that is known, and noted in `write`.
 
-        The row is locked meanwhile, so that what is read cannot be moved by a publisher, nor be a replica's. It does
-        not show the block, so that it is the same on a standby that takes over without it: only if the lock is still
-        there afterwards, what was made durable is what was read. Raises the database's errors, RowLockTimeoutError,
-        NotDurableError, and StateRowError if it can never be told any more.
+        The row is locked meanwhile, so that no publisher can move the block, and no replica responds. The row does not
+        show the block, so a standby that takes over without the block has the same row: the evidence was made durable
+        only if the lock is still there afterwards. Raises the database's errors, RowLockTimeoutError, NotDurableError,
+        and StateRowError if the outcome can no longer be known.
         """
         added = write.added
         assert added is not None, "it was added before COMMIT was sent"
@@ -202,11 +202,11 @@ class OutboxWrites:
 
     @property
     def has_unresolved(self) -> bool:
-        """Whether blocks of this process are committed or rolled back, and it is not known which."""
+        """Whether the outcome of some blocks of this process is not known."""
         return bool(self._unresolved)
 
     async def resolve_lost(self) -> Exception | None:
-        """Resolve what the blocks have left to the background, as far as that is possible now.
+        """Resolve the blocks that were left to the background, as far as that is possible now.
 
         Return an error that the next attempt may not meet.
         """

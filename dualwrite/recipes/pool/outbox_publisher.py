@@ -1,9 +1,9 @@
-"""The background of a pool with an outbox: publishes what blocks have added to it, in one process at a time.
+"""The background of a pool with an outbox: publishes its blocks, in one process at a time.
 
 The process that has the lease of the outbox's only slot publishes, by dual writes under the slot's transactional id:
-each deletes the oldest blocks and writes Kafka's prepared state in one commit. So whoever publishes, and whatever
-happens to it, each block is published once, as any dual write. The lease only keeps the others from trying: two that
-publish at once wait for each other's row lock, and fence each other.
+each deletes the oldest blocks and writes Kafka's prepared state in one commit. So every block is published exactly
+once, whichever process publishes it and wherever that process dies. The lease only keeps the others from trying: two
+that publish at once wait for each other's row lock, and fence each other.
 
 There is one publisher for the order of the records: of two, each might publish the later block of a key first.
 """
@@ -40,19 +40,19 @@ _MOMENT_S: Final = 0.02
 _BACKOFF_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 _SECONDS_AFTER_REFUSAL: Final = 60.0
-"""How long after Kafka has refused a block for good to try again: only a person can change that.
+"""How long after Kafka has refused a block for good to try again: only a person can change the refusal.
 
 The same where nothing proves how the last batch has ended, unless another process may read more.
 """
 
 _IDLE_S_TO_SETTLE: Final = 1.0
-"""How long after the last batch to let the row say that it is committed, which costs a commit."""
+"""How long after the last batch to settle its row, which costs a commit."""
 
 _MOST_IDLE_S: Final = 1.0
-"""How long at most to wait between attempts to become the process that publishes, and looks at what waits."""
+"""How long at most to wait between attempts to become the publisher, and between queries of the backlog."""
 
 _LEASES_TO_STAND_BACK: Final = 2
-"""For how many leases a process that could not publish leaves the outbox to others."""
+"""For how many lease times a process that could not publish leaves the outbox to others."""
 
 _SHARE_OF_POLLS: Final = 0.1
 """The most of its time that an idle publisher spends looking for blocks of other processes."""
@@ -86,38 +86,38 @@ class OutboxPublisher:
         self._coordinator: DualWriteCoordinator | None = None
         """Publishes; None while another process has the lease."""
         self._has_recovered = False
-        """Whether the coordinator knows that it has completed what was open, and has had no error since."""
+        """Whether the coordinator has completed the open transaction, and has had no error since."""
         self._refused_until_s = 0.0
         """When to try again after Kafka has refused the oldest block for good, by the monotonic clock."""
         self._refused: RefusedBlock | None = None
-        """That block, until it is published, or another process is found to publish."""
+        """The refused block, until it is published, or another process is found to publish."""
         self._has_added = False
-        """Whether something is likely to wait: this process has added it, or the last batch was not empty."""
+        """Whether blocks are likely to wait: this process has added some, or the last batch was not empty."""
         self._was_not_empty = False
         """Whether the last batch had any blocks."""
         self._is_draining = False
-        """Whether more waits than the last batch has taken."""
+        """Whether more blocks wait than the last batch has taken."""
         self._settles_at_s = 0.0
-        """When to let the row say that the last batch is committed, by the monotonic clock."""
+        """When to settle the row of the last batch, by the monotonic clock."""
         self._lease_lost = False
         self._failures = 0
         self._failing_since_s: float | None = None
         """Since when this process leads and cannot publish, by the monotonic clock."""
         self._leads_not_before_s = 0.0
         self._looks_at_backlog_s = 0.0
-        """When to query what waits again, which reads all of it."""
+        """When to query the backlog again, which reads all of it."""
         self._callers = 0
-        """How many `recover` wait, for which everything is tried, whatever is known."""
+        """How many calls of `recover` wait; for them, no attempt is left out."""
         self._found: list[Resolution] = []
         self.last_error: Exception | None = None
         """Why the last attempt to publish failed; None if it did not."""
         self._rounds = 0
-        """How often it has done all that there was to do, or failed."""
+        """How many rounds have ended, with nothing left to do or with an error."""
         self._vacuum = OutboxVacuum(f"dualwrite-{writes.transactional_id}", database=writes.database, runtime=runtime)
         self._bell = runtime.bell()
         self._heartbeat_bell = runtime.bell()
         self._no_linger = runtime.bell()
-        """Rings when somebody waits for what the publisher does next."""
+        """Rings to end a linger."""
         self._preparing = runtime.lock()
         self._is_prepared = False
         self._is_running = False
@@ -138,7 +138,7 @@ class OutboxPublisher:
         return self._refused
 
     def wake(self) -> None:
-        """Look for something to do, because Kafka has come back, or has gone."""
+        """Look for work, because Kafka has come back, or has gone."""
         self._bell.ring()
 
     def _note_added(self) -> None:
@@ -147,15 +147,15 @@ class OutboxPublisher:
             self._bell.ring()
 
     async def get_ready(self) -> None:
-        """Do what must come before a block. Raises StoreFullError if too much waits to be published."""
+        """Get ready for a block. Raises StoreFullError if the backlog exceeds a limit."""
         self.writes.assert_not_full()
         if not self._is_prepared:
             await self._be_prepared()
 
     async def _be_prepared(self) -> None:
-        """Make what blocks and the publisher need, once: each task would need a connection of its own for it."""
+        """Create the tables and the state row, once: each task would need a connection of its own for it."""
         async with self._preparing:
-            if not self._is_prepared:  # by whoever was first
+            if not self._is_prepared:  # by the first task
                 await self.writes.prepare()
                 await self._leases.every_lease()
                 self._is_prepared = True
@@ -163,7 +163,7 @@ class OutboxPublisher:
     # ---- loops ----------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the background, also after something has ended it; harmless when repeated."""
+        """Start the background, or restart it if it has ended; harmless when repeated."""
         if self._is_running or self._stopped:
             return
         with self._starting:
@@ -177,7 +177,7 @@ class OutboxPublisher:
                     self._background.append(self._vacuum.start())
 
     async def _renew_for_ever(self) -> None:
-        """Renew the lease as long as there is something that publishes."""
+        """Renew the lease as long as the publisher runs."""
         while self._is_running and not self._stopped:
             await self._heartbeat_bell.wait(self._lease_s / 3)
             if self._is_running and not self._stopped:
@@ -205,13 +205,13 @@ class OutboxPublisher:
             self._heartbeat_bell.ring()
 
     async def work_once(self) -> float:
-        """Do what there is to do. Return for how many seconds to wait then, unless something wakes the publisher."""
+        """Do one round of work. Return how many seconds to wait afterwards, unless the bell rings."""
         unresolved = await self.writes.resolve_lost()
         if unresolved is not None:
             self._failed(unresolved)
         try:
             pause_s = await self._publish_if_leading()
-        except (NotProvenError, RecordsRefusedError) as error:  # which is logged once
+        except (NotProvenError, RecordsRefusedError) as error:  # each is logged once
             self._refused_until_s = time.monotonic() + _SECONDS_AFTER_REFUSAL
             if isinstance(error, NotProvenError) and not isinstance(self.last_error, NotProvenError):
                 _log.error("%s", error)
@@ -233,7 +233,7 @@ class OutboxPublisher:
 
     @property
     def _idle_s(self) -> float:
-        """How long to wait where there is nothing to do but to look."""
+        """How long to wait before looking again."""
         return min(_MOST_IDLE_S, self._lease_s / 3)
 
     @property
@@ -241,7 +241,7 @@ class OutboxPublisher:
         """Whether to leave the outbox to processes with other rights, settings or features.
 
         The lease is left to expire then, and not given back: each attempt raises the producer epoch, so all processes
-        together are to make not more than one in each lease.
+        together are to make at most one in each lease.
         """
         return time.monotonic() < self._refused_until_s
 
@@ -271,15 +271,15 @@ class OutboxPublisher:
         return 0.0
 
     async def _linger(self) -> None:
-        """Let more blocks wait for the next batch, after one that was not empty, unless somebody waits for its end.
+        """Let more blocks gather for the next batch, after one that was not empty, unless a `recover` waits.
 
-        What a batch costs hardly depends on how many blocks it has, up to some dozens.
+        The cost of a batch hardly depends on its number of blocks, up to some dozens.
         """
         if not self._settings.linger_ms or not self._was_not_empty:
             return
         ends_s = time.monotonic() + self._settings.linger_ms / 1000
         while not self._callers and not self._stopped and (left_s := ends_s - time.monotonic()) > 0:
-            await self._no_linger.wait(left_s)  # which may have rung for somebody who waits no more
+            await self._no_linger.wait(left_s)  # it may have rung for a `recover` that has ended
 
     def _failed(self, error: Exception) -> None:
         self.last_error = error
@@ -293,7 +293,7 @@ class OutboxPublisher:
         )
 
     async def _look_at_backlog(self) -> None:
-        """Query what waits, for the limits and the status, not more often than is of use."""
+        """Query the backlog, for the limits and the status, no more often than is of use."""
         now_s = time.monotonic()
         if now_s < self._looks_at_backlog_s:
             return
@@ -307,7 +307,7 @@ class OutboxPublisher:
     # ---- the lease ------------------------------------------------------------------------------------------
 
     async def _lead(self) -> bool:
-        """Become the process that publishes, if there is none. Return whether this is it now."""
+        """Become the publisher, if there is none. Return whether this process is it now."""
         stands_back = time.monotonic() < max(self._leads_not_before_s, self._refused_until_s) and not self._callers
         if not self._settings.publishes or stands_back:
             return False
@@ -348,7 +348,7 @@ class OutboxPublisher:
             telemetry_of(self.writes.transactional_id).refused(is_refused=False)
 
     async def _part_with_slot(self, *, holds_lease: bool) -> None:
-        """Let another process publish. What is left open is completed by it."""
+        """Let another process publish, and complete the transaction that is left open."""
         coordinator, self._coordinator = self._coordinator, None
         self._has_recovered = self._lease_lost = self._is_draining = False
         try:
@@ -361,14 +361,14 @@ class OutboxPublisher:
     # ---- publishing -----------------------------------------------------------------------------------------
 
     async def _is_anything_waiting(self) -> bool:
-        """Return whether there is something to publish; what this process has just added needs no query."""
+        """Return whether blocks wait to be published; those that this process has just added need no query."""
         added, self._has_added = self._has_added, False
         if added or self._is_draining or not self._has_recovered or self._callers:
             return True
         return await self.writes.database.has_waiting(self.writes.transactional_id)
 
     async def _publish(self) -> bool:
-        """Publish what waits, or the oldest of it. Return whether more waits."""
+        """Publish the waiting blocks, or the oldest batch of them. Return whether more wait."""
         coordinator = self._coordinator
         assert coordinator is not None, "this process leads"
         was_draining, self._is_draining = self._is_draining, False
@@ -384,7 +384,7 @@ class OutboxPublisher:
         return more
 
     async def _publish_by(self, coordinator: DualWriteCoordinator, *, goes_on: bool) -> bool:
-        """Publish one batch, so that commits, the lease and `close` are not left alone for longer than it takes."""
+        """Publish one batch, so that lost commits, the lease and `close` wait no longer than it takes."""
         recovers = not self._has_recovered or (bool(self._callers) and not goes_on)
         self._has_recovered = False  # until it has succeeded
         if recovers:
@@ -399,12 +399,12 @@ class OutboxPublisher:
         self._settles_at_s = time.monotonic() + _IDLE_S_TO_SETTLE
         self._was_not_empty = resolution.outcome is Outcome.PUBLISHED
         if self._was_not_empty:
-            self._has_added = True  # others may have added something meanwhile
+            self._has_added = True  # other processes may have added blocks meanwhile
             self._vacuum.note_published(coordinator.published_blocks)
         return coordinator.owned.has_stored
 
     async def _settle(self) -> None:
-        """Let the row say that the last batch is committed, while that can still be seen: the log forgets it too."""
+        """Settle the row of the last batch while its commit can still be seen: the log forgets it too."""
         coordinator = self._coordinator
         if coordinator is None or not coordinator.is_unsettled or not self._has_recovered:
             return
@@ -415,9 +415,9 @@ class OutboxPublisher:
         self._has_recovered = True
 
     async def recover(self) -> list[Resolution]:
-        """Publish what waits, unless another process does, or this one may not. Return what was left open.
+        """Publish the waiting blocks, unless another process does, or this one may not. Return the open transactions.
 
-        Raises why that is impossible now, and IllegalStateError if the background has ended.
+        Raises the error of the last attempt, and IllegalStateError if the background has ended.
         """
         await self._be_prepared()
         if not self._settings.publishes:
@@ -426,7 +426,7 @@ class OutboxPublisher:
         known = len(self._found)
         self._callers += 1
         try:
-            first = self._rounds + 2  # the one in progress may have begun before what is looked for was there
+            first = self._rounds + 2  # the round in progress may have begun before the blocks were there
             while self._rounds < first:
                 if not self._is_running:
                     raise IllegalStateError(
@@ -456,7 +456,7 @@ class OutboxPublisher:
         self._heartbeat_bell.ring()
 
     async def stop(self) -> None:
-        """Publish what waits, if this process publishes and Kafka can be reached, and let others go on."""
+        """Publish the waiting blocks, if this process is the publisher and Kafka can be reached; let others go on."""
         self.begin_no_more()
         for background in self._background:
             await background.join(_SECONDS_TO_STOP)

@@ -1,7 +1,7 @@
 """Vacuums the table of an outbox while this process publishes it.
 
-The publisher reads the oldest rows, and the index leads it past each row that it has deleted since the last VACUUM:
-at thousands of blocks per second that takes longer than all else, before autovacuum comes round once a minute.
+The publisher reads the oldest rows, and the index leads it past every row deleted since the last VACUUM. At thousands
+of blocks per second that takes longer than all else, because autovacuum comes round only once a minute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BLOCKS_TO_VACUUM: Final = 10_000
 
 
 class OutboxVacuum:
-    """Vacuums in the background, where it keeps nothing from being published."""
+    """Vacuums in the background, where it delays no batch."""
 
     def __init__(self, name: str, *, database: OutboxDatabase, runtime: Runtime) -> None:
         self._name = name
@@ -37,7 +37,7 @@ class OutboxVacuum:
         return self._background
 
     def note_published(self, blocks: int) -> None:
-        """Note how many blocks are published since this process publishes."""
+        """Note how many blocks this process has published since it became the publisher."""
         if blocks < self._vacuumed_after:
             self._vacuumed_after = 0
         if blocks >= self._vacuumed_after + BLOCKS_TO_VACUUM:

@@ -81,7 +81,7 @@ class PoolSettings(IdSettings):
         runtime: Runtime,
         counts: Counts,
     ) -> OutboxPublisher:
-        """Return what publishes the outbox; `leases` are of its own prefix."""
+        """Return the publisher of the outbox; `leases` are those of its own prefix."""
         assert self.outbox is not None, "this pool has one"
         policy = self.policy.of_outbox
         writes = OutboxWrites(
@@ -109,9 +109,9 @@ class PoolSettings(IdSettings):
 
 
 def ids_in(settings: dict[str, Any]) -> OneId | PoolSettings:
-    """Return the slot policy of a writer, of whose settings it takes `transactional_id` or `prefix` out.
+    """Return the slot policy of a writer, and take `transactional_id` or `prefix` out of its settings.
 
-    Raises ConfigError, also unless there is exactly one of the two.
+    Raises ConfigError unless there is exactly one of the two, and for an invalid setting.
     """
     is_pool = "prefix" in settings
     if ("transactional_id" in settings) is is_pool:

@@ -5,8 +5,8 @@ one that it leases first. A slot that cannot be used now is put aside for the ba
 
 A block can be interrupted at any of these steps, by the handler of a signal that raises. So each fact has one place,
 and one assignment changes it: where a slot is, `PooledSlot.place`; whether a block may use one, `Turn.granted`; which
-numbers are taken, the keys of `_slots`. Everything else is computed from these. Whoever takes something names the hand
-in which it is, and `let_go` puts back what an interruption has left there.
+numbers are taken, the keys of `_slots`. Everything else is computed from these. A task names its hand when it takes a
+slot, and `let_go` puts back the slots that an interruption has left there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dualwrite.recipes.core.slot import SlotState
 
 
 class Hand:
-    """One task that looks after slots: what it has taken is in its hand until it puts it back."""
+    """One task that looks after slots. A slot that it takes is in its hand until it puts it back."""
 
 
 def _nobody() -> None:
@@ -49,7 +49,7 @@ class Turn(Hand):
 
 
 class Place(Enum):
-    """Where a slot is that is in no hand."""
+    """The place of a slot that is in no hand."""
 
     IDLE = "idle"
     ASIDE = "aside"
@@ -131,7 +131,7 @@ class SlotRegistry:
     # ---- turns ----------------------------------------------------------------------------------------------
 
     def take_at_once(self, turn: Turn) -> bool:
-        """Take a turn and an idle slot, if both are there and the slot need not wait for Kafka. Return whether."""
+        """Take a turn and an idle slot, and return True, if both are there and the slot need not wait for Kafka."""
         with self._lock:
             slots = self._every
             newest = max((slot for slot in slots if slot.place is Place.IDLE), key=_order, default=None)
@@ -161,7 +161,7 @@ class SlotRegistry:
         _tell(granted)
 
     def wake_waiting(self) -> None:
-        """Wake all blocks that wait for a turn, to look whether they should."""
+        """Wake all blocks that wait for a turn, to check whether they still should."""
         with self._lock:
             waiting = [turn for turn in self._turns if not turn.granted]
         for turn in waiting:
@@ -193,7 +193,7 @@ class SlotRegistry:
 
     @staticmethod
     def _take(slot: PooledSlot, turn: Turn) -> None:
-        turn.slot = slot  # first, because from then on the end of the block puts back what is taken next
+        turn.slot = slot  # first, because from then on the end of the block puts the slot back
         slot.place = turn
 
     def take_idle(self, turn: Turn) -> bool:
@@ -243,7 +243,7 @@ class SlotRegistry:
         _tell(granted)
 
     def let_go(self, hand: Hand) -> None:
-        """Put aside what an interruption has left in a hand, and give up its reservations; harmless when repeated."""
+        """Put aside the slots that an interruption left in a hand, and give up its reservations; may be repeated."""
         for slot in self.all_slots():
             if slot.place is hand:
                 self.put_aside(slot)
@@ -345,9 +345,9 @@ class SlotRegistry:
 
         `gives_way`: return False while a recovery is in progress.
 
-        A lease names its process. So of two tasks of one process with the same slot, the first to finish would end the
-        lease of the other: each slot is in one hand, from before its claim until after the end of its lease, however
-        long that takes and whoever has the lease meanwhile.
+        A lease names its process. Of two tasks of one process with the same slot, the first to finish would end the
+        lease of the other. So each slot is in one hand from before its claim until after the end of its lease, however
+        long that takes, and even if another process has the lease meanwhile.
         """
         with self._lock:
             if number in self._slots or (gives_way and self.is_recovering):

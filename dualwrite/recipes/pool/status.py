@@ -42,15 +42,15 @@ class PoolStatus:
     """Transactional ids of which the database may store blocks, because Kafka was away."""
     refused: tuple[RefusedBlock, ...] = ()
     """Stored blocks that Kafka refuses for good, in this process's slots and in those of dead ones that it tried to
-    recover: what is stored under their ids waits for a person."""
+    recover: the blocks behind them wait for a person."""
     kafka_away_since_s: float | None = None
     """Since when no broker can be reached, in seconds since 1970; None if Kafka is not known to be away."""
     kafka_problem: str | None = None
-    """What the last attempt to reach Kafka ran into; None if Kafka is not known to be away."""
+    """The problem of the last attempt to reach Kafka; None if Kafka is not known to be away."""
     no_manifest_total: int = 0
     """Dual writes that went on without a manifest, so that the log cannot tell how they ended."""
     unproven_total: int = 0
-    """Transactions of which nothing can tell any more how they ended: an ERROR in the log names each."""
+    """Transactions whose end nothing can prove any more: an ERROR in the log names each."""
     publishes_outbox: bool = False
     """Whether this process publishes the outbox of the prefix."""
     outbox_blocks: int = 0
@@ -63,7 +63,7 @@ class _Writes(Protocol):
 
 
 class OutboxNow(Protocol):
-    """What an outbox tells about itself."""
+    """The status of an outbox."""
 
     @property
     def publishes(self) -> bool: ...
@@ -91,7 +91,7 @@ class Counts:
     background_failures: int = 0
     last_background_error: str | None = None
     kafka_failed: bool = False
-    """Whether that was an error of Kafka."""
+    """Whether the last error of the background was one of Kafka."""
 
     def status(
         self,
