@@ -33,7 +33,7 @@ _DELETE: Final = f"DELETE FROM {IDENTITY_TABLE}"
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """What `adopt` changed. `suffix_before` is None if there was none."""
+    """The changes of `adopt`. `suffix_before` is None if there was none."""
 
     made_in: Place
     found_in: Place
@@ -45,10 +45,10 @@ class Adopted:
 def adopt(engine: sa.Engine, how: Adoption, *, schema: str | None = None, force: bool = False) -> Adopted:
     """Let this database keep its transactional ids, or give it ids of its own.
 
-    "moved" keeps the ids and their in-doubt transactions. What waits in outboxes keeps its place before later blocks,
-    also in a copy by logical replication, which has the rows and would number new ones from 1. "copied" creates a new
-    suffix, empties the state rows, and deletes stored records: in-doubt transactions stay with the original, which
-    decides them, and publishes what it stores. Stop the writers of this database first.
+    "moved" keeps the ids and their in-doubt transactions. Blocks that wait in outboxes keep their place before later
+    ones, also in a copy by logical replication, which has the rows and would number new ones from 1. "copied" creates a
+    new suffix, empties the state rows, and deletes stored records: in-doubt transactions and stored blocks stay with
+    the original, which decides and publishes them. Stop the writers of this database first.
 
     Raises IllegalStateError if the database is, as far as it can tell, where its state table was created, unless
     `force` is set: a physical copy (a backup of the files, a snapshot of the disk) identifies itself like the original.

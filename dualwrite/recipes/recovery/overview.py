@@ -1,4 +1,4 @@
-"""What the tables of a database say of its transactional ids, read without locks: for a view, not for a decision."""
+"""The transactional ids of a database by its tables, read without locks: for a view, not for a decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dualwrite.recipes.sqlalchemy.own_statements import own_text
 
 
 class IdInDatabase(NamedTuple):
-    """What the database says of one id."""
+    """One id as the database has it."""
 
     row: StoredRow
     stored_blocks: int = 0
@@ -29,7 +29,7 @@ class IdInDatabase(NamedTuple):
 def ids_in_database(
     engine: sa.Engine, schema: str | None, *, prefix: str, kafka_ids: Collection[str]
 ) -> dict[str, IdInDatabase]:
-    """Return the ids of a prefix and these ids, by the ids as Kafka knows them. Raises what `known_database` raises."""
+    """Return the ids of a prefix and those of `kafka_ids`, by their Kafka ids. Raises as `known_database` does."""
     pinned, identity = known_database(engine, schema)
     names = {name for each in kafka_ids if (name := identity.name_of(each)) is not None}
     rows = stored_rows(engine, pinned, prefix=prefix, transactional_ids=names)
@@ -49,16 +49,16 @@ def _stored_counts(engine: sa.Engine, pinned: PinnedTables) -> Mapping[str, int]
 
 
 class Owed(NamedTuple):
-    """That Kafka has aborted the transaction in the row, which the database has decided."""
+    """The records of the row's transaction, which the database has decided and Kafka has aborted."""
 
     records: int | None
-    """How many records are to be published again; None if the row has no manifest that says it."""
+    """How many they are; None if the row has no manifest that says it."""
 
 
 def owed_by(row: StoredRow, description: TransactionDescription | None, transaction_version: int) -> Owed | None:
-    """Return what is owed, as far as the row and the coordinator tell; the log is not read. None: nothing is known of.
+    """Return the owed records by the row and the coordinator, without reading the log; None if none are known.
 
-    A row or a state that cannot be read tells nothing.
+    A row or a state that cannot be read shows none.
     """
     if description is None:
         return None

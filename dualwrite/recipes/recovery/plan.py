@@ -1,4 +1,4 @@
-"""What recovery does about one transactional id: a table, and pure functions of facts; and the report.
+"""The actions of recovery for one transactional id: a table, and pure functions of facts; and the report.
 
 The facts are read in this order: the id's state row, under its lock, and then the coordinator's description of the id.
 While the lock is held, no dual write of the id can send a record or change the row. So an open transaction that the row
@@ -38,7 +38,7 @@ class Age(Enum):
 
 
 class Action(StrEnum):
-    """What recovery does about an id; all but the first seven leave the id as it is."""
+    """The actions of recovery for an id; those after ACKNOWLEDGE leave the id as it is."""
 
     COMMIT = "commit"
     """The open transaction is the one that the row names: the database has decided it."""
@@ -71,7 +71,7 @@ class Action(StrEnum):
     NOT_PROVEN = "not-proven"
     """Nothing shows whether Kafka has committed the last batch of an outbox: it publishes nothing more."""
     REFUSED = "refused"
-    """Kafka refuses a record of a stored block, or of what is owed, for good: nothing behind it is published."""
+    """Kafka refuses a record of a stored block, or an owed record, for good: nothing behind it is published."""
     OVERDUE = "overdue"
     """Blocks wait in an outbox for longer than the minimum age, although a living process has its lease."""
     FORGOTTEN = "forgotten"
@@ -92,7 +92,7 @@ CHANGES: Final = frozenset(
         Action.ACKNOWLEDGE,
     }
 )
-"""The actions that change something."""
+"""The actions that change an id."""
 
 NEEDS_OPERATOR: Final = frozenset(
     {
@@ -105,7 +105,7 @@ NEEDS_OPERATOR: Final = frozenset(
         Action.FAILED,
     }
 )
-"""The actions that report something an operator has to look into."""
+"""The actions that report an id for an operator to look into."""
 
 _A, _F = Action, Finding
 
@@ -133,10 +133,10 @@ _BEING_ENDED: Final = (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABO
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one id.
+    """The facts that are known of one id.
 
     `stored` is empty if there is no row; `age_ms` is None if it is unknown. `end` is how the stored transaction ended,
-    by the log; None if the log was not read. `is_repairable`: what was aborted may be published again.
+    by the log; None if the log was not read. `is_repairable`: aborted records may be published again.
     """
 
     row: Row
@@ -153,20 +153,20 @@ class Facts:
     stored_age_ms: int | None = None
     """For how long the database has stored blocks of the id that wait for Kafka; None if it stores none."""
     has_publisher: bool = False
-    """Whether a living process publishes them: the one that has the lease of this outbox."""
+    """Whether a living process has the lease of this outbox, and so publishes them."""
     is_settled: bool = False
-    """Whether the row says that the stored transaction is known to be complete, so that no cluster has to tell."""
+    """Whether the row says that the stored transaction is known to be complete, so that no cluster need be asked."""
 
 
 PROVEN_BY_LOG: Final = frozenset({Finding.COMMITTED, Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
 """The findings that the log confirms or corrects, if it still has the records of the stored transaction.
 
-What is open is committed first, which is when the log is read.
+An open transaction is committed first, and then the log is read.
 """
 
 
 def finding_of(facts: Facts) -> Finding:
-    """Return what is known about the stored transaction: by the log if it was read, else by the coordinator."""
+    """Return the finding about the stored transaction, by its row, the log if it was read, and the coordinator."""
     finding = find(facts.stored, facts.described, facts.transaction_version)
     if finding not in PROVEN_BY_LOG:
         return finding
@@ -189,7 +189,7 @@ def decide(
     owed_is_taken_out: bool = False,
     is_published_again: bool = False,
 ) -> Action:
-    """Return what recovery does about an id with these facts; the others are what its caller says of the id."""
+    """Return the action for an id with these facts; the flags are its caller's decisions about the id."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
     action = ACTIONS[facts.row, age, finding_of(facts)]
     if lost_is_acknowledged and (action is Action.LOST or _is_behind(facts)):
@@ -210,8 +210,8 @@ def decide(
 def _is_not_proven(facts: Facts, action: Action, *, is_decided: bool) -> bool:
     """Return whether nothing shows how the last batch of an outbox has ended, as `last_batch.py` says.
 
-    `is_decided`: the caller has looked; then another transaction that is open, or a coordinator that has lost the
-    batch, need not be looked into first.
+    `is_decided`: the caller has looked. Then another open transaction, or a coordinator that has lost the batch, need
+    not be looked into first.
     """
     is_kept = facts.has_copy and not facts.is_settled and not facts.stored.is_empty
     if facts.row is not Row.FREE or not is_kept or facts.verdict is Verdict.ABORTED:
@@ -222,16 +222,17 @@ def _is_not_proven(facts: Facts, action: Action, *, is_decided: bool) -> bool:
         return action is Action.LOST  # an operator has aborted it in a partition
     finding = finding_of(facts)
     if finding is Finding.OTHER_OPEN and facts.end is not None and facts.end.aborted and not facts.end.gone:
-        return False  # that is known
+        return False  # its end is known
     if is_decided and finding in (Finding.OTHER_OPEN, Finding.VANISHED):
         return True
     return action is Action.LOST or (action is Action.NOTHING and finding is Finding.NO_TRACE)
 
 
 def _about_stored(facts: Facts, *, is_old: bool) -> Action:
-    """Return what recovery does about stored blocks, also of an outbox whose row is missing.
+    """Return the action for stored blocks, also those of an outbox whose row is missing.
 
-    A living process would be fenced where it publishes them, which takes milliseconds: it is kept from it otherwise.
+    Recovery would fence a living publisher. Publishing takes milliseconds, so a publisher whose blocks are old is held
+    up by another cause.
     """
     if facts.row is Row.HELD:
         return Action.IN_USE
@@ -241,14 +242,14 @@ def _about_stored(facts: Facts, *, is_old: bool) -> Action:
 
 
 def _is_behind(facts: Facts) -> bool:
-    """Return whether a later transaction than that of the row was committed, whose row the database lost."""
+    """Return whether a later transaction than the row's was committed, whose row the database has lost."""
     return facts.row is Row.FREE and commits_later(facts.stored, facts.described)
 
 
 def _can_be_repaired(facts: Facts) -> bool:
-    """Return whether all that was aborted may still be in the log, or the database has a copy of it.
+    """Return whether all aborted records may still be in the log, or the database has a copy of them.
 
-    Before transaction.version 2 only the log proves that it was aborted, or the row notes it (`last_batch.py`).
+    Before transaction.version 2 only the log or a note in the row (`last_batch.py`) proves that they were aborted.
     """
     end, is_noted = facts.end, facts.verdict is Verdict.ABORTED
     is_final = facts.transaction_version >= 2 or is_noted
@@ -300,8 +301,8 @@ class Found:
 class TakenOut:
     """A stored block with its records; `changed` is whether it was taken out, or only read.
 
-    `seq` is 0 for what is owed: the records of a decided transaction that Kafka aborted, and since when it is owed is
-    not known. `unreadable` has the bytes of a block that cannot be read, which has no records then.
+    `seq` is 0 for owed records, those of a decided transaction that Kafka aborted; since when they are owed is not
+    known. `unreadable` has the bytes of a block that cannot be read, which has no records then.
     """
 
     transactional_id: str
@@ -316,8 +317,8 @@ class TakenOut:
 class RecoveryReport:
     """The result of one round.
 
-    `settled` counts the ids that had nothing open and nothing missing. `unseen` says what could not be queried.
-    `taken_out` has what is owed and was taken out, or would be.
+    `settled` counts the ids that had nothing open and nothing missing. `unseen` describes the queries that failed or
+    were left out. `taken_out` has the owed records that were taken out, or would be.
     """
 
     found: tuple[Found, ...]

@@ -1,4 +1,4 @@
-"""What recovery sees of one id at one moment: its row, its coordinator's description, and its end in the log."""
+"""One id as recovery sees it at one moment: its row, its coordinator's description, and its end in the log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Seen:
 
     @property
     def finding(self) -> Finding:
-        """What the coordinator's description proves about the transaction in the row."""
+        """The finding about the transaction in the row that the coordinator's description proves."""
         return find(self.stored, self.described, self.transaction_version)
 
     @property
@@ -65,7 +65,7 @@ class Seen:
 
     @property
     def verdict(self) -> Verdict | None:
-        """How its transaction has ended, if the row notes it, as that of an outbox may."""
+        """How its transaction has ended, if the row notes it, as the row of an outbox may."""
         return verdict_in(self.stored, self.manifest)
 
     @property

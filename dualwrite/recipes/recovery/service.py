@@ -1,11 +1,11 @@
-"""`RecoveryService`: complete what crashed processes left open, for many transactional ids, at any time.
+"""`RecoveryService`: complete the transactions that crashed processes left open, for many ids, at any time.
 
     service = RecoveryService(engine, bootstrap_servers="127.0.0.1:9092", prefix="orders-")
     report = service.recover()            # or service.plan(), which changes nothing
     if report.left:
         ...
 
-What is done about an id and why it is safe: `dualwrite.recipes.recovery.plan`. It is done by the steps of
+`dualwrite.recipes.recovery.plan` has the actions, and why they are safe. They are carried out by the steps of
 `DualWriter.recover()`, under the lock of the id's state row.
 """
 
@@ -126,9 +126,8 @@ class RecoveryService:
     names ids whose owed records are not to be published: they are in `RecoveryReport.taken_out`, and `keep` gets them
     before anything is changed; if it raises, nothing is. `publish_again` names outboxes whose last batch is not proven,
     and is not in Kafka, as an operator has found. Ids may be given with or without the suffix that Kafka sees.
-    `schema` is the schema of the state table; by default the unqualified
-    name is looked up. `timeout_ms` limits each request to Kafka. The other settings are those of the connections to
-    Kafka.
+    `schema` is the schema of the state table; by default the unqualified name is looked up. `timeout_ms` limits each
+    request to Kafka. The other settings are those of the connections to Kafka.
 
     Any number of services, writers and other processes may run at the same time. A live owner that has nothing open
     is not disturbed. Not thread-safe.
@@ -189,8 +188,8 @@ class RecoveryService:
     def recover(self, progress: Progress | None = None) -> RecoveryReport:
         """Complete everything that can be completed now.
 
-        An id that cannot be completed is reported with its error, and does not affect the others. Raises what prevents
-        the whole round: StateRowError for a missing table, the database's own errors, and Kafka's.
+        An id that cannot be completed is reported with its error, and does not affect the others. Raises the errors
+        that prevent the whole round: StateRowError for a missing table, the database's own errors, and Kafka's.
         """
         return self._round(progress, apply=True)
 
@@ -340,7 +339,7 @@ class RecoveryService:
             return replace(seen, is_given_up=True)
 
     def _manifest_to_read(self, seen: Seen) -> Manifest | None:
-        """Return the manifest if the log is to be read; the markers of what is being committed are awaited first."""
+        """Return the manifest if the log is to be read: for a commit, not before its markers are written."""
         if seen.finding not in PROVEN_BY_LOG and not self._is_decided(seen):
             return None
         if seen.is_committed and seen.described.is_ending:
@@ -350,11 +349,11 @@ class RecoveryService:
         return None if seen.is_committed and proves_nothing else manifest
 
     def _was_read(self, seen: Seen, now: Seen) -> bool:
-        """Return whether it was tried to read from the log how the transaction ended that is in the row now."""
+        """Return whether a read of the log was tried for the transaction that is in the row now."""
         return now.stored == seen.stored and (seen.finding in PROVEN_BY_LOG or self._is_decided(seen))
 
     def _is_decided(self, seen: Seen) -> bool:
-        """Return whether the caller has decided about a batch, whose end another open transaction hides."""
+        """Return whether the caller has decided about a batch whose end another open transaction hides."""
         is_named = seen.transactional_id in self._to_publish_again | self._to_take
         return is_named and seen.finding is Finding.OTHER_OPEN
 
@@ -437,7 +436,7 @@ class RecoveryService:
         return self._found(now, _DONE[unnamed, outcome], changed=outcome is not Outcome.NOTHING)
 
     async def _note_aborted(self, now: Seen) -> None:
-        """Let the row note that its transaction was aborted, as the caller says, unless it has changed meanwhile."""
+        """Note in the row that its transaction was aborted, as the caller says. Raises if it has changed meanwhile."""
         database = await SqlAlchemyDatabase(
             self._engine, create_table=False, schema=self._schema, only_recovers=True
         ).begin()
@@ -453,7 +452,7 @@ class RecoveryService:
             await end_of_database(database)
 
     def _take_out(self, now: Seen, *, apply: bool) -> None:
-        """Read what is owed, and hand it over if it is to be taken out."""
+        """Read the owed records, and hand them over if they are to be taken out."""
         taken = TakenOut(now.transactional_id, OWED, 0, tuple(self._owed_records(now)))
         if apply and self._keep is not None:
             self._keep(taken)
@@ -487,7 +486,7 @@ class RecoveryService:
         return replace(again, manifest="", end=None, is_given_up=False, waiting=NOTHING_WAITS)
 
     def _acknowledge(self, seen: Seen) -> None:
-        """Acknowledge a loss, or what is taken out: overwrite its trace at the coordinator.
+        """Acknowledge a loss, or owed records that are taken out: overwrite the trace at the coordinator.
 
         The row keeps the decision, as dealt with.
         """

@@ -1,4 +1,4 @@
-"""Read the state rows of many ids, and what is stored beside them, without locks."""
+"""Read the state rows of many ids, and the records stored beside them, without locks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _IDS_PER_QUERY: Final = 500  # databases limit the parameters of one statement
 
 
 class StoredRecords(NamedTuple):
-    """What the database stores of an id beside its row.
+    """The records that the database stores for an id, beside its row.
 
-    `since_ms`: when the oldest block was stored that waits for Kafka; None if there is none. `copy_of`: the
-    prepared state of the transaction whose records are copied; None if there is no copy. `has_publisher`: a living
-    process has the lease of this outbox, and publishes it.
+    `since_ms`: when the oldest block that waits for Kafka was stored; None if there is none. `copy_of`: the prepared
+    state of the transaction whose records are copied; None if there is no copy. `has_publisher`: a living process has
+    the lease of this outbox, and publishes it.
     """
 
     since_ms: int | None = None
@@ -39,7 +39,7 @@ NOTHING_WAITS: Final = StoredRecords()
 
 
 class StoredRow(NamedTuple):
-    """The texts in a state row: the prepared state, and its manifest; and what is stored with it.
+    """The texts in a state row, which are the prepared state and its manifest, and the records stored beside it.
 
     `state` is None for an outbox that has no row.
     """
@@ -54,7 +54,7 @@ def stored_rows(
 ) -> dict[str, StoredRow]:
     """Return the texts of the rows of a prefix (None: no prefix) and of these ids, read without locks.
 
-    Blocks that wait in an outbox are not overlooked if its row is missing.
+    An outbox in which blocks wait is returned even if its row is missing.
 
     Raises StateRowError if the table does not exist.
     """
@@ -88,7 +88,7 @@ def stored_rows(
 
 
 def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dict[str, StoredRecords]:
-    """Return what is stored, by id; only pools and writers with certain settings have the tables."""
+    """Return the stored records, by id; only pools and writers with certain settings have the tables."""
     found: dict[str, StoredRecords] = {}
     if sa.inspect(connection).has_table(REDO_TABLE, schema=pinned.schema):
         for transactional_id, since_ms in connection.execute(own_text(pinned.sql(SELECT_HEADS))):
@@ -143,10 +143,10 @@ def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa
 def known_database(
     engine: sa.Engine, schema: str | None, *, may_make: bool = False
 ) -> tuple[PinnedTables, DatabaseIdentity]:
-    """Return where the rows are, and the identity whose suffix the database adds to their ids.
+    """Return the tables, and the identity whose suffix the database adds to its ids.
 
-    A database without an identity gets one if `may_make` is set; otherwise no id counts as its own. Raises what
-    `SqlAlchemyStateStore.identity` raises.
+    A database without an identity gets one if `may_make` is set; otherwise no id counts as its own. Raises as
+    `SqlAlchemyStateStore.identity` does.
     """
     store = SqlAlchemyStateStore(engine, schema)
     return store.pinned, store.identity(may_make=may_make)

@@ -1,12 +1,12 @@
 """`take_out`: an operator's decision that a stored block, which Kafka refuses for good, is not published.
 
-taken = take_out(engine, "orders-1", 3)              # what it would take out; changes nothing
+taken = take_out(engine, "orders-1", 3)              # only returns the block; changes nothing
 taken = take_out(engine, "orders-1", 3, apply=True)
 
 The block keeps its row, under a negative number, so that its records are not lost, and so that a process whose commit
-got no response still finds that it was stored. What is stored behind it is published as before.
+got no response still finds that it was stored. The blocks behind it are published as before.
 
-What is owed is not in the database: `RecoveryService(take_out_owed=...)` takes that out.
+Owed records are not stored blocks: `RecoveryService(take_out_owed=...)` takes those out.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def take_out(
     schema: str | None = None,
     lock_timeout_ms: int = DEFAULT_LOCK_TIMEOUT_MS,
 ) -> TakenOut:
-    """Take the oldest stored block of an id out of those that are published; without `apply`, only return it.
+    """Take the oldest stored block of an id out, so that it is not published; without `apply`, only return it.
 
     The id may be given with or without the suffix that Kafka sees. `keep` gets the block before the database commits;
     if it raises, nothing is changed. Raises StateRowError if `seq` is not the oldest block that is stored,
