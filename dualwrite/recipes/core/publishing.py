@@ -152,7 +152,7 @@ class Publishing:
     async def settle(self) -> None:
         """Note in the row that the last batch of an outbox is committed, as long as that can be seen.
 
-        Nothing is to be published meanwhile. Raises as `_settle_last` does.
+        Publish nothing meanwhile. Raises as `_settle_last` does.
         """
         if self.is_unsettled:
             await self._settle_last()

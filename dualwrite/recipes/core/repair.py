@@ -181,7 +181,7 @@ def _hangs(owned: OwnedId, row: PreparedTxnState, error: NoMarkerError) -> Trans
 def log_hanging(transactional_id: str, row: PreparedTxnState, error: NoMarkerError) -> TransactionHangsError:
     """Log that a decided transaction has no marker, and will get none; return the error to raise.
 
-    A commit marker is right whatever the coordinator had decided, because the database has decided to commit.
+    A commit marker is right even if the coordinator decided an abort, because the database has decided to commit.
     """
     where = ", ".join(f"{topic}-{partition}" for topic, partition in error.partitions)
     commands = "; ".join(

@@ -1,6 +1,6 @@
 """The states of one transactional id inside one process, as a table.
 
-A slot holds what its process knows about a transactional id. It never decides an outcome; the state row does. It only
+A slot is one transactional id as its process knows it. It never decides an outcome; the state row does. It only
 determines which calls are allowed now, and whether the id must be taken over (initialised with `keep_prepared_txn`,
 then completed by the row) before its next transaction.
 """
