@@ -335,7 +335,7 @@ class PoolMaintenance:
             self._resolver_bell.ring()
 
     async def _begin_recovery(self, hand: Hand) -> None:
-        """Wait until no other task of this process resolves a slot: this recovery must report the failures of those.
+        """Wait until no other task of this process resolves a slot: this recovery must report all that stay open.
 
         New attempts of the background give way, and so do those of blocks that look for a slot.
         """

@@ -415,7 +415,7 @@ class OutboxPublisher:
         self._has_recovered = True
 
     async def recover(self) -> list[Resolution]:
-        """Publish the waiting blocks, unless another process does, or this one may not. Return the open transactions.
+        """Publish the waiting blocks, unless another process does, or this one may not. Return the resolutions.
 
         Raises the error of the last attempt, and IllegalStateError if the background has ended.
         """
