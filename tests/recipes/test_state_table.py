@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.resources
+import logging
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -43,6 +45,18 @@ def test_a_new_row_is_empty_and_making_it_twice_keeps_what_is_in_it(
     store.ensure_row("t")
     with database.engine.begin() as connection:
         assert store.lock(connection, "t", timeout_ms=None) == FIRST
+
+
+def test_proving_durability_asks_for_no_logger(
+    database: Database, store: SqlAlchemyStateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal whose handler raises can leave the lock of `logging` held, and other threads would wait for it."""
+
+    asked_for = Mock(wraps=logging.getLogger)
+    with monkeypatch.context() as patched:
+        patched.setattr(logging, "getLogger", asked_for)
+        store.make_durable("t", EMPTY, timeout_ms=60_000)
+    assert not asked_for.called
 
 
 def test_a_write_is_visible_only_with_its_transaction(database: Database, store: SqlAlchemyStateStore) -> None:

@@ -40,11 +40,26 @@ def shares_one_connection(engine: sa.Engine) -> bool:
 
 def engine_beside(engine: sa.Engine) -> sa.Engine:
     """Return an engine to the same database with its own pool."""
+    return _with_pool(engine, engine.pool.recreate())
+
+
+def engine_without_pool(engine: sa.Engine) -> sa.Engine:
+    """Return an engine to the same database that makes a connection for each use, and closes it.
+
+    It has no lock that an exception of a signal's handler could leave held. Make it once, and outside of blocks:
+    SQLAlchemy gets each engine's logger from `logging`, whose one lock could be left held, for all threads, for good.
+    `_creator` is not public; tests/recipes/test_state_table.py fails if it disappears.
+    """
+    pool = engine.pool
+    return _with_pool(engine, sa.pool.NullPool(pool._creator, dialect=engine.dialect, _dispatch=pool.dispatch))  # noqa: SLF001
+
+
+def _with_pool(engine: sa.Engine, pool: sa.Pool) -> sa.Engine:
     options = dict(engine.get_execution_options())
     if engine.dialect.name != "sqlite":
         # Not by `execution_options()` of the new engine: the level inherited from `engine` would override it.
         options["isolation_level"] = "READ COMMITTED"
-    made = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url, execution_options=options)
+    made = sa.Engine(pool, engine.dialect, engine.url, execution_options=options)
     if engine.dialect.name != "sqlite":
         prepare_nothing(made)
     return made

@@ -59,7 +59,7 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     in_transaction,
     value_past_sqlalchemy,
 )
-from dualwrite.recipes.sqlalchemy.engines import engine_beside, shares_one_connection
+from dualwrite.recipes.sqlalchemy.engines import engine_without_pool, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine, file_of
 from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
@@ -361,6 +361,7 @@ class SqlAlchemyStateStore:
 
     def __init__(self, engine: sa.Engine, schema: str | None = None) -> None:
         self._engine = for_own_use(engine)
+        self._engine_to_prove = engine_without_pool(self._engine)
         self._schema = schema_for(engine, schema)
         self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdateRowLock)()
         self.raise_durability = self._row_lock.raise_durability
@@ -533,7 +534,7 @@ class SqlAlchemyStateStore:
             return
         if dialect.name == "sqlite" and shares_one_connection(self._engine):
             return  # in memory: nothing outlives the connection
-        with engine_beside(self._engine).connect() as connection:
+        with self._engine_to_prove.connect() as connection:
             driver: Any = connection.connection.driver_connection
             connection.detach()
             cut = SocketTimeout(driver, timeout_ms / 1000)
