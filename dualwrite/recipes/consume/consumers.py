@@ -95,7 +95,7 @@ class ConsumerAdapter(Protocol):
         """Return the current bounds of the logs, as reported by their leaders."""
 
     async def cluster_id(self) -> str | None:
-        """Return the id of the cluster, or None if the library does not know it."""
+        """Return the id of the cluster, or None if it has none or the library does not know it."""
 
     @property
     def group_id(self) -> str: ...

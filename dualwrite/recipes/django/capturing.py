@@ -1,4 +1,4 @@
-"""Which transactions belong to a test, so that their records are kept for it instead of published."""
+"""Find the transactions that belong to a test, which gets their records instead of Kafka."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Test databases, which can be dropped or copied only while no pool has connections to them.
 
 A copy, which `manage.py test --parallel` makes for each process, gets its own transactional ids: a migration that
-publishes has tied those of the first to that database.
+publishes has tied the original ids to the original database.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def pool_of(wrapper: Database) -> Pool:
 
 
 def new_pool(wrapper: Database) -> Pool:
-    """Make a pool by the settings of a connection's alias; it connects to nothing yet. Raises ConfigError."""
+    """Make a pool from the settings of a connection's alias; it connects to nothing yet. Raises ConfigError."""
     given = settings_of(wrapper.alias)
     for name, why in _NOT_FOR_DJANGO.items():
         if name in given:

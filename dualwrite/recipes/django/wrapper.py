@@ -102,7 +102,7 @@ class DualWriteWrapper(_Wrapper):
         raise NotImplementedError
 
     def one_value(self, sql: str) -> str:
-        """Return the value of a query that has one."""
+        """Return the single value of a query."""
         with self.cursor() as cursor:
             cursor.execute(sql)
             (value,) = cursor.fetchone()
@@ -129,7 +129,7 @@ class DualWriteWrapper(_Wrapper):
             self.set_autocommit(False)
 
     def set_autocommit(self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = False) -> None:
-        """Turn autocommit on or off; `atomic()` does so with the second argument, which is for SQLite."""
+        """Turn autocommit on or off; `atomic()` passes the second argument, which is for SQLite."""
         if autocommit:
             self.assert_begun()  # MySQL would commit
         super().set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)

@@ -24,7 +24,7 @@ def connections_of(transaction: SessionTransaction) -> Collection[sa.Connection]
 
 
 def background_engine(engine: sa.Engine) -> sa.Engine:
-    """Return an engine to the same database whose connections `engine`'s pool does not count.
+    """Return an engine to the same database, whose connections do not count towards `engine`'s pool.
 
     Use it only after `FirstConnection.make`. Blocks may hold all connections of the other pool while they wait for
     statements on this engine. A pool with a single connection (SQLite in memory) is shared nevertheless, because

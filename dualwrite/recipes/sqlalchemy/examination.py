@@ -1,4 +1,4 @@
-"""Examine a database once, with an engine, for guarantees that it lacks: `core/database_safety.py` has the rules."""
+"""Examine a database once for missing guarantees, by the rules of `core/database_safety.py`."""
 
 from __future__ import annotations
 

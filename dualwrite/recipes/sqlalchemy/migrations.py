@@ -70,7 +70,7 @@ METADATA: Final = (
     kafka_transaction_database.metadata,
     kafka_transaction_lease.metadata,
 )
-"""The tables, for autogenerate: several, so that `target_metadata` takes `*METADATA`."""
+"""The tables for autogenerate; a sequence, so that `target_metadata` takes `*METADATA`."""
 
 CONSUMED_OFFSETS_METADATA: Final = consumed_offsets.metadata
 """The same for the table that `OffsetsInDatabase` uses."""

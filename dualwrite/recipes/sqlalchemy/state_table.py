@@ -1,4 +1,4 @@
-"""The state table on any database that SQLAlchemy supports, and how its row is locked there.
+"""The state table on any database that SQLAlchemy supports, and the lock on its row.
 
 `core/store.py` describes the row. `schema.sql` creates the same table by hand.
 """
@@ -379,7 +379,7 @@ class SqlAlchemyStateStore:
 
     @property
     def pinned(self) -> PinnedTables:
-        """Where the tables are; queried once. Raises StateRowError if they are missing, and StateTableError."""
+        """The location of the tables; queried once. Raises StateRowError if they are missing, and StateTableError."""
         statements = self._statements or self._known
         return statements.pinned
 

@@ -55,7 +55,7 @@ def exact_text(length: int) -> sa.types.TypeEngine[str]:
 
 @cache
 def in_schema(table: sa.Table, schema: str | None) -> sa.Table:
-    """Return the table as it is in a schema."""
+    """Return the table in a schema."""
     return table if schema is None else table.to_metadata(sa.MetaData(), schema=schema)
 
 
@@ -143,7 +143,7 @@ def insert_identity(connection: sa.Connection, pinned: PinnedTables) -> Database
 
 
 def place_of(connection: sa.Connection, pinned: PinnedTables) -> Place:
-    """Query which database this is, as far as it can be identified."""
+    """Query the identity of this database, as far as the server reveals it."""
     dialect = connection.dialect.name
     if dialect == "postgresql":
         return execute_query(present_place(), lambda sql, values: connection.execute(own_text(sql), values).all())

@@ -1,4 +1,4 @@
-"""Follows the transaction of a dual write on the connection of a MySQL driver, mysqlclient or PyMySQL.
+"""Tracks the transaction of a dual write on the connection of a MySQL driver, mysqlclient or PyMySQL.
 
 The connection makes cursors that report each statement, by its text without the parameters, to the guard, and the guard
 refuses calls of connection methods that would end the transaction. A mark reveals an end that bypasses both: a

@@ -32,7 +32,7 @@ class PostgresDualWrites(DualWriteWrapper):
     """
 
     _connection_pools: ClassVar[dict[str, Any]] = {}
-    """By alias, the pools of `OPTIONS["pool"]`, since Django 5.1; ENGINEs without dual writes have theirs."""
+    """By alias, the pools of `OPTIONS["pool"]`, since Django 5.1; ENGINEs without dual writes have other ones."""
 
     @classmethod
     def leave_pools(cls) -> None:
