@@ -74,9 +74,10 @@ async def _take_over(
 ) -> tuple[PreparedTxnState, Resolution]:
     """Take the id over as `take_over` does, once.
 
-    The row is read again after initialising. Since the first read, this process may have been paused and have lost its
-    database connection, and with it the lock; another process may then have taken over and prepared a new transaction.
-    Deciding that one by the outdated row would lose a committed dual write. The second read fails if the lock is gone.
+    The row is read again after initialising. Between the first read and the initialisation this process may have been
+    paused and have lost its database connection, and with it the lock; another process may then have taken over and
+    prepared a new transaction. Deciding that one by the outdated row would lose a committed dual write. The second
+    read fails if the lock is gone.
 
     The third and the fourth read fail in the same case. Once the lock is lost, another process may get the same
     response from Kafka as this one. Then send nothing more, which preserves the evidence, and do not use the id.

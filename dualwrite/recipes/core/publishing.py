@@ -158,7 +158,7 @@ class Publishing:
             await self._settle_last()
 
     def wait_a_moment(self) -> None:
-        """Store blocks for a moment, so that not each of them first tries to publish the stored ones."""
+        """Let blocks be stored for a moment, without first trying to publish the stored ones."""
         self._wait(_SECONDS_TO_NEXT_ATTEMPT)
 
     def _wait(self, seconds: float) -> None:

@@ -75,7 +75,7 @@ class StorePolicy:
     max_record_bytes: int | None = None
     """The size of the largest record that the producer takes: its id could never publish a larger one. None: any."""
     partitioner: str | Partitioner = "default"
-    """The partitioner of stored records: the blocks name it, and a process that publishes them needs the function."""
+    """The partitioner of stored records, which the blocks name. If it is a function, their publisher needs it too."""
     keeps_copy_if_bounded: bool = False
     """Whether the database keeps the records of the last transaction where brokers abort prepared ones after a time
     (tiers 3 and 4)."""
