@@ -271,4 +271,5 @@ def test_both_see_a_writer_without_exactly_one_of_id_and_prefix(
 def test_both_see_a_typo(typo: str, by_mypy: Complaints, by_pyright: Complaints) -> None:
     (mypy,) = by_mypy[f"typo_{typo}"][:1]
     assert f'"{typo}"' in mypy
-    assert any(f'"{typo}"' in line for line in by_pyright[f"typo_{typo}"])
+    named = (f'"{typo}"', "No overloads for")  # of a writer, pyright shows the types of all arguments instead
+    assert any(name in line for line in by_pyright[f"typo_{typo}"] for name in named)

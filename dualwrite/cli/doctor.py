@@ -73,7 +73,7 @@ def command(
     max_stored_age: float,
     as_json: bool,
 ) -> None:
-    """Check what this cluster and this database support, which guarantee results, and what to fix. Changes nothing.
+    """Check this cluster and this database, and name the guarantee that results and the remedies. Changes nothing.
 
     Exit code: 0 dual writes work here, maybe with warnings; 1 they do not; 2 Kafka or the database cannot be reached.
     """

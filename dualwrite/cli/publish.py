@@ -66,7 +66,7 @@ def command(
     linger_ms: int,
     prepare_threshold: int | None,
 ) -> None:
-    """Publish what pools with an outbox have added to it, until SIGTERM or SIGINT.
+    """Publish the blocks that pools have added to their outboxes, until SIGTERM or SIGINT.
 
     One process publishes an outbox at a time: this one stands by while another does, and takes over when that has
     ended. It is for services whose own processes are not to publish (delivery=Outbox(publishes=False)), or as a spare.

@@ -160,8 +160,8 @@ def command(
     """Commit or abort the transactions that crashed processes left open, as the database has decided.
 
     Finds state rows and open transactions that do not match. Each id is resolved by its row, under the row's lock: the
-    transaction that the row names is committed, any other one is aborted. Without --apply, the command only reports
-    what it would do.
+    transaction that the row names is committed, any other one is aborted. Without --apply, the command only
+    reports.
 
     It may run at any time, repeatedly, and several times at once. An id whose row is locked is in use, and an id
     without a row in this database is reported; neither is changed.

@@ -140,7 +140,7 @@ def _recover(
     A transaction without a row (no-row) is of a store that was lost or restored to an older state, or of another
     program. This store cannot tell whether it is decided: if its batch was decided in the lost part of the store's
     history, the table may have its rows, and --abort-orphans loses its records; without it, readers wait. So compare
-    table and topic first: you decide. What this store does know by its producer id and epoch is ended as it was
+    table and topic first: you decide. A transaction whose producer id and epoch the store does know is ended as it was
     decided, without being asked for. A sink that the store does not have is left alone, because it may be the wrong
     database.
 
@@ -300,7 +300,7 @@ def _acknowledge_lost(
     Also after StoreWentBackError, for a batch that Kafka has and the database has lost: it is written again, so Kafka
     then has its records twice. The exit code is 1 if there is no such batch, or if it was acknowledged before.
 
-    With --owed, the table does not get what it still lacks of the batch. The files stay where they are until `dualwrite
+    With --owed, the table does not get the missing rows of the batch. The files stay where they are until `dualwrite
     spark gc` deletes them: copy them with `dualwrite spark export-files` before.
     """
     named = batch.sink_id, batch.query_id, batch.batch_id

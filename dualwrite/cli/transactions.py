@@ -301,7 +301,7 @@ def _abort(
 def _commit(admin: TransactionAdmin, topic: str, partition: int, prepared_state: str, as_json: bool) -> None:
     """Commit a decided transaction that hangs on one partition, bypassing its coordinator.
 
-    Only what an error of a dual write names: it says for which topic, partition and state.
+    Only where an error of a dual write says so, with topic, partition and state.
     """
     try:
         prepared = PreparedTxnState(prepared_state)

@@ -125,7 +125,7 @@ def command(
     """Write through a pool for a while, kill the writing processes, and check that both sides agree.
 
     It writes only to a topic and a table of its own, under transactional ids of its own, at a bounded rate, and it
-    signals only processes that it has started. What it made is removed, unless something is wrong.
+    signals only processes that it has started. Its topic and table are removed, unless something is wrong.
 
     Exit code: 0 both sides agree; 1 an anomaly was found; 2 wrong usage, or it could not run.
     """

@@ -479,7 +479,7 @@ MUTANTS: Final = (
                 f"{_CORE}owned_id.py",
                 (
                     "                await self.leave_in_doubt(self.row)  # the row stays as it is, "
-                    "and with it what is owed\n"
+                    "and so do the owed records\n"
                     "                return"
                 ),
                 "                self.slot.note(owed=())",

@@ -107,7 +107,7 @@ class ExactlyOnce:
         self._generation = -1
         self._failures = 0
 
-    def subscriber(self, broker: Any, *topics: str, **settings: Any) -> Any:
+    def subscriber(self, broker: Any, *topics: str, **settings: Any) -> Callable[[Callable[..., Any]], Any]:
         """Return a subscriber of a FastStream broker or router, which decorates the function that calls `take`.
 
         `settings` are those of `broker.subscriber()`, for example `batch=True`, except for those that the guarantees
@@ -122,7 +122,8 @@ class ExactlyOnce:
             "parser": self.parser,
             "decoder": self.decoder,
         }
-        return self._placing.subscribe(broker, topics, own, settings)
+        subscriber: Callable[[Callable[..., Any]], Any] = self._placing.subscribe(broker, topics, own, settings)
+        return subscriber
 
     def middleware(self, raw: Any, /, *, context: Any) -> Any:
         """Note that a message is delivered, before the middlewares behind this one can drop it.
