@@ -313,7 +313,8 @@ class _BlockingScope(Generic[TxT]):
             of_thread.tx = self._outer
 
     def __del__(self) -> None:
-        if self._is_open:  # garbage-collected inside the block: roll back, as a generator's block would
+        # Roll an entered block back, as a generator's would be. An exception may have struck `__init__`.
+        if getattr(self, "_is_open", False):
             self._end(GeneratorExit())
 
 
@@ -352,7 +353,7 @@ class _AsyncScope(Generic[TxT]):
         await self._block.end(error)
 
     def __del__(self) -> None:
-        loop = self._loop
+        loop = getattr(self, "_loop", None)
         if loop is not None and not loop.is_closed():  # garbage-collected inside the block: roll back, as for a thread
             self._loop = None
             assert self._task is not None, "the loop was taken from the task"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from dualwrite.producer import Producer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from dualwrite.recipes.writer import _AsyncScope, _BlockingScope
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Scenario, event_texts
 from tests.support.topics import read_topic
 
@@ -35,6 +37,12 @@ def test_an_interruption_at_a_point(scenario: Scenario, point: PausePoint) -> No
             scenario.expected += event_texts("1")
         assert scenario.write(writer, 2).error is None
         scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("kind", [_BlockingScope, _AsyncScope])
+def test_a_block_whose_making_was_interrupted_is_collected_without_an_error(kind: type[Any]) -> None:
+    block: Any = object.__new__(kind)
+    block.__del__()
 
 
 @pytest.mark.parametrize("state", [SlotState.OPEN, SlotState.DECIDING, SlotState.READY])

@@ -93,7 +93,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "repaired-not-looked-for",
-        "what was published again is not, for a restored database",
+        "records that were published again are not published once more for a restored database",
         _in(3, "a1,a2", restores=1, timeouts=1),
         (
             Edit(
@@ -105,7 +105,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "later-commit-not-told",
-        "a restored database is noticed by what the coordinator has committed since",
+        "a later transaction that the coordinator has committed shows that the database was restored",
         _in(3, "a1,a2,a3", by_commit=True, restores=1),
         (
             Edit(
@@ -117,7 +117,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "living-owner-goes-back",
-        "a living writer notices a restored database by the row that it remembers",
+        "a living writer compares the row with the last one that it wrote, and so notices a restore",
         _in(1, "a1,a2,a3", by_commit=True, restores=1),
         (Edit(f"{_CORE}completion.py", "    if is_current:\n", "    if False:\n"),),
     ),
@@ -199,7 +199,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "nothing-completed",
-        "a take-over completes what is in doubt",
+        "a take-over completes the transaction in doubt",
         _in(1, "a1", crashes=1),
         (
             Edit(
@@ -211,7 +211,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "never-over",
-        "what the log proves outweighs the coordinator",
+        "the log's proof outweighs the coordinator",
         _in(4, "a1", crashes=1),
         (Edit(f"{_CORE}completion.py", "is_over=proof.is_over)", "is_over=False)"),),
     ),
@@ -223,7 +223,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "owed-forgotten",
-        "what the log shows as aborted is owed",
+        "records that the log shows as aborted are owed",
         _in(4, "a1", crashes=1),
         (Edit(f"{_CORE}completion.py", "owed=proof.owed", "owed=()"),),
     ),
@@ -354,13 +354,13 @@ MUTANTS: Final = (
     ),
     Mutant(
         "owed-not-sent",
-        "what is owed is sent with the next dual write",
+        "owed records are sent with the next dual write",
         _in(4, "a1", crashes=1),
         (Edit(f"{_CORE}steps.py", "await kafka.send((*owned.owed, *ahead)", "await kafka.send((*ahead,)"),),
     ),
     Mutant(
         "owed-sent-last",
-        "what is owed goes first",
+        "owed records go first",
         _in(3, "a1/b1", timeouts=1),
         (
             Edit(
@@ -472,7 +472,7 @@ MUTANTS: Final = (
     # owned id
     Mutant(
         "owed-rolled-back",
-        "what is owed stays so after a rollback",
+        "owed records stay owed after a rollback",
         _in(4, "a1,a2", timeouts=1, kills=1),
         (
             Edit(
@@ -488,7 +488,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "owed-twice",
-        "what was published again is not owed any more",
+        "records that were published again are owed no more",
         _in(3, "a1,a2/b1", timeouts=1),
         (
             Edit(
@@ -547,7 +547,7 @@ MUTANTS: Final = (
     # publishing
     Mutant(
         "owed-settled",
-        "recover() publishes what is owed",
+        "recover() publishes the owed records",
         _in(4, "a1", crashes=1),
         (
             Edit(
@@ -611,7 +611,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "unconfirmed-not-said",
-        "recover() says so if Kafka has not confirmed what it published",
+        "recover() says so if Kafka has not confirmed its records",
         _in(3, "a1", crashes=1, timeouts=1, give_ups=1),
         (
             Edit(
@@ -732,7 +732,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "settled-unverified",
-        "what recover() has published is looked up in the log before its row is settled",
+        "recover() finds its records committed in the log before it settles the row",
         _in(3, "a1", timeouts=1, aborts=1),
         (
             Edit(
@@ -906,7 +906,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "second-phase-spends-pair",
-        "only who looks at its lock between the phases ends the second one by pair",
+        "only a process that checks its lock between the phases ends the second one by pair",
         _producers(3, "abort,abort,commit/commit,commit"),
         (
             Edit(
@@ -995,7 +995,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "over-is-lost",
-        "what the log proves to be over is not lost",
+        "a transaction that the log proves to be over is not lost",
         _in(4, "a1", crashes=1),
         (
             Edit(
@@ -1036,7 +1036,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "no-keep",
-        "InitProducerId keeps what is prepared",
+        "InitProducerId keeps the prepared transaction",
         _in(1, "a1", crashes=1),
         (
             Edit(
@@ -1238,7 +1238,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "broker-init-over-open",
-        "InitProducerId aborts what is open",
+        "InitProducerId aborts the open transaction",
         _in(4, "a1", crashes=1),
         (
             Edit(
@@ -1428,7 +1428,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "outbox-deleted-before",
-        "what is published is deleted by the commit that decides",
+        "the commit that decides deletes the published blocks",
         OutboxSpace(1, Budget(crashes=1)),
         (
             Edit(
@@ -1447,7 +1447,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "outbox-deleted-after",
-        "what is published is deleted by the commit that decides",
+        "the commit that decides deletes the published blocks",
         OutboxSpace(1, Budget(crashes=1)),
         (
             Edit(f"{_CORE}publishing.py", "            await self._blocks.delete(database, waiting)\n", ""),
@@ -1477,7 +1477,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "outbox-forgotten-unsaid",
-        "what deletes notes says up to which number there were blocks in them",
+        "deleting notes records the highest block number in them",
         OutboxSpace(1, Budget(losses=1), ((b"a1",), (b"b1",))),
         (
             Edit(
@@ -1547,7 +1547,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "outbox-no-copy",
-        "what is published is copied where a broker may abort it",
+        "published records are copied where a broker may abort them",
         OutboxSpace(3, Budget(timeouts=1, deletions=1)),
         (
             Edit(
@@ -1559,7 +1559,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "outbox-not-proven-goes-on",
-        "what is not proven is not taken for committed",
+        "an unproven batch is not taken for committed",
         OutboxSpace(4, Budget(timeouts=1, deletions=1)),
         (
             Edit(f"{_CORE}completion.py", "        if proof.not_proven is not None:\n", "        if False:\n"),
@@ -1580,7 +1580,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "outbox-not-durable",
-        "what a lost COMMIT has added is made durable before anybody is told",
+        "a block of a lost COMMIT is made durable before its caller is told",
         OutboxSpace(1, Budget(failovers=1, losses=1)),
         (
             Edit(
@@ -1595,7 +1595,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "outbox-lock-not-read-again",
-        "what was made durable is what was read",
+        "the outcome is read again after it was made durable",
         OutboxSpace(1, Budget(failovers=1, losses=1)),
         (
             Edit(

@@ -450,7 +450,7 @@ class Replay:
         if lost := set(table).difference(seen):
             return f"{lost} are committed, and not visible"
         if RECOVERED not in self._lives[-1].told:
-            return "nobody could recover"
+            return "recovery has never succeeded"
         if self._emulator.log(TOPIC).last_stable_offset != self._emulator.log(TOPIC).log_end_offset:
             return "a transaction is open at rest"
         return None

@@ -868,7 +868,7 @@ class Rules:
             if said[-1] in _NOTHING_CHANGED and said[0] in world.table:
                 return f"{said[0]!r} was refused, and is committed"
             if said[-1] == "IllegalStateError":
-                return f"{said[0]!r} ended in an error of whoever calls"
+                return f"{said[0]!r} ended in an error of the caller's"
             if said[1] == "ROLLED_BACK" and (said[0] in world.table or said[0] in seen):
                 return f"{said[0]!r} was said to be rolled back, and is committed"
             if said[-1] in self._false_errors and not world.past.is_restored:  # which makes them true
@@ -931,7 +931,7 @@ class Rules:
             return None  # which is for a person to decide, and until then both sides stay as they are
         has_recovered = told[-1] == RECOVERED if world.past.is_restored or self._pools else RECOVERED in told
         if not has_recovered and not is_lost:
-            return None if missing and self._may_be_lost(told[-1]) else "nobody could recover"
+            return None if missing and self._may_be_lost(told[-1]) else "recovery has never succeeded"
         if missing and not is_lost:
             return f"{missing} are committed, and not visible"
         if self._pools and (LAST_WRITE, "COMMITTED") not in told:

@@ -278,7 +278,7 @@ class Writers(World):
                 recovered(self.history, transactional_id, found)
                 break
         else:
-            self.history.wrong(f"nobody could recover {transactional_id}")
+            self.history.wrong(f"recovery has never succeeded {transactional_id}")
         application = Application(
             self.history,
             Random(0),
