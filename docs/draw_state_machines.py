@@ -1,4 +1,4 @@
-"""Draw docs/state-machines.md from the tables in the code: `python docs/draw_state_machines.py`."""
+"""Draw docs/internals/state-machines.md from the tables in the code: `python docs/draw_state_machines.py`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dualwrite.broker_emulator.transactions.states import mermaid_diagram
 from dualwrite.client.transactions.states import CALLS, EVENTS, Call, ProducerState
 from dualwrite.recipes.core.slot import TRANSITIONS, SlotState
 
-PAGE = Path(__file__).with_name("state-machines.md")
+PAGE = Path(__file__).parent / "internals" / "state-machines.md"
 
 StateT = TypeVar("StateT", bound=StrEnum)
 

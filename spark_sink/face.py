@@ -83,7 +83,7 @@ def warn_of_another_python(worker_python: str) -> None:
 
 
 class DualWriteKafka(DataSource):
-    """The sink that writes to Kafka, and to a table in the same commit, exactly once. See docs/spark.md for options."""
+    """Write to Kafka, and to a table in the same commit, exactly once. The options: docs/spark-options.md."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Parse the options. Raises SinkOptionError. The planner does this for every batch, and the committer once."""

@@ -75,7 +75,7 @@ _HEADERS: Final = StructField(
 
 
 class DualWriteKafkaSource(DataSource):
-    """The source that reads from Kafka. See docs/spark.md for the options."""
+    """The source that reads from Kafka. Its options: docs/spark-options.md."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """Parse the options. Raises SinkOptionError."""

@@ -1,8 +1,9 @@
 """Known differences between the emulator and a real Apache Kafka, each with the reason, in one place.
 
 A comparison in a test of its own has its table beside that test, which fails when the difference is gone; the tables
-are put together here. docs/interop.md shows all of them. Differences between releases of Kafka are not here: the
-emulator has profiles for them (`BrokerConfig.profile`). Settings with another default are in docs/emulator-admin.md.
+are put together here. docs/internals/interop.md shows all of them. Differences between releases of Kafka are not here:
+the emulator has profiles for them (`BrokerConfig.profile`). Settings with another default:
+docs/emulator-admin.md.
 """
 
 from __future__ import annotations

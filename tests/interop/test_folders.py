@@ -13,7 +13,7 @@ import pytest
 from .client_folders import ALL_FOLDERS, CLIENT_FOLDERS, ROOT, ClientFolder
 from .differences import as_tables
 
-PAGE = ROOT.parent.parent / "docs" / "interop.md"
+PAGE = ROOT.parent.parent / "docs" / "internals" / "interop.md"
 
 each_folder = pytest.mark.parametrize("client", CLIENT_FOLDERS, ids=lambda client: client.folder)
 

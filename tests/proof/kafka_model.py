@@ -78,7 +78,8 @@ class Profile(NamedTuple):
     """The version that the cluster may be upgraded to."""
     forgets_offsets: bool = False
     """Whether the group coordinator forgets the pending offsets of a producer id when it refuses an offset of an old
-    epoch, as that of Kafka 3.9 and older does, unless `group.coordinator.new.enable` is set (docs/late-requests.md).
+    epoch, as that of Kafka 3.9 and older does, unless `group.coordinator.new.enable` is set
+    (docs/internals/late-requests.md).
     """
 
     @property

@@ -1,7 +1,7 @@
 """Plant one mistake at a time in a copy of the code, and search for it: `python -m tests.proof.kill_mutants`.
 
 --only NAME takes one mutant, --anywhere tries all spaces of the mutants, smallest first, and --docs writes the table
-into docs/mutants.md.
+into docs/internals/mutants.md.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.proof.explore import Explorer
 from tests.proof.mutants import EQUIVALENTS, MUTANTS, OPEN, OUTSIDE, AnySpace, Mutant
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "mutants.md"
+PAGE: Final = ROOT / "docs" / "internals" / "mutants.md"
 BEGIN: Final = "<!-- mutants: written by `python -m tests.proof.kill_mutants --docs` -->"
 END: Final = "<!-- mutants end -->"
 
@@ -129,7 +129,7 @@ def table(kills: Sequence[tuple[Mutant, Kill]]) -> str:
 
 
 def write_docs(kills: Sequence[tuple[Mutant, Kill]]) -> None:
-    """Replace the table in docs/mutants.md."""
+    """Replace the table in docs/internals/mutants.md."""
     before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END)
     PAGE.write_text(f"{before}{BEGIN}\n{table(kills)}\n{END}{after}")
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", metavar="NAME")
     parser.add_argument("--anywhere", action="store_true", help="try the spaces of all mutants")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--docs", action="store_true", help="write the table into docs/mutants.md")
+    parser.add_argument("--docs", action="store_true", help="write the table into docs/internals/mutants.md")
     parser.add_argument("--search", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.search is not None:

@@ -49,7 +49,7 @@ def test_nobody_notices_an_abort_of_the_offsets() -> None:
 
 
 def test_an_old_group_coordinator_forgets_what_is_pending() -> None:
-    """docs/late-requests.md: the group coordinator of Kafka 3.9 and older."""
+    """docs/internals/late-requests.md: the group coordinator of Kafka 3.9 and older."""
     found = search(OLD_GROUPS, Budget(losses=1), Shape(has_offsets=True))
     assert found.wrong == "{('a', 2)} are committed, and not visible"
     assert found.story is not None

@@ -1,4 +1,4 @@
-"""May records be sent before the state row is locked? Each answer is that of the search, see docs/correctness.md."""
+"""May records be sent before the state row is locked? The search answers; see docs/internals/correctness.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/spark.md lists the options, errors and statuses of the code."""
+"""The pages of Spark list the options, errors and statuses of the code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from spark_sink.reading import options as source_options
 from spark_sink.store.tables import BatchStatus, StoreTables
 from tests.test_docs import DOCS, rows
 
-PAGE = (DOCS / "spark.md").read_text()
+OPTIONS = (DOCS / "spark-options.md").read_text()
+STORE = (DOCS / "spark-store.md").read_text()
 
 DEFAULTS = {
     "includeHeaders": "false",
@@ -34,7 +35,7 @@ def names(cell: str) -> list[str]:
 
 
 def test_every_option_of_the_sink_is_in_the_table_with_its_default() -> None:
-    table = {names(option)[0]: default for option, default, _ in rows("spark.md", "Options")}
+    table = {names(option)[0]: default for option, default, _ in rows("spark-options.md", "Options")}
     assert set(table) == {*options.NAMES, "kafka.*"}
     assert {name: names(default) for name, default in table.items() if name in DEFAULTS} == {
         name: [default] for name, default in DEFAULTS.items()
@@ -42,22 +43,22 @@ def test_every_option_of_the_sink_is_in_the_table_with_its_default() -> None:
 
 
 def test_every_option_of_the_source_is_on_the_page() -> None:
-    _, _, section = PAGE.partition("\n## Reading\n")
+    _, _, section = OPTIONS.partition("\n## Options of the source\n")
     section = section.partition("\n## ")[0]
     assert [name for name in source_options.NAMES if f"`{name}`" not in section] == []
 
 
 def test_every_error_is_on_the_page_and_no_other() -> None:
-    listed = {names(error)[0] for error, _, _ in rows("spark.md", "Errors")}
+    listed = {names(error)[0] for error, _, _ in rows("spark-options.md", "Errors")}
     known = {
         name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.SinkError)
     }
     assert listed <= known
-    assert [name for name in known if f"`{name}`" not in PAGE] == []
+    assert [name for name in known if f"`{name}`" not in OPTIONS + STORE] == []
 
 
 def test_the_tables_and_statuses_of_the_store_are_on_the_page() -> None:
-    table = {names(name)[0]: " ".join(cells) for name, *cells in rows("spark.md", "The commit store")}
+    table = {names(name)[0]: " ".join(cells) for name, *cells in rows("spark-store.md", "The commit store")}
     assert set(table) == {each.name for each in StoreTables(None).metadata.sorted_tables}
     assert set(names(table["dw_batch"])) == {str(status) for status in BatchStatus}
     assert set(names(table["dw_attempt"])) >= {str(status) for status in AttemptStatus}

@@ -72,7 +72,7 @@ def told(kind: str, cell: Cell) -> list[str]:
 
 
 def forgotten(kind: str, cell: Cell) -> list[str]:
-    """Return the anomaly of Kafka's group coordinator up to 3.9 that is left (docs/late-requests.md).
+    """Return the anomaly of Kafka's group coordinator up to 3.9 that is left (docs/internals/late-requests.md).
 
     It notes the positions of a TxnOffsetCommit before it appends them. When the append is refused for its old epoch, it
     forgets the pending positions of that producer id: by now the next transaction's. After its commit the group stands

@@ -293,7 +293,7 @@ def test_a_look_at_the_features_that_fails_disturbs_nothing(answered: bool) -> N
 
 
 def test_offsets_are_sent_again_before_the_end_once_an_earlier_request_may_come_late() -> None:
-    """Kafka 3.9's group coordinator refuses the late one, and forgets the pending offsets (docs/late-requests.md)."""
+    """Kafka 3.9's group coordinator refuses the late one and forgets the offsets (docs/internals/late-requests.md)."""
     driver = Driver()
     requests: list[m.Request] = []
 

@@ -292,7 +292,7 @@ class Replica:
     def _is_lost(self, why: str) -> SinkError:
         return SinkError(
             f"the commit store in the topic {self._log.name} is lost: the topic {why}. Nothing was changed: go on as "
-            "after the loss of a database (docs/spark.md, A store that was lost), with a new topic"
+            "after the loss of a database (docs/spark-store.md, A store that was lost), with a new topic"
         )
 
     def _another_store(self) -> SinkError:
