@@ -21,7 +21,12 @@ from tests.support.servers.mariadb import MariaDbServer
 from tests.support.servers.required import servers_are_required
 from tests.support.servers.zookeeper import ZooKeeperServer
 
-pytest_plugins = ["tests.support.failures_at_once", "tests.support.parallel_runs", "tests.support.proof_only"]
+pytest_plugins = [
+    "tests.support.coroutines",
+    "tests.support.failures_at_once",
+    "tests.support.parallel_runs",
+    "tests.support.proof_only",
+]
 
 _MEMORY: Final = Path("/dev/shm")
 _ENOUGH_BYTES: Final = 4 << 30

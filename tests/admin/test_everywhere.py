@@ -221,22 +221,18 @@ def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
     assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
 
 
-def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
+async def test_the_marker_of_the_oldest_brokers(apache_kafka_3_9: Site) -> None:
     """Brokers before 2.8 support only WriteTxnMarkers v0; the last release that still supports it stands for them."""
     site, topic = apache_kafka_3_9, apache_kafka_3_9.new_topic()
     site.write_unannounced("nobody", Identity(987_654_322, 0), topic)
     marker = write_marker(
         TopicPartition(topic, 0), producer_id=987_654_322, producer_epoch=0, coordinator_epoch=0, commits=False
     )
-
-    async def write() -> None:
-        loop = asyncio.get_running_loop()
-        transport = AdminTransport(AdminConfig.parse(None, {"bootstrap_servers": site.bootstrap_servers}), loop)
-        written = await transport.request(ANY_NODE, marker._replace(versions=(0, 0)), loop.time() + 10)
-        assert written == {TopicPartition(topic, 0): (0, True)}
-        await transport.close()
-
-    asyncio.run(write())
+    loop = asyncio.get_running_loop()
+    transport = AdminTransport(AdminConfig.parse(None, {"bootstrap_servers": site.bootstrap_servers}), loop)
+    written = await transport.request(ANY_NODE, marker._replace(versions=(0, 0)), loop.time() + 10)
+    assert written == {TopicPartition(topic, 0): (0, True)}
+    await transport.close()
     assert site.wire.list_offsets(topic, isolation=READ_COMMITTED) == 2
 
 

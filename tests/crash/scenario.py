@@ -132,8 +132,9 @@ class ScenarioOf(Generic[WriterT]):
     def write_events(self, writer: WriterT, number: int) -> Seen:
         raise NotImplementedError
 
-    def assert_both_sides_agree(self) -> None:
-        """Table, topic and expectation are equal, in order, and nothing is left open."""
+    def assert_both_sides_agree(self, *written: str) -> None:
+        """Table, topic and expectation, to which `written` is added, are equal, in order, and nothing is left open."""
+        self.expected += written
         in_topic = [value for _, value in read_topic(self.emulator.bootstrap_servers, self.topic)]
         in_table = event_bodies(self.database)
         assert (in_table, in_topic) == (self.expected, self.expected)

@@ -104,24 +104,20 @@ def test_a_dual_write_cancelled_at_every_suspension(
 
 
 @pytest.mark.parametrize("moment", Moment)
-def test_the_very_first_use_cancelled_at_every_suspension(awaited: AnyAwaited, moment: Moment) -> None:
+async def test_the_very_first_use_cancelled_at_every_suspension(awaited: AnyAwaited, moment: Moment) -> None:
     """The row is made then, in a transaction of its own, which must not keep the database locked either."""
-
-    async def run() -> None:
-        number = 0
-        came = True
-        while came:
-            number += 1
-            awaited.transactional_id = unique("writer")
-            writer = awaited.awaited_writer()
-            stepping = await cancelled_at(writer.recover(), number, moment)
-            came = stepping.came
-            attempt = Attempt(awaited, writer, number)
-            await attempt.write()
-            await attempt.settle()
-            await writer.close()
-
-    awaited.run(run())
+    number = 0
+    came = True
+    while came:
+        number += 1
+        awaited.transactional_id = unique("writer")
+        writer = awaited.awaited_writer()
+        stepping = await cancelled_at(writer.recover(), number, moment)
+        came = stepping.came
+        attempt = Attempt(awaited, writer, number)
+        await attempt.write()
+        await attempt.settle()
+        await writer.close()
     awaited.assert_both_sides_agree()
 
 
@@ -177,56 +173,46 @@ class Held:
             await self.may_end.wait()
 
 
-def test_close_waits_until_a_cancelled_block_is_rolled_back(awaited: AnyAwaited) -> None:
+async def test_close_waits_until_a_cancelled_block_is_rolled_back(awaited: AnyAwaited) -> None:
     """Frameworks cancel running tasks when a service stops, and do not wait for them."""
-
-    async def run() -> None:
-        writer = awaited.awaited_writer()
-        task = await Held(awaited, writer, 1).begun()
-        task.cancel()
-        await writer.close()
-        assert writer.state is SlotState.CLOSED
-        await asyncio.wait([task])
-        assert task.cancelled()
-
-    awaited.run(run())
+    writer = awaited.awaited_writer()
+    task = await Held(awaited, writer, 1).begun()
+    task.cancel()
+    await writer.close()
+    assert writer.state is SlotState.CLOSED
+    await asyncio.wait([task])
+    assert task.cancelled()
     awaited.assert_nothing_open()
     awaited.assert_both_sides_agree()
 
 
-def test_close_lets_no_block_begin_while_it_waits_for_one(awaited: AnyAwaited) -> None:
-    async def run() -> None:
-        writer = awaited.awaited_writer()
-        held = Held(awaited, writer, 1)
-        task = await held.begun()
-        closing = [asyncio.create_task(writer.close()) for _ in range(2)]
-        await asyncio.sleep(0)  # they wait now
-        with pytest.raises(IllegalStateError, match="is being closed"):
-            await writer.recover()
-        assert not any(each.done() for each in closing)
-        held.may_end.set()
-        await asyncio.gather(task, *closing)
-        assert writer.state is SlotState.CLOSED
-        with pytest.raises(IllegalStateError, match="is closed; make a new one"):
-            await writer.recover()
-
-    awaited.run(run())
+async def test_close_lets_no_block_begin_while_it_waits_for_one(awaited: AnyAwaited) -> None:
+    writer = awaited.awaited_writer()
+    held = Held(awaited, writer, 1)
+    task = await held.begun()
+    closing = [asyncio.create_task(writer.close()) for _ in range(2)]
+    await asyncio.sleep(0)  # they wait now
+    with pytest.raises(IllegalStateError, match="is being closed"):
+        await writer.recover()
+    assert not any(each.done() for each in closing)
+    held.may_end.set()
+    await asyncio.gather(task, *closing)
+    assert writer.state is SlotState.CLOSED
+    with pytest.raises(IllegalStateError, match="is closed; make a new one"):
+        await writer.recover()
     awaited.expected += event_texts("1")
     awaited.assert_both_sides_agree()
 
 
-def test_a_writer_that_cannot_be_closed_in_time_goes_on(awaited: AnyAwaited) -> None:
-    async def run() -> None:
-        writer = awaited.awaited_writer()
-        held = Held(awaited, writer, 1)
-        task = await held.begun()
-        with pytest.raises(IllegalStateError, match="still carries a dual write of another task after 0 s; the writer"):
-            await writer.close(timeout_s=0)
-        held.may_end.set()
-        await task
-        await Attempt(awaited, writer, 2).write()
-        await writer.close()
-
-    awaited.run(run())
+async def test_a_writer_that_cannot_be_closed_in_time_goes_on(awaited: AnyAwaited) -> None:
+    writer = awaited.awaited_writer()
+    held = Held(awaited, writer, 1)
+    task = await held.begun()
+    with pytest.raises(IllegalStateError, match="still carries a dual write of another task after 0 s; the writer"):
+        await writer.close(timeout_s=0)
+    held.may_end.set()
+    await task
+    await Attempt(awaited, writer, 2).write()
+    await writer.close()
     awaited.expected += event_texts("1") + event_texts("2")
     awaited.assert_both_sides_agree()

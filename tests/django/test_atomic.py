@@ -903,7 +903,7 @@ def test_an_alias_without_settings_and_a_database_without_dual_writes(shop: Shop
     del connections.settings["plain"], connections["plain"]
 
 
-def test_in_an_event_loop(shop: Shop) -> None:
+async def test_in_an_event_loop(shop: Shop) -> None:
     from asgiref.sync import sync_to_async
 
     def place() -> None:
@@ -911,12 +911,9 @@ def test_in_an_event_loop(shop: Shop) -> None:
             shop.put(1)
         connections[shop.alias].close()
 
-    async def view() -> None:
-        with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
-            send(shop.topic, "x", using=shop.alias)
-        await asyncio.gather(sync_to_async(place)())
-
-    asyncio.run(view())
+    with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
+        send(shop.topic, "x", using=shop.alias)
+    await asyncio.gather(sync_to_async(place)())
     assert shop.written() == ["1"]
 
 

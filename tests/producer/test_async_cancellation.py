@@ -153,7 +153,7 @@ def test_the_same_call_again_and_all_is_as_if_nothing_had_been(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("at", range(1, 8))
-def test_whoever_comes_next_completes_it_by_the_stored_state(
+async def test_whoever_comes_next_completes_it_by_the_stored_state(
     broker: Emulator, topic: str, at: int, moment: Moment
 ) -> None:
     """Cancelled, closed, and left to the next owner of the id, who has only the state stored with the decision."""
@@ -170,19 +170,16 @@ def test_whoever_comes_next_completes_it_by_the_stored_state(
             decided.append(value)
             await producer.complete_transaction(row)
 
-    async def run() -> None:
-        producer = make(broker, topic)
-        stepping = await cancelled_at(transactions(producer), at, moment)
-        assert stepping.came or stepping.suspensions == 6
-        await producer.close(timeout_s=0)
-        async with make(broker, topic) as successor:
-            await successor.init_transactions(keep_prepared_txn=True)
-            await successor.complete_transaction(row)
-            await successor.begin_transaction()
-            await successor.send(topic, "next")
-            await successor.commit_transaction()
-
-    asyncio.run(run())
+    producer = make(broker, topic)
+    stepping = await cancelled_at(transactions(producer), at, moment)
+    assert stepping.came or stepping.suspensions == 6
+    await producer.close(timeout_s=0)
+    async with make(broker, topic) as successor:
+        await successor.init_transactions(keep_prepared_txn=True)
+        await successor.complete_transaction(row)
+        await successor.begin_transaction()
+        await successor.send(topic, "next")
+        await successor.commit_transaction()
     assert committed(broker, topic) == [*decided, "next"]
 
 
@@ -223,120 +220,102 @@ async def is_open(producer: AsyncProducer) -> bool:
     return False
 
 
-def test_a_timeout_around_a_commit_leaves_it_under_way(broker: Emulator, topic: str) -> None:
+async def test_a_timeout_around_a_commit_leaves_it_under_way(broker: Emulator, topic: str) -> None:
     held = broker.faults.add(Fault(api="EndTxn", action=Hold()))
+    async with make(broker, topic) as producer:
+        await producer.init_transactions()
+        with pytest.raises(TimeoutError) as raised:
+            async with asyncio.timeout(0.05):
+                async with producer.transaction():
+                    await producer.send(topic, "a")
+        assert producer.state is ProducerState.COMMITTING_TRANSACTION
+        assert raised.value.__cause__ is not None
+        assert any("repeat the same call" in note for note in raised.value.__cause__.__notes__)
+        with pytest.raises(IllegalStateError, match="not known"):
+            await producer.abort_transaction()
+        held.remove()
+        await producer.commit_transaction()
+    assert committed(broker, topic) == ["a"]
 
-    async def run() -> None:
-        async with make(broker, topic) as producer:
-            await producer.init_transactions()
-            with pytest.raises(TimeoutError) as raised:
-                async with asyncio.timeout(0.05):
+
+async def test_two_tasks_that_wait_for_the_same_commit_and_one_is_cancelled(broker: Emulator, topic: str) -> None:
+    held = broker.faults.add(Fault(api="EndTxn", action=Hold()))
+    async with make(broker, topic) as producer:
+        await producer.init_transactions()
+        await producer.begin_transaction()
+        await producer.send(topic, "a")
+        first, second = (asyncio.create_task(producer.commit_transaction()) for _ in range(2))
+        await asyncio.to_thread(held.wait_held)
+        first.cancel()
+        held.release()
+        await second
+        assert (await asyncio.wait([first]))[0].pop().cancelled()
+        await producer.begin_transaction()
+    assert committed(broker, topic) == ["a"]
+
+
+async def test_a_sibling_that_fails_aborts_the_block(broker: Emulator, topic: str) -> None:
+    async with make(broker, topic) as producer:
+        await producer.init_transactions()
+        with pytest.raises(ExceptionGroup) as raised:
+            async with asyncio.TaskGroup() as group:
+                sent = asyncio.Event()
+
+                async def fail() -> None:
+                    await sent.wait()
+                    raise ValueError("the sibling")
+
+                async def transact() -> None:
                     async with producer.transaction():
-                        await producer.send(topic, "a")
-            assert producer.state is ProducerState.COMMITTING_TRANSACTION
-            assert raised.value.__cause__ is not None
-            assert any("repeat the same call" in note for note in raised.value.__cause__.__notes__)
-            with pytest.raises(IllegalStateError, match="not known"):
-                await producer.abort_transaction()
-            held.remove()
-            await producer.commit_transaction()
+                        await (await producer.send(topic, "a"))
+                        sent.set()
+                        await asyncio.Event().wait()
 
-    asyncio.run(run())
-    assert committed(broker, topic) == ["a"]
-
-
-def test_two_tasks_that_wait_for_the_same_commit_and_one_is_cancelled(broker: Emulator, topic: str) -> None:
-    held = broker.faults.add(Fault(api="EndTxn", action=Hold()))
-
-    async def run() -> None:
-        async with make(broker, topic) as producer:
-            await producer.init_transactions()
-            await producer.begin_transaction()
-            await producer.send(topic, "a")
-            first, second = (asyncio.create_task(producer.commit_transaction()) for _ in range(2))
-            await asyncio.to_thread(held.wait_held)
-            first.cancel()
-            held.release()
-            await second
-            assert (await asyncio.wait([first]))[0].pop().cancelled()
-            await producer.begin_transaction()
-
-    asyncio.run(run())
-    assert committed(broker, topic) == ["a"]
-
-
-def test_a_sibling_that_fails_aborts_the_block(broker: Emulator, topic: str) -> None:
-    async def run() -> None:
-        async with make(broker, topic) as producer:
-            await producer.init_transactions()
-            with pytest.raises(ExceptionGroup) as raised:
-                async with asyncio.TaskGroup() as group:
-                    sent = asyncio.Event()
-
-                    async def fail() -> None:
-                        await sent.wait()
-                        raise ValueError("the sibling")
-
-                    async def transact() -> None:
-                        async with producer.transaction():
-                            await (await producer.send(topic, "a"))
-                            sent.set()
-                            await asyncio.Event().wait()
-
-                    group.create_task(transact())
-                    group.create_task(fail())
-            assert [str(error) for error in raised.value.exceptions] == ["the sibling"]
-            assert producer.state is ProducerState.READY
-            async with producer.transaction():
-                await producer.send(topic, "b")
-
-    asyncio.run(run())
+                group.create_task(transact())
+                group.create_task(fail())
+        assert [str(error) for error in raised.value.exceptions] == ["the sibling"]
+        assert producer.state is ProducerState.READY
+        async with producer.transaction():
+            await producer.send(topic, "b")
     assert committed(broker, topic) == ["b"]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-def test_closing_is_bounded_whatever_is_pending(
+async def test_closing_is_bounded_whatever_is_pending(
     broker: Emulator, topic: str, cancelled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.faults.add(Fault(api="EndTxn", action=Hold(), count=None))
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        producer = make(broker, topic)
-        await producer.init_transactions()
-        await producer.begin_transaction()
-        await producer.send(topic, "a")
-        if cancelled:
-            committing = asyncio.create_task(producer.commit_transaction())
-            await asyncio.sleep(0)
-            committing.cancel()
-            await asyncio.wait([committing])
-        else:
-            with impatient(producer, 150), pytest.raises(KafkaTimeoutError):
-                await producer.commit_transaction()
-        began_s = loop.time()
-        with impatient(producer, 150):
-            await producer.close()
-        assert loop.time() - began_s < 5
-        assert producer.state is ProducerState.CLOSED
-
-    asyncio.run(run())
+    loop = asyncio.get_running_loop()
+    producer = make(broker, topic)
+    await producer.init_transactions()
+    await producer.begin_transaction()
+    await producer.send(topic, "a")
+    if cancelled:
+        committing = asyncio.create_task(producer.commit_transaction())
+        await asyncio.sleep(0)
+        committing.cancel()
+        await asyncio.wait([committing])
+    else:
+        with impatient(producer, 150), pytest.raises(KafkaTimeoutError):
+            await producer.commit_transaction()
+    began_s = loop.time()
+    with impatient(producer, 150):
+        await producer.close()
+    assert loop.time() - began_s < 5
+    assert producer.state is ProducerState.CLOSED
     assert "closed while the commit" in caplog.text
 
 
-def test_a_record_that_waits_for_room_is_not_sent_when_cancelled(broker: Emulator, topic: str) -> None:
-    async def run() -> None:
-        async with make(broker, topic, batch_size=200, buffer_memory=200) as producer:
-            await producer.init_transactions()
-            await producer.begin_transaction()
-            await producer.send(topic, "a" * 150)
-            held = broker.faults.add(Fault(api="Produce", action=Hold()))
-            waiting = asyncio.create_task(producer.send(topic, "b" * 150))
-            await asyncio.to_thread(held.wait_held)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            held.release()
-            await producer.commit_transaction()
-
-    asyncio.run(run())
+async def test_a_record_that_waits_for_room_is_not_sent_when_cancelled(broker: Emulator, topic: str) -> None:
+    async with make(broker, topic, batch_size=200, buffer_memory=200) as producer:
+        await producer.init_transactions()
+        await producer.begin_transaction()
+        await producer.send(topic, "a" * 150)
+        held = broker.faults.add(Fault(api="Produce", action=Hold()))
+        waiting = asyncio.create_task(producer.send(topic, "b" * 150))
+        await asyncio.to_thread(held.wait_held)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        held.release()
+        await producer.commit_transaction()
     assert committed(broker, topic) == ["a" * 150]

@@ -77,18 +77,15 @@ def test_transactions_in_the_callers_loop_and_no_thread(
     assert read_committed() == [b"a", b"b", b"c", b"d"]
 
 
-def test_recovery_by_another_producer(emulator: Emulator, read_committed: ReadCommitted) -> None:
-    async def main() -> None:
-        async with make(emulator) as crashed:
-            await crashed.init_transactions()
-            await crashed.begin_transaction()
-            await crashed.send("orders", "a")
-            row = str(await crashed.prepare_transaction())
-        async with make(emulator) as recovering:
-            await recovering.init_transactions(keep_prepared_txn=True)
-            await recovering.complete_transaction(PreparedTxnState(row))
-
-    asyncio.run(main())
+async def test_recovery_by_another_producer(emulator: Emulator, read_committed: ReadCommitted) -> None:
+    async with make(emulator) as crashed:
+        await crashed.init_transactions()
+        await crashed.begin_transaction()
+        await crashed.send("orders", "a")
+        row = str(await crashed.prepare_transaction())
+    async with make(emulator) as recovering:
+        await recovering.init_transactions(keep_prepared_txn=True)
+        await recovering.complete_transaction(PreparedTxnState(row))
     assert read_committed() == [b"a"]
 
 
@@ -110,21 +107,17 @@ def test_many_tasks_share_a_producer(run: Run, emulator: Emulator, read_committe
     assert sorted(read_committed("events", 3)) == sorted(f"{n}-{i}".encode() for n in range(4) for i in range(100))
 
 
-def test_without_a_transactional_id(emulator: Emulator, read_committed: ReadCommitted) -> None:
+async def test_without_a_transactional_id(emulator: Emulator, read_committed: ReadCommitted) -> None:
     told: list[Any] = []
-
-    async def main() -> None:
-        producer = make(emulator, None)
-        future = await producer.send("orders", "a", on_delivery=lambda *outcome: told.append(outcome))
-        await producer.flush()
-        assert future.done()
-        await producer.send("orders", "b")
-        await producer.close()
-        await producer.close()
-        with pytest.raises(DualWriteError, match="create a new producer"):
-            await producer.send("orders", "c")
-
-    asyncio.run(main())
+    producer = make(emulator, None)
+    future = await producer.send("orders", "a", on_delivery=lambda *outcome: told.append(outcome))
+    await producer.flush()
+    assert future.done()
+    await producer.send("orders", "b")
+    await producer.close()
+    await producer.close()
+    with pytest.raises(DualWriteError, match="create a new producer"):
+        await producer.send("orders", "c")
     assert read_committed() == [b"a", b"b"]
     assert [error for _, error in told] == [None]
 
@@ -146,54 +139,45 @@ def test_a_callback_that_exits_ends_the_loop_after_the_other_callbacks(run: Run,
     assert [error for _, error in told] == [None]
 
 
-def test_the_outcome_of_a_record_without_waiting(emulator: Emulator) -> None:
-    async def main() -> None:
-        async with make(emulator, None, linger_ms=10_000) as producer:
-            future = await producer.send("orders", "a")
-            with pytest.raises(KafkaTimeoutError, match="still being sent"):
-                future.outcome()
-            await producer.flush()
-            assert future.outcome() == await future
-
-    asyncio.run(main())
+async def test_the_outcome_of_a_record_without_waiting(emulator: Emulator) -> None:
+    async with make(emulator, None, linger_ms=10_000) as producer:
+        future = await producer.send("orders", "a")
+        with pytest.raises(KafkaTimeoutError, match="still being sent"):
+            future.outcome()
+        await producer.flush()
+        assert future.outcome() == await future
 
 
-def test_what_is_not_a_record_is_refused_at_once(emulator: Emulator) -> None:
-    async def main() -> None:
-        async with make(emulator, None) as producer:
-            with pytest.raises(InvalidRecordError, match="not sent"):
-                await producer.send("orders", "a", partition=-1)
-            with pytest.raises(InvalidRecordError, match="not sent"):
-                await producer.send("orders", "a", partition=7)
-
-    asyncio.run(main())
+async def test_what_is_not_a_record_is_refused_at_once(emulator: Emulator) -> None:
+    async with make(emulator, None) as producer:
+        with pytest.raises(InvalidRecordError, match="not sent"):
+            await producer.send("orders", "a", partition=-1)
+        with pytest.raises(InvalidRecordError, match="not sent"):
+            await producer.send("orders", "a", partition=7)
 
 
-def test_the_waits_are_bounded(emulator: Emulator) -> None:
-    async def main() -> None:
-        async with make(emulator) as producer:
-            held = emulator.faults.add(Fault(api="InitProducerId", action=Hold()))
-            unanswered = r"has not responded to InitProducerId yet.*repeat the same call"
-            with impatient(producer, 500), pytest.raises(KafkaTimeoutError, match=unanswered):
-                await producer.init_transactions()
-            held.remove()
+async def test_the_waits_are_bounded(emulator: Emulator) -> None:
+    async with make(emulator) as producer:
+        held = emulator.faults.add(Fault(api="InitProducerId", action=Hold()))
+        unanswered = r"has not responded to InitProducerId yet.*repeat the same call"
+        with impatient(producer, 500), pytest.raises(KafkaTimeoutError, match=unanswered):
             await producer.init_transactions()
-            held = emulator.faults.add(Fault(api="Metadata", action=Hold()))
-            await producer.begin_transaction()
-            with impatient(producer, 100), pytest.raises(KafkaTimeoutError, match="the record was not sent"):
-                await producer.send("orders", "a")
-            held.remove()
-            future = await producer.send("orders", "a")
-            held = emulator.faults.add(Fault(api="Produce", action=Hold()))
-            with pytest.raises(KafkaTimeoutError, match="still being sent"):
-                await future.result(0.05)
-            held.remove()
-            await producer.commit_transaction()
+        held.remove()
+        await producer.init_transactions()
+        held = emulator.faults.add(Fault(api="Metadata", action=Hold()))
+        await producer.begin_transaction()
+        with impatient(producer, 100), pytest.raises(KafkaTimeoutError, match="the record was not sent"):
+            await producer.send("orders", "a")
+        held.remove()
+        future = await producer.send("orders", "a")
+        held = emulator.faults.add(Fault(api="Produce", action=Hold()))
+        with pytest.raises(KafkaTimeoutError, match="still being sent"):
+            await future.result(0.05)
+        held.remove()
+        await producer.commit_transaction()
 
-    asyncio.run(main())
 
-
-def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> None:
+async def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> None:
     async def init(producer: AsyncProducer | None = None) -> AsyncProducer:
         producer = make(emulator) if producer is None else producer
         await producer.init_transactions()
@@ -211,16 +195,12 @@ def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> None:
     first.run_until_complete(producer.begin_transaction())
     first.run_until_complete(producer.send("orders", "a"))
     first.close()
-
-    async def after() -> None:
-        with pytest.raises(IllegalStateError, match="belongs to an event loop that is closed"):
-            await producer.commit_transaction()
-        await producer.close()
-        assert producer.state is ProducerState.CLOSED
-        async with make(emulator) as successor:
-            await successor.init_transactions()
-
-    asyncio.run(after())
+    with pytest.raises(IllegalStateError, match="belongs to an event loop that is closed"):
+        await producer.commit_transaction()
+    await producer.close()
+    assert producer.state is ProducerState.CLOSED
+    async with make(emulator) as successor:
+        await successor.init_transactions()
     with pytest.raises(IllegalStateError, match="created in a coroutine"):
         make(emulator)
 
@@ -247,15 +227,12 @@ def test_a_child_of_a_fork_cannot_use_it(emulator: Emulator) -> None:
         assert asyncio.run(main()) == 0
 
 
-def test_one_that_was_not_closed_warns_and_lets_go(emulator: Emulator) -> None:
-    async def main() -> None:
-        producers = [make(emulator)]
-        await producers[0].init_transactions()
-        with pytest.warns(ResourceWarning, match="was not closed"):
-            producers.clear()
-        await asyncio.sleep(0)
-
-    asyncio.run(main())
+async def test_one_that_was_not_closed_warns_and_lets_go(emulator: Emulator) -> None:
+    producers = [make(emulator)]
+    await producers[0].init_transactions()
+    with pytest.warns(ResourceWarning, match="was not closed"):
+        producers.clear()
+    await asyncio.sleep(0)
 
 
 # ---- blocks -----------------------------------------------------------------------------------------------------
@@ -334,18 +311,15 @@ def test_what_may_be_decided_is_left_alone(emulator: Emulator, read_committed: R
     assert read_committed() == [b"a", b"b"]
 
 
-def test_an_abort_that_fails_is_told_with_the_exception(emulator: Emulator) -> None:
-    async def main() -> None:
-        async with make(emulator) as producer:
-            await producer.init_transactions()
-            with pytest.raises(ValueError, match="mine") as raised:
-                async with producer.transaction():
-                    await (await producer.send("orders", "a"))
-                    emulator.faults.add(Fault(api="EndTxn", action=Error(90)))
-                    raise ValueError("mine")
-            assert any("could not be aborted" in note for note in raised.value.__notes__)
-
-    asyncio.run(main())
+async def test_an_abort_that_fails_is_told_with_the_exception(emulator: Emulator) -> None:
+    async with make(emulator) as producer:
+        await producer.init_transactions()
+        with pytest.raises(ValueError, match="mine") as raised:
+            async with producer.transaction():
+                await (await producer.send("orders", "a"))
+                emulator.faults.add(Fault(api="EndTxn", action=Error(90)))
+                raise ValueError("mine")
+        assert any("could not be aborted" in note for note in raised.value.__notes__)
 
 
 def test_leaving_a_block_is_decided_for_every_state() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -152,15 +151,12 @@ def test_an_error_names_topic_and_subject(registry: Emulator, client: SchemaRegi
     assert registry.records(topic) == []
 
 
-def test_an_asynchronous_serializer_is_refused(registry: Emulator, topic: str) -> None:
-    async def send() -> None:
-        client = AsyncSchemaRegistryClient({"url": registry.schema_registry_url})
-        avro = await AsyncAvroSerializer(client, AVRO)
-        async with AsyncProducer(bootstrap_servers=registry.bootstrap_servers, value_serializer=avro) as producer:
-            with pytest.raises(InvalidRecordError, match="AsyncAvroSerializer is asynchronous: use its blocking form"):
-                await producer.send(topic, ORDER)
-
-    asyncio.run(send())
+async def test_an_asynchronous_serializer_is_refused(registry: Emulator, topic: str) -> None:
+    client = AsyncSchemaRegistryClient({"url": registry.schema_registry_url})
+    avro = await AsyncAvroSerializer(client, AVRO)
+    async with AsyncProducer(bootstrap_servers=registry.bootstrap_servers, value_serializer=avro) as producer:
+        with pytest.raises(InvalidRecordError, match="AsyncAvroSerializer is asynchronous: use its blocking form"):
+            await producer.send(topic, ORDER)
     assert registry.records(topic) == []
 
 

@@ -66,23 +66,19 @@ def test_other_settings_mean_another_connection(make_producer: MakeProducer, emu
     assert broken(emulator) == 2
 
 
-def test_loops_do_not_share(make_producer: MakeProducer, emulator: Emulator) -> None:
+async def test_loops_do_not_share(make_producer: MakeProducer, emulator: Emulator) -> None:
     ready(make_producer, "sync")
-
-    async def main() -> None:
-        settings: dict[str, Any] = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
-        async with (
-            AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="a", **settings) as first,
-            AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="b", **settings) as second,
-        ):
-            await first.init_transactions()
-            await second.init_transactions()
-            assert await asyncio.to_thread(broken, emulator) == 2
-            async with first.transaction(), second.transaction():
-                await first.send("orders", "a")
-                await second.send("orders", "b")
-
-    asyncio.run(main())
+    settings: dict[str, Any] = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5}
+    async with (
+        AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="a", **settings) as first,
+        AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, transactional_id="b", **settings) as second,
+    ):
+        await first.init_transactions()
+        await second.init_transactions()
+        assert await asyncio.to_thread(broken, emulator) == 2
+        async with first.transaction(), second.transaction():
+            await first.send("orders", "a")
+            await second.send("orders", "b")
 
 
 def test_metadata_is_asked_once_for_all(make_producer: MakeProducer, emulator: Emulator) -> None:

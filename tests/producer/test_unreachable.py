@@ -63,15 +63,12 @@ def test_no_take_over_without_a_broker(refusing: str) -> None:
     assert "repeat init_transactions()" in str(raised.value)
 
 
-def test_no_take_over_without_a_broker_async(refusing: str) -> None:
-    async def run() -> None:
-        settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
-        async with AsyncParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
-            with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
-                await producer.init_transactions()
-            await producer.close(timeout_s=0)
-
-    asyncio.run(run())
+async def test_no_take_over_without_a_broker_async(refusing: str) -> None:
+    settings: dict[str, Any] = {"max_block_ms": LONG_MS, "unreachable_timeout_ms": TIMEOUT_MS}
+    async with AsyncParticipantProducer(bootstrap_servers=refusing, transactional_id="t", **settings) as producer:
+        with pytest.raises(KafkaUnreachableError, match="no broker could be reached for"):
+            await producer.init_transactions()
+        await producer.close(timeout_s=0)
 
 
 def test_a_listener_that_closes_every_connection() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -53,11 +53,15 @@ from tests.recipes.steps import raw_rollback
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 from tests.support.topics import read_topic
 
-Block = Callable[[AsyncDualWriter], Awaitable[None]]
-
 
 class OrdinaryError(Exception):
     pass
+
+
+@pytest.fixture
+def writer(awaited: AwaitedScenario) -> Iterator[AsyncDualWriter]:
+    with awaited.writer() as made:
+        yield made.awaited
 
 
 async def put(tx: AsyncDualTransaction, scenario: AwaitedScenario, number: int) -> None:
@@ -71,15 +75,6 @@ async def break_a_statement(execute: Callable[..., Awaitable[object]]) -> None:
     await execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
 
 
-def with_writer(awaited: AwaitedScenario, use: Block, **settings: Any) -> None:
-    async def run() -> None:
-        async with awaited.awaited_writer(**settings) as writer:
-            await use(writer)
-
-    awaited.run(run())
-    awaited.assert_both_sides_agree()
-
-
 # ---- blocks -----------------------------------------------------------------------------------------------------
 
 
@@ -90,37 +85,34 @@ async def begun_session(engine: AsyncEngine) -> AsyncIterator[AsyncSession]:
 
 
 @pytest.mark.parametrize("bind", [AsyncSession, begun_session, AsyncEngine.connect, AsyncEngine.begin])
-def test_the_callers_own_session_or_connection(
+async def test_the_callers_own_session_or_connection(
     awaited: AwaitedScenario,
     bind: Callable[[AsyncEngine], AbstractAsyncContextManager[AsyncSession | AsyncConnection]],
+    writer: AsyncDualWriter,
 ) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        await writer.recover()  # makes the row, which on SQLite would wait for the lock of a begun transaction
-        async with bind(awaited.engine) as bound, writer.transaction(bound) as tx:
-            assert bound is (tx.session if isinstance(bound, AsyncSession) else tx.connection)
-            await put(tx, awaited, 1)
-        awaited.expected.append("1")
-        async with bind(awaited.engine) as bound:
-            with pytest.raises(OrdinaryError):
-                async with writer.transaction(bound) as tx:
-                    await put(tx, awaited, 2)
-                    raise OrdinaryError
-            assert tx.outcome is Outcome.ROLLED_BACK
-            assert not bound.in_transaction()
-
-    with_writer(awaited, use)
+    await writer.recover()  # makes the row, which on SQLite would wait for the lock of a begun transaction
+    async with bind(awaited.engine) as bound, writer.transaction(bound) as tx:
+        assert bound is (tx.session if isinstance(bound, AsyncSession) else tx.connection)
+        await put(tx, awaited, 1)
+    awaited.expected.append("1")
+    async with bind(awaited.engine) as bound:
+        with pytest.raises(OrdinaryError):
+            async with writer.transaction(bound) as tx:
+                await put(tx, awaited, 2)
+                raise OrdinaryError
+        assert tx.outcome is Outcome.ROLLED_BACK
+        assert not bound.in_transaction()
+    awaited.assert_both_sides_agree()
 
 
-def test_a_scoped_session_stands_for_the_tasks_own(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        session = async_scoped_session(async_sessionmaker(awaited.engine), asyncio.current_task)
-        async with writer.transaction(session) as tx:
-            assert tx.session is session()
-            await put(tx, awaited, 1)
-        await session.remove()
-        awaited.expected.append("1")
-
-    with_writer(awaited, use)
+async def test_a_scoped_session_stands_for_the_tasks_own(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    session = async_scoped_session(async_sessionmaker(awaited.engine), asyncio.current_task)
+    async with writer.transaction(session) as tx:
+        assert tx.session is session()
+        await put(tx, awaited, 1)
+    await session.remove()
+    awaited.expected.append("1")
+    awaited.assert_both_sides_agree()
 
 
 class Base(DeclarativeBase): ...
@@ -133,125 +125,117 @@ class Event(Base):
         body: Mapped[str]
 
 
-def test_objects_are_readable_after_the_block(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        async with writer.transaction() as tx:
-            event = Event(id=1, event_key="k", body="1")
-            tx.session.add(event)
-            records = [tx.send(awaited.topic, key="k", value=value) for value in ("1", "2")]
-            with pytest.raises(IllegalStateError, match="when its block ends"):
-                _ = records[0].metadata
-        assert event.body == "1"
-        assert [record.metadata.offset for record in records] == [0, 1]
-        assert tx.prepared_state == awaited.row()
-        with pytest.raises(IllegalStateError, match="ended"):
-            tx.send(awaited.topic, value="late")
-        async with writer.transaction() as tx:
-            await tx.session.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "2"})
-        assert tx.transactional_id is None
-        awaited.expected += ["1", "2"]
-
-    with_writer(awaited, use)
+async def test_objects_are_readable_after_the_block(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    async with writer.transaction() as tx:
+        event = Event(id=1, event_key="k", body="1")
+        tx.session.add(event)
+        records = [tx.send(awaited.topic, key="k", value=value) for value in ("1", "2")]
+        with pytest.raises(IllegalStateError, match="when its block ends"):
+            _ = records[0].metadata
+    assert event.body == "1"
+    assert [record.metadata.offset for record in records] == [0, 1]
+    assert tx.prepared_state == awaited.row()
+    with pytest.raises(IllegalStateError, match="ended"):
+        tx.send(awaited.topic, value="late")
+    async with writer.transaction() as tx:
+        await tx.session.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "2"})
+    assert tx.transactional_id is None
+    awaited.expected += ["1", "2"]
+    awaited.assert_both_sides_agree()
 
 
-def test_savepoints(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            with pytest.raises(sa.exc.IntegrityError):
-                async with tx.session.begin_nested():
-                    await put(tx, awaited, 2)
-                    await break_a_statement(tx.session.execute)
+async def test_savepoints(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 1)
+        with pytest.raises(sa.exc.IntegrityError):
             async with tx.session.begin_nested():
-                await put(tx, awaited, 3)
-        awaited.expected += ["1", "3"]
+                await put(tx, awaited, 2)
+                await break_a_statement(tx.session.execute)
+        async with tx.session.begin_nested():
+            await put(tx, awaited, 3)
+    awaited.expected += ["1", "3"]
+    awaited.assert_both_sides_agree()
 
-    with_writer(awaited, use)
 
-
-def test_offsets_are_committed_with_it(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            tx.send_offsets({TopicPartition(awaited.topic, 0): 5}, "group")
-        awaited.expected.append("1")
-
-    with_writer(awaited, use)
+async def test_offsets_are_committed_with_it(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 1)
+        tx.send_offsets({TopicPartition(awaited.topic, 0): 5}, "group")
+    awaited.expected.append("1")
+    awaited.assert_both_sides_agree()
     consumer = Consumer({"bootstrap.servers": awaited.emulator.bootstrap_servers, "group.id": "group"})
     (position,) = consumer.committed([KafkaPartition(awaited.topic, 0)], timeout=60)
     consumer.close()
     assert position.offset == 5
 
 
-def test_one_dual_write_at_a_time(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            with pytest.raises(IllegalStateError, match="already carries"):
-                await asyncio.create_task(writer.recover())
-            with pytest.raises(IllegalStateError, match="leave its block"):
-                await writer.close()
-        awaited.expected.append("1")
-        await writer.close()
-        with pytest.raises(IllegalStateError, match="closed"):
-            await writer.recover()
-
-    with_writer(awaited, use)
+async def test_one_dual_write_at_a_time(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 1)
+        with pytest.raises(IllegalStateError, match="already carries"):
+            await asyncio.create_task(writer.recover())
+        with pytest.raises(IllegalStateError, match="leave its block"):
+            await writer.close()
+    awaited.expected.append("1")
+    await writer.close()
+    with pytest.raises(IllegalStateError, match="closed"):
+        await writer.recover()
+    awaited.assert_both_sides_agree()
 
 
 # ---- misuse -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("way", ["session", "connection"])
-def test_a_swallowed_statement_error_ends_in_an_exception(awaited: AwaitedScenario, way: str) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
+async def test_a_swallowed_statement_error_ends_in_an_exception(
+    awaited: AwaitedScenario, way: str, writer: AsyncDualWriter
+) -> None:
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 1)
+    awaited.expected.append("1")
+    with pytest.raises(TransactionDoomedError):
         async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-        awaited.expected.append("1")
-        with pytest.raises(TransactionDoomedError):
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 2)
-                with pytest.raises(sa.exc.IntegrityError):
-                    await break_a_statement(getattr(tx, way).execute)
-
-    with_writer(awaited, use)
+            await put(tx, awaited, 2)
+            with pytest.raises(sa.exc.IntegrityError):
+                await break_a_statement(getattr(tx, way).execute)
+    awaited.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
-def test_the_transaction_is_ended_by_the_block_only(awaited: AwaitedScenario, ending: str) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        ends: tuple[Callable[[Any], Any], ...] = (
-            lambda tx: getattr(tx.session, ending)(),
-            lambda tx: getattr(tx.connection, ending)(),
-            lambda tx: tx.session.execute(sa.text(ending)),
-        )
-        for end in ends:
-            with pytest.raises(TransactionEndedInsideError):
-                async with writer.transaction() as tx:
-                    await put(tx, awaited, 1)
-                    await end(tx)
-            assert tx.outcome is Outcome.ROLLED_BACK
-
-    with_writer(awaited, use)
+async def test_the_transaction_is_ended_by_the_block_only(
+    awaited: AwaitedScenario, ending: str, writer: AsyncDualWriter
+) -> None:
+    ends: tuple[Callable[[Any], Any], ...] = (
+        lambda tx: getattr(tx.session, ending)(),
+        lambda tx: getattr(tx.connection, ending)(),
+        lambda tx: tx.session.execute(sa.text(ending)),
+    )
+    for end in ends:
+        with pytest.raises(TransactionEndedInsideError):
+            async with writer.transaction() as tx:
+                await put(tx, awaited, 1)
+                await end(tx)
+        assert tx.outcome is Outcome.ROLLED_BACK
+    awaited.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_transaction_that_was_ended_past_sqlalchemy(awaited: AwaitedScenario, goes_on: bool) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        with pytest.raises(TransactionEndedInsideError, match="past SQLAlchemy"):
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                driver: Any = (await tx.connection.get_raw_connection()).driver_connection
-                await (driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
-                if goes_on:
-                    await put(tx, awaited, 2)
-
-    with_writer(awaited, use)
+async def test_a_transaction_that_was_ended_past_sqlalchemy(
+    awaited: AwaitedScenario, goes_on: bool, writer: AsyncDualWriter
+) -> None:
+    with pytest.raises(TransactionEndedInsideError, match="past SQLAlchemy"):
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            driver: Any = (await tx.connection.get_raw_connection()).driver_connection
+            await (driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
+            if goes_on:
+                await put(tx, awaited, 2)
+    awaited.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("past_sqlalchemy", [True, False])
-def test_a_hook_that_undoes_what_was_written_right_before_commit(
-    awaited: AwaitedScenario, past_sqlalchemy: bool
+async def test_a_hook_that_undoes_what_was_written_right_before_commit(
+    awaited: AwaitedScenario, past_sqlalchemy: bool, writer: AsyncDualWriter
 ) -> None:
     """Records were sent and the state may be written by then, so an empty COMMIT would publish them."""
 
@@ -262,50 +246,46 @@ def test_a_hook_that_undoes_what_was_written_right_before_commit(
         else:
             session.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
 
-    async def use(writer: AsyncDualWriter) -> None:
-        async with AsyncSession(awaited.engine) as session:
-            event.listen(session.sync_session, "before_commit", undo, once=True)
-            with pytest.raises(RecipeError):
-                async with writer.transaction(session) as tx:
-                    await tx.session.execute(sa.text("SAVEPOINT s"))
-                    await put(tx, awaited, 1)
-
-    with_writer(awaited, use)
+    async with AsyncSession(awaited.engine) as session:
+        event.listen(session.sync_session, "before_commit", undo, once=True)
+        with pytest.raises(RecipeError):
+            async with writer.transaction(session) as tx:
+                await tx.session.execute(sa.text("SAVEPOINT s"))
+                await put(tx, awaited, 1)
+    awaited.assert_both_sides_agree()
 
 
-def test_a_connection_that_commits_each_statement_by_itself(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        engine = awaited.engine.execution_options(isolation_level="AUTOCOMMIT")
-        async with engine.connect() as connection:
-            with pytest.raises(IllegalStateError, match="autocommit"):
-                async with writer.transaction(connection) as tx:
-                    await put(tx, awaited, 1)
+async def test_a_connection_that_commits_each_statement_by_itself(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
+    engine = awaited.engine.execution_options(isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        with pytest.raises(IllegalStateError, match="autocommit"):
+            async with writer.transaction(connection) as tx:
+                await put(tx, awaited, 1)
+    awaited.assert_both_sides_agree()
 
-    with_writer(awaited, use)
 
-
-def test_what_no_dual_write_can_run_on(awaited: AwaitedScenario, tmp_path: Path) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
-        await writer.recover()
-        async with AsyncSession(awaited.engine) as session, session.begin_nested():
-            with pytest.raises(IllegalStateError, match="inside a savepoint"):
-                await writer.transaction(session).__aenter__()
-        async with AsyncSession(other) as session:
-            with pytest.raises(IllegalStateError, match="another Engine"):
-                await writer.transaction(session).__aenter__()
-        await other.dispose()
-        for bind, sentence in (
-            (awaited.engine.connect(), "not started"),
-            (awaited.engine, "an AsyncSession or an AsyncConnection"),
-        ):
-            with pytest.raises(IllegalStateError, match=sentence):
-                await writer.transaction(bind).__aenter__()  # type: ignore[arg-type]
-        async with awaited.engine.connect() as connection, writer.transaction(connection) as tx:
-            with pytest.raises(IllegalStateError, match=r"use tx\.connection"):
-                _ = tx.session
-
-    with_writer(awaited, use)
+async def test_what_no_dual_write_can_run_on(awaited: AwaitedScenario, tmp_path: Path, writer: AsyncDualWriter) -> None:
+    other = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/other.db")
+    await writer.recover()
+    async with AsyncSession(awaited.engine) as session, session.begin_nested():
+        with pytest.raises(IllegalStateError, match="inside a savepoint"):
+            await writer.transaction(session).__aenter__()
+    async with AsyncSession(other) as session:
+        with pytest.raises(IllegalStateError, match="another Engine"):
+            await writer.transaction(session).__aenter__()
+    await other.dispose()
+    for bind, sentence in (
+        (awaited.engine.connect(), "not started"),
+        (awaited.engine, "an AsyncSession or an AsyncConnection"),
+    ):
+        with pytest.raises(IllegalStateError, match=sentence):
+            await writer.transaction(bind).__aenter__()  # type: ignore[arg-type]
+    async with awaited.engine.connect() as connection, writer.transaction(connection) as tx:
+        with pytest.raises(IllegalStateError, match=r"use tx\.connection"):
+            _ = tx.session
+    awaited.assert_both_sides_agree()
 
 
 def test_an_engine_that_blocks_is_refused() -> None:
@@ -313,15 +293,13 @@ def test_an_engine_that_blocks_is_refused() -> None:
         AsyncDualWriter(sa.create_engine("sqlite://"), transactional_id="t", bootstrap_servers="127.0.0.1:1")  # type: ignore[call-overload]
 
 
-def test_a_refused_record_dooms_the_block(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        with pytest.raises(TransactionDoomedError):
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                with suppress(InvalidRecordError):
-                    tx.send(awaited.topic, value=5)
-
-    with_writer(awaited, use)
+async def test_a_refused_record_dooms_the_block(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    with pytest.raises(TransactionDoomedError):
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            with suppress(InvalidRecordError):
+                tx.send(awaited.topic, value=5)
+    awaited.assert_both_sides_agree()
 
 
 _ON_POSTGRES: dict[str, Callable[[PostgresDatabase, Emulator], AbstractContextManager[Any]]] = {
@@ -396,80 +374,76 @@ def test_a_commit_without_an_answer_is_resolved_once_the_database_is_back(
 # ---- cancellation in the ways of programs -----------------------------------------------------------------------
 
 
-def test_a_timeout_around_a_block(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        with pytest.raises(TimeoutError) as raised:
-            async with asyncio.timeout(None) as limit, writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                limit.reschedule(asyncio.get_running_loop().time())
-                await asyncio.Event().wait()
-        assert isinstance(raised.value.__cause__, asyncio.CancelledError)
-        assert "neither database nor Kafka is changed" in raised.value.__cause__.__notes__[0]
-        task = asyncio.current_task()
-        assert task is not None
-        assert task.cancelling() == 0
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 2)
-        awaited.expected.append("2")
-
-    with_writer(awaited, use)
+async def test_a_timeout_around_a_block(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    with pytest.raises(TimeoutError) as raised:
+        async with asyncio.timeout(None) as limit, writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            limit.reschedule(asyncio.get_running_loop().time())
+            await asyncio.Event().wait()
+    assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+    assert "neither database nor Kafka is changed" in raised.value.__cause__.__notes__[0]
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 2)
+    awaited.expected.append("2")
+    awaited.assert_both_sides_agree()
 
 
-def test_a_sibling_of_a_task_group_that_fails(awaited: AwaitedScenario) -> None:
+async def test_a_sibling_of_a_task_group_that_fails(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
     inside = asyncio.Event()
 
     async def fail() -> None:
         await inside.wait()
         raise OrdinaryError
 
-    async def use(writer: AsyncDualWriter) -> None:
-        async def write() -> None:
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                inside.set()
-                await asyncio.Event().wait()
-
-        with pytest.raises(ExceptionGroup) as raised:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(write())
-                group.create_task(fail())
-        assert [type(error) for error in raised.value.exceptions] == [OrdinaryError]
-        assert writer.state is SlotState.NEW
+    async def write() -> None:
         async with writer.transaction() as tx:
-            await put(tx, awaited, 2)
-        awaited.expected.append("2")
+            await put(tx, awaited, 1)
+            inside.set()
+            await asyncio.Event().wait()
 
-    with_writer(awaited, use)
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(write())
+            group.create_task(fail())
+    assert [type(error) for error in raised.value.exceptions] == [OrdinaryError]
+    assert writer.state is SlotState.NEW
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 2)
+    awaited.expected.append("2")
+    awaited.assert_both_sides_agree()
 
 
-def test_a_scope_of_anyio_which_cancels_whatever_is_awaited_in_it(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        with anyio.CancelScope() as scope:
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                scope.cancel()
-                await anyio.sleep_forever()
-        assert scope.cancelled_caught
-        assert tx.outcome is Outcome.ROLLED_BACK
+async def test_a_scope_of_anyio_which_cancels_whatever_is_awaited_in_it(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
+    with anyio.CancelScope() as scope:
         async with writer.transaction() as tx:
-            await put(tx, awaited, 2)
-        awaited.expected.append("2")
+            await put(tx, awaited, 1)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+    assert tx.outcome is Outcome.ROLLED_BACK
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 2)
+    awaited.expected.append("2")
+    awaited.assert_both_sides_agree()
 
-    with_writer(awaited, use)
 
-
-def test_a_cancellation_that_is_swallowed_inside_the_block_is_no_success(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        await writer.recover()
-        with pytest.raises((TransactionDoomedError, TransactionEndedInsideError)):
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                asyncio.get_running_loop().call_soon(_this_task().cancel)
-                with suppress(asyncio.CancelledError):
-                    await put(tx, awaited, 2)
-                assert _this_task().uncancel() == 0
-
-    with_writer(awaited, use)
+async def test_a_cancellation_that_is_swallowed_inside_the_block_is_no_success(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
+    await writer.recover()
+    with pytest.raises((TransactionDoomedError, TransactionEndedInsideError)):
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            asyncio.get_running_loop().call_soon(_this_task().cancel)
+            with suppress(asyncio.CancelledError):
+                await put(tx, awaited, 2)
+            assert _this_task().uncancel() == 0
+    awaited.assert_both_sides_agree()
 
 
 def _this_task() -> asyncio.Task[Any]:
@@ -478,80 +452,78 @@ def _this_task() -> asyncio.Task[Any]:
     return task
 
 
-def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        await writer.recover()
-        async with AsyncSession(awaited.engine) as session:
-            dialect: Any = awaited.engine.sync_engine.dialect
-            send_commit = dialect.do_commit
+async def test_a_commit_without_records_that_is_cancelled_says_that_no_row_tells(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
+    await writer.recover()
+    async with AsyncSession(awaited.engine) as session:
+        dialect: Any = awaited.engine.sync_engine.dialect
+        send_commit = dialect.do_commit
 
-            def do_commit(connection: Any) -> None:
-                _this_task().cancel()
-                send_commit(connection)
+        def do_commit(connection: Any) -> None:
+            _this_task().cancel()
+            send_commit(connection)
 
-            with pytest.raises(asyncio.CancelledError) as raised:
-                async with writer.transaction(session) as tx:
-                    await tx.session.execute(sa.select(1))
-                    dialect.do_commit = do_commit
-            dialect.do_commit = send_commit
-            assert _this_task().uncancel() == 0
-            assert tx.outcome is None
-            assert "without records, no row shows its outcome" in raised.value.__notes__[0]
-        assert writer.state is SlotState.READY
+        with pytest.raises(asyncio.CancelledError) as raised:
+            async with writer.transaction(session) as tx:
+                await tx.session.execute(sa.select(1))
+                dialect.do_commit = do_commit
+        dialect.do_commit = send_commit
+        assert _this_task().uncancel() == 0
+        assert tx.outcome is None
+        assert "without records, no row shows its outcome" in raised.value.__notes__[0]
+    assert writer.state is SlotState.READY
+    awaited.assert_both_sides_agree()
 
-    with_writer(awaited, use)
 
-
-def test_a_commit_without_records_that_a_hook_cancels_was_not_sent(awaited: AwaitedScenario) -> None:
+async def test_a_commit_without_records_that_a_hook_cancels_was_not_sent(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
     """On PostgreSQL, the effect of hooks is checked first."""
     if awaited.driver == "aiosqlite":
         pytest.skip("nothing is looked at there, so that COMMIT is what is cancelled")
-
-    async def use(writer: AsyncDualWriter) -> None:
-        await writer.recover()
-        async with AsyncSession(awaited.engine) as session:
-            sa.event.listen(session.sync_session, "before_commit", lambda _: _this_task().cancel() and None)
-            with pytest.raises(asyncio.CancelledError):
-                async with writer.transaction(session) as tx:
-                    await tx.session.execute(sa.select(1))
-            assert _this_task().uncancel() == 0
-            assert tx.outcome is Outcome.ROLLED_BACK
-        assert writer.state is SlotState.READY
-
-    with_writer(awaited, use)
+    await writer.recover()
+    async with AsyncSession(awaited.engine) as session:
+        sa.event.listen(session.sync_session, "before_commit", lambda _: _this_task().cancel() and None)
+        with pytest.raises(asyncio.CancelledError):
+            async with writer.transaction(session) as tx:
+                await tx.session.execute(sa.select(1))
+        assert _this_task().uncancel() == 0
+        assert tx.outcome is Outcome.ROLLED_BACK
+    assert writer.state is SlotState.READY
+    awaited.assert_both_sides_agree()
 
 
-def test_a_rollback_past_sqlalchemy_in_a_hook_behind_which_only_such_statements_come(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        with pytest.raises(TransactionEndedInsideError):
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                connection = (await tx.session.connection()).sync_connection
-                assert connection is not None
-                begins = awaited.driver == "asyncpg"  # which would commit each statement by itself
-                hook = partial(raw_rollback, connection, begins=begins)
-                event.listen(tx.session.sync_session, "before_commit", lambda _: hook())
-        # psycopg's COMMIT proves that it is another transaction; where the row is read again, it proves the rollback
-        assert tx.outcome is (None if awaited.driver == "psycopg" else Outcome.ROLLED_BACK)
+async def test_a_rollback_past_sqlalchemy_in_a_hook_behind_which_only_such_statements_come(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
+    with pytest.raises(TransactionEndedInsideError):
+        async with writer.transaction() as tx:
+            await put(tx, awaited, 1)
+            connection = (await tx.session.connection()).sync_connection
+            assert connection is not None
+            begins = awaited.driver == "asyncpg"  # which would commit each statement by itself
+            hook = partial(raw_rollback, connection, begins=begins)
+            event.listen(tx.session.sync_session, "before_commit", lambda _: hook())
+    # psycopg's COMMIT proves that it is another transaction; where the row is read again, it proves the rollback
+    assert tx.outcome is (None if awaited.driver == "psycopg" else Outcome.ROLLED_BACK)
+    awaited.assert_both_sides_agree()
 
-    with_writer(awaited, use)
 
-
-def test_a_begin_without_a_mark_is_marked_by_the_first_statement_of_the_block(awaited: AwaitedScenario) -> None:
+async def test_a_begin_without_a_mark_is_marked_by_the_first_statement_of_the_block(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
     """A listener of the application sends the first statement, and psycopg begins before SQLAlchemy says so."""
     if awaited.driver != "psycopg":
         pytest.skip("only psycopg's BEGIN is marked")
-
-    async def use(writer: AsyncDualWriter) -> None:
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            raw: Any = await tx.connection.get_raw_connection()
-            mark = vars(raw.driver_connection)[MARK_ATTRIBUTE]
-            assert await tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
-        awaited.expected.append("1")
-
     event.listen(awaited.engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql("SELECT 1"))
-    with_writer(awaited, use)
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 1)
+        raw: Any = await tx.connection.get_raw_connection()
+        mark = vars(raw.driver_connection)[MARK_ATTRIBUTE]
+        assert await tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
+    awaited.expected.append("1")
+    awaited.assert_both_sides_agree()
 
 
 def test_the_loop_ends_inside_a_block(emulator: Emulator, tmp_path: Path) -> None:
@@ -582,26 +554,20 @@ def test_the_loop_ends_inside_a_block(emulator: Emulator, tmp_path: Path) -> Non
     database.close()
 
 
-def test_a_wait_for_the_row_is_cancelled_at_once(emulator: Emulator, postgres_server: Any) -> None:
+@pytest.mark.parametrize("awaited", ["psycopg", "asyncpg"], indirect=True)
+async def test_a_wait_for_the_row_is_cancelled_at_once(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
     """The server's statement is cancelled too: once the lock is free, no transaction takes it."""
-    for driver in ("psycopg", "asyncpg"):
-        database = PostgresDatabase(postgres_server)
-        with awaited_scenario(database, emulator, driver) as awaited:
-
-            async def use(writer: AsyncDualWriter, awaited: AwaitedScenario = awaited) -> None:
-                await writer.recover()
-                async with awaited.engine.begin() as other:
-                    await other.execute(sa.text("SELECT * FROM kafka_transaction_state FOR UPDATE"))
-                    task = asyncio.create_task(write(writer, awaited, 1))
-                    await waits_for_a_lock(awaited.engine)
-                    task.cancel()
-                    async with asyncio.timeout(5):
-                        await asyncio.wait([task])
-                    assert task.cancelled()
-                await write(writer, awaited, 2)
-
-            with_writer(awaited, use)
-        database.close()
+    await writer.recover()
+    async with awaited.engine.begin() as other:
+        await other.execute(sa.text("SELECT * FROM kafka_transaction_state FOR UPDATE"))
+        task = asyncio.create_task(write(writer, awaited, 1))
+        await waits_for_a_lock(awaited.engine)
+        task.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.wait([task])
+        assert task.cancelled()
+    await write(writer, awaited, 2)
+    awaited.assert_both_sides_agree()
 
 
 async def write(writer: AsyncDualWriter, awaited: AwaitedScenario, number: int) -> None:

@@ -55,30 +55,26 @@ def scenario(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Asyncpg
         yield made
 
 
-Steps = Callable[[AsyncpgDualWriter, Any], Coroutine[Any, Any, None]]
-Run = Callable[[Steps], None]
+@pytest.fixture
+def writer(scenario: AsyncpgScenario) -> Iterator[AsyncpgDualWriter]:
+    with scenario.writer() as made:
+        yield made.awaited
 
 
 @pytest.fixture(params=["connection", "pool"])
-def run(request: pytest.FixtureRequest, scenario: AsyncpgScenario) -> Run:
-    """Run steps with a writer, and with a connection of the caller's own or one that a pool handed out."""
-
-    async def run_steps(steps: Steps) -> None:
-        dsn = dsn_of(scenario.database.url)
-        if request.param == "pool":
-            async with (
-                asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool,
-                scenario.awaited_writer() as writer,
-                pool.acquire() as connection,
-            ):
-                await steps(writer, connection)
-        else:
-            connection = await asyncpg.connect(dsn)
-            async with scenario.awaited_writer() as writer:
-                await steps(writer, connection)
-            await connection.close()
-
-    return lambda steps: scenario.run(run_steps(steps))
+def connection(request: pytest.FixtureRequest, scenario: AsyncpgScenario) -> Iterator[Any]:
+    """Open a connection of the caller's own, or take one that a pool hands out."""
+    dsn = dsn_of(scenario.database.url)
+    if request.param == "pool":
+        pool = scenario.run(asyncpg.create_pool(dsn, min_size=1, max_size=1).__aenter__())
+        made = scenario.run(pool.acquire().__aenter__())
+        yield made
+        scenario.run(pool.release(made))
+        scenario.run(pool.close())
+    else:
+        made = scenario.run(asyncpg.connect(dsn))
+        yield made
+        scenario.run(made.close())
 
 
 async def put(tx: AsyncpgDualTransaction, scenario: AsyncpgScenario, number: int) -> None:
@@ -113,110 +109,95 @@ async def from_a_function(dsn: str) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("source", [from_a_dsn, from_a_pool, from_a_function])
-def test_connections_of_every_origin(
+async def test_connections_of_every_origin(
     scenario: AsyncpgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
 ) -> None:
-    async def steps() -> None:
-        async with (
-            source(dsn_of(scenario.database.engine.url)) as database,
-            scenario.awaited_writer(source=database) as writer,
-        ):
-            for number in range(7):
-                if number == 5:
-                    scenario.database.cut()
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, number)
-                scenario.expected.append(str(number))
-            with pytest.raises(OrdinaryError):
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, 9)
-                    raise OrdinaryError
-            assert await writer.recover() == []
-
-    scenario.run(steps())
+    async with (
+        source(dsn_of(scenario.database.engine.url)) as database,
+        scenario.awaited_writer(source=database) as writer,
+    ):
+        for number in range(7):
+            if number == 5:
+                scenario.database.cut()
+            async with writer.transaction() as tx:
+                await put(tx, scenario, number)
+            scenario.expected.append(str(number))
+        with pytest.raises(OrdinaryError):
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 9)
+                raise OrdinaryError
+        assert await writer.recover() == []
     scenario.assert_both_sides_agree()
 
 
-def test_a_pool_gets_its_connection_back_as_it_was(scenario: AsyncpgScenario) -> None:
+async def test_a_pool_gets_its_connection_back_as_it_was(scenario: AsyncpgScenario) -> None:
     complaints: list[dict[str, Any]] = []
-
-    async def steps() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-        async with (
-            from_a_pool(dsn_of(scenario.database.url)) as pool,
-            scenario.awaited_writer(source=pool) as writer,
-        ):
-            for number in range(2):
-                async with writer.transaction() as tx:
-                    raw = driver.unwrapped(tx.connection)
-                    await tx.connection.execute("SET work_mem TO '1MB'")
-                    await put(tx, scenario, number)
-            with suppress(OrdinaryError):
-                async with writer.transaction() as tx:
-                    raise OrdinaryError
-            async with pool.acquire() as connection:
-                assert driver.unwrapped(connection) is raw
-                assert driver.substitute_of(raw) is None
-                assert await connection.fetchval("SHOW work_mem") != "1MB"
-                async with connection.transaction():
-                    await connection.execute(INSERT, 2, "2")
-
-    scenario.run(steps())
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    async with (
+        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        scenario.awaited_writer(source=pool) as writer,
+    ):
+        for number in range(2):
+            async with writer.transaction() as tx:
+                raw = driver.unwrapped(tx.connection)
+                await tx.connection.execute("SET work_mem TO '1MB'")
+                await put(tx, scenario, number)
+        with suppress(OrdinaryError):
+            async with writer.transaction() as tx:
+                raise OrdinaryError
+        async with pool.acquire() as connection:
+            assert driver.unwrapped(connection) is raw
+            assert driver.substitute_of(raw) is None
+            assert await connection.fetchval("SHOW work_mem") != "1MB"
+            async with connection.transaction():
+                await connection.execute(INSERT, 2, "2")
     assert complaints == []
     assert event_bodies(scenario.database) == ["0", "1", "2"]
 
 
-def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(scenario: AsyncpgScenario) -> None:
-    async def steps() -> None:
-        async with scenario.awaited_writer() as writer:
-            for number in range(3):
-                scenario.database.cut()
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, number)
-                scenario.expected.append(str(number))
-
-    scenario.run(steps())
+async def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(scenario: AsyncpgScenario) -> None:
+    async with scenario.awaited_writer() as writer:
+        for number in range(3):
+            scenario.database.cut()
+            async with writer.transaction() as tx:
+                await put(tx, scenario, number)
+            scenario.expected.append(str(number))
     scenario.assert_both_sides_agree()
 
 
-def test_our_own_statements_leave_no_prepared_ones_and_use_no_codec_of_the_caller(scenario: AsyncpgScenario) -> None:
-    async def steps() -> None:
-        connection = await asyncpg.connect(dsn_of(scenario.database.url))
-        for name in ("text", "varchar", "int8"):
-            await connection.set_type_codec(
-                name, schema="pg_catalog", encoder=str, decoder=lambda text: f"decoded {text}", format="text"
-            )
-        async with scenario.awaited_writer() as writer:
-            for number in range(3):
-                async with writer.transaction(connection) as tx:
-                    await tx.connection.execute(INSERT, number, str(number))
-                    tx.send(scenario.topic, key="k", value=str(number))
-                scenario.expected.append(str(number))
-        named = await connection.fetch("SELECT statement FROM pg_prepared_statements")
-        assert not [statement for (statement,) in named if "kafka_transaction" in statement]
-        await connection.close()
-
-    scenario.run(steps())
-    scenario.assert_both_sides_agree()
-
-
-def test_the_callers_limit_of_time_is_not_one_of_ours(scenario: AsyncpgScenario) -> None:
-    """asyncpg would send a cancel request, which a COMMIT must not get."""
-
-    async def steps() -> None:
-        async with scenario.awaited_writer() as writer:
-            await writer.recover()
-            connection = await asyncpg.connect(dsn_of(scenario.database.url), command_timeout=0.2)
-            await connection.execute(_SLOW_COMMIT)
+async def test_our_own_statements_leave_no_prepared_ones_and_use_no_codec_of_the_caller(
+    scenario: AsyncpgScenario,
+) -> None:
+    connection = await asyncpg.connect(dsn_of(scenario.database.url))
+    for name in ("text", "varchar", "int8"):
+        await connection.set_type_codec(
+            name, schema="pg_catalog", encoder=str, decoder=lambda text: f"decoded {text}", format="text"
+        )
+    async with scenario.awaited_writer() as writer:
+        for number in range(3):
             async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-            with pytest.raises(TimeoutError):
-                async with connection.transaction():
-                    await connection.execute(INSERT, 2, "2")
-            await connection.execute("DROP TRIGGER slow ON events", timeout=60)
-            await connection.close(timeout=60)
+                await tx.connection.execute(INSERT, number, str(number))
+                tx.send(scenario.topic, key="k", value=str(number))
+            scenario.expected.append(str(number))
+    named = await connection.fetch("SELECT statement FROM pg_prepared_statements")
+    assert not [statement for (statement,) in named if "kafka_transaction" in statement]
+    await connection.close()
+    scenario.assert_both_sides_agree()
 
-    scenario.run(steps())
+
+async def test_the_callers_limit_of_time_is_not_one_of_ours(scenario: AsyncpgScenario) -> None:
+    """asyncpg would send a cancel request, which a COMMIT must not get."""
+    async with scenario.awaited_writer() as writer:
+        await writer.recover()
+        connection = await asyncpg.connect(dsn_of(scenario.database.url), command_timeout=0.2)
+        await connection.execute(_SLOW_COMMIT)
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+        with pytest.raises(TimeoutError):
+            async with connection.transaction():
+                await connection.execute(INSERT, 2, "2")
+        await connection.execute("DROP TRIGGER slow ON events", timeout=60)
+        await connection.close(timeout=60)
     assert event_bodies(scenario.database) == ["1"]
     assert scenario.row()
 
@@ -228,22 +209,18 @@ _SLOW_COMMIT = """
 """
 
 
-def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: AsyncpgScenario) -> None:
+async def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: AsyncpgScenario) -> None:
     """The writer's queries between blocks must not wait for the connection that the block holds."""
-
-    async def steps() -> None:
-        async with (
-            asyncio.timeout(30),
-            from_a_pool(dsn_of(scenario.database.url)) as pool,
-            scenario.awaited_writer(source=pool) as writer,
-        ):
-            for number in range(2):
-                async with pool.acquire() as connection, writer.transaction(connection) as tx:
-                    await put(tx, scenario, number)
-                scenario.expected.append(str(number))
-            assert await writer.recover() == []
-
-    scenario.run(steps())
+    async with (
+        asyncio.timeout(30),
+        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        scenario.awaited_writer(source=pool) as writer,
+    ):
+        for number in range(2):
+            async with pool.acquire() as connection, writer.transaction(connection) as tx:
+                await put(tx, scenario, number)
+            scenario.expected.append(str(number))
+        assert await writer.recover() == []
     scenario.assert_both_sides_agree()
 
 
@@ -266,63 +243,57 @@ OpenWriter = Callable[[AsyncpgScenario, Any, int], Any]
 
 @pytest.mark.parametrize("wait_ms", [0, 50])
 @pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids])
-def test_the_wait_for_a_connection_of_an_exhausted_pool_is_limited(
+async def test_the_wait_for_a_connection_of_an_exhausted_pool_is_limited(
     scenario: AsyncpgScenario, open_writer: OpenWriter, wait_ms: int
 ) -> None:
-    async def steps() -> None:
-        async with (
-            asyncio.timeout(30),
-            from_a_pool(dsn_of(scenario.database.url)) as pool,
-            open_writer(scenario, pool, wait_ms) as writer,
-        ):
-            await writer.recover()
-            await pool.expire_connections()  # opening a connection does not count as waiting for one
-            async with writer.transaction() as tx:
-                await put(tx, scenario, 1)
-            async with pool.acquire():
-                with pytest.raises(PoolTimeoutError, match=f"within {wait_ms} ms .max_size=1.; nothing was written"):
-                    async with writer.transaction():
-                        pass
-            assert pool.get_idle_size() == 1
-            async with writer.transaction() as tx:
-                await put(tx, scenario, 2)
-
-    scenario.run(steps())
+    async with (
+        asyncio.timeout(30),
+        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        open_writer(scenario, pool, wait_ms) as writer,
+    ):
+        await writer.recover()
+        await pool.expire_connections()  # opening a connection does not count as waiting for one
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 1)
+        async with pool.acquire():
+            with pytest.raises(PoolTimeoutError, match=f"within {wait_ms} ms .max_size=1.; nothing was written"):
+                async with writer.transaction():
+                    pass
+        assert pool.get_idle_size() == 1
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 2)
     assert event_bodies(scenario.database) == ["1", "2"]
     assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["1", "2"]
 
 
 @pytest.mark.parametrize("open_writer", [with_one_id, with_a_pool_of_ids])
 @pytest.mark.parametrize("is_free_at_once", [False, True])
-def test_a_cancelled_wait_for_a_connection_of_an_exhausted_pool_takes_none(
+async def test_a_cancelled_wait_for_a_connection_of_an_exhausted_pool_takes_none(
     scenario: AsyncpgScenario, open_writer: OpenWriter, is_free_at_once: bool
 ) -> None:
-    async def steps() -> None:
-        async with (
-            asyncio.timeout(30),
-            from_a_pool(dsn_of(scenario.database.url)) as pool,
-            open_writer(scenario, pool, 60_000) as writer,
-        ):
-            await writer.recover()
+    async with (
+        asyncio.timeout(30),
+        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        open_writer(scenario, pool, 60_000) as writer,
+    ):
+        await writer.recover()
 
-            async def write(number: int) -> None:
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, number)
+        async def write(number: int) -> None:
+            async with writer.transaction() as tx:
+                await put(tx, scenario, number)
 
-            held = await pool.acquire()
-            waiting = asyncio.create_task(write(1))
-            await turns_until(lambda: _is_waiting_for(pool))
-            if is_free_at_once:  # the task has been given the connection, and is cancelled before it runs
-                releasing = asyncio.create_task(pool.release(held))
-                await turns_until(lambda: not _is_waiting_for(pool))
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            await (releasing if is_free_at_once else pool.release(held))
-            assert pool.get_idle_size() == 1
-            await write(2)
-
-    scenario.run(steps())
+        held = await pool.acquire()
+        waiting = asyncio.create_task(write(1))
+        await turns_until(lambda: _is_waiting_for(pool))
+        if is_free_at_once:  # the task has been given the connection, and is cancelled before it runs
+            releasing = asyncio.create_task(pool.release(held))
+            await turns_until(lambda: not _is_waiting_for(pool))
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await (releasing if is_free_at_once else pool.release(held))
+        assert pool.get_idle_size() == 1
+        await write(2)
     assert event_bodies(scenario.database) == ["2"]
     assert [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)] == ["2"]
 
@@ -338,7 +309,7 @@ def _is_waiting_for(pool: Any) -> bool:
 
 
 @pytest.mark.parametrize("source", [from_a_dsn, from_a_pool, from_a_function])
-def test_a_host_that_disappears_is_noticed_on_connections_of_every_origin(
+async def test_a_host_that_disappears_is_noticed_on_connections_of_every_origin(
     scenario: AsyncpgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
 ) -> None:
     """No statement of ours has a limit of time, so only TCP's keepalive ends a wait for a host that is gone."""
@@ -347,19 +318,16 @@ def test_a_host_that_disappears_is_noticed_on_connections_of_every_origin(
         wire = driver.unwrapped(connection)._transport.get_extra_info("socket")
         return bool(wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
-    async def steps() -> None:
-        dsn = dsn_of(scenario.database.engine.url)
-        own = await asyncpg.connect(dsn)
-        async with source(dsn) as database, scenario.awaited_writer(source=database) as writer:
-            for connection in (None, own):
-                async with writer.transaction(connection) as tx:
-                    assert is_kept_alive(tx.connection)
-        await own.close()
-
-    scenario.run(steps())
+    dsn = dsn_of(scenario.database.engine.url)
+    own = await asyncpg.connect(dsn)
+    async with source(dsn) as database, scenario.awaited_writer(source=database) as writer:
+        for connection in (None, own):
+            async with writer.transaction(connection) as tx:
+                assert is_kept_alive(tx.connection)
+    await own.close()
 
 
-def test_a_reset_without_end_does_not_hold_up_a_block_that_is_committed(
+async def test_a_reset_without_end_does_not_hold_up_a_block_that_is_committed(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(driver, "RESET_S", 0.05)
@@ -367,23 +335,20 @@ def test_a_reset_without_end_does_not_hold_up_a_block_that_is_committed(
     async def never(connection: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
-    async def steps() -> None:
-        async with (
-            asyncpg.create_pool(dsn_of(scenario.database.url), min_size=1, max_size=1, reset=never) as pool,
-            scenario.awaited_writer(source=pool) as writer,
-        ):
-            for number in range(2):
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, number)
-                assert tx.outcome is Outcome.COMMITTED
-                scenario.expected.append(str(number))
-
-    scenario.run(steps())
+    async with (
+        asyncpg.create_pool(dsn_of(scenario.database.url), min_size=1, max_size=1, reset=never) as pool,
+        scenario.awaited_writer(source=pool) as writer,
+    ):
+        for number in range(2):
+            async with writer.transaction() as tx:
+                await put(tx, scenario, number)
+            assert tx.outcome is Outcome.COMMITTED
+            scenario.expected.append(str(number))
     scenario.assert_both_sides_agree()
     assert "could not reset (TimeoutError)" in caplog.text
 
 
-def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_another(
+async def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_another(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reset removes the listener for abandoned waits for a standby, before its ROLLBACK is refused."""
@@ -400,25 +365,21 @@ def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_anot
             commits.append(raw)
         return await running
 
-    async def steps() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
-        async with scenario.awaited_writer() as writer:
-            await writer.recover()
-            with monkeypatch.context() as patched:
-                async with writer.transaction() as tx:
-                    block = driver.unwrapped(tx.connection)
-                    await put(tx, scenario, 1)
-                    patched.setattr(driver, "execute", with_a_reset_meanwhile)
-            assert tx.outcome is Outcome.COMMITTED
-        assert commits[0] is block
-        assert any(other is not block for other in commits)
-
-    scenario.run(steps())
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    async with scenario.awaited_writer() as writer:
+        await writer.recover()
+        with monkeypatch.context() as patched:
+            async with writer.transaction() as tx:
+                block = driver.unwrapped(tx.connection)
+                await put(tx, scenario, 1)
+                patched.setattr(driver, "execute", with_a_reset_meanwhile)
+        assert tx.outcome is Outcome.COMMITTED
+    assert commits[0] is block
+    assert any(other is not block for other in commits)
+    scenario.assert_both_sides_agree("1")
 
 
-def test_a_kept_connection_on_which_begin_was_cancelled_is_not_used_again(
+async def test_a_kept_connection_on_which_begin_was_cancelled_is_not_used_again(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server cancels the statement after BEGIN, in a transaction that this process does not know."""
@@ -431,26 +392,22 @@ def test_a_kept_connection_on_which_begin_was_cancelled_is_not_used_again(
         begun.set()
         return await genuine(raw, sql.replace(";", "; SELECT pg_sleep(60);", 1))
 
-    async def steps() -> None:
-        async with asyncio.timeout(30), scenario.awaited_writer() as writer:
-            await writer.recover()
-            monkeypatch.setattr(driver, "execute", slowly)
+    async with asyncio.timeout(30), scenario.awaited_writer() as writer:
+        await writer.recover()
+        monkeypatch.setattr(driver, "execute", slowly)
 
-            async def write(number: int) -> None:
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, number)
+        async def write(number: int) -> None:
+            async with writer.transaction() as tx:
+                await put(tx, scenario, number)
 
-            first = asyncio.create_task(write(1))
-            await begun.wait()
-            await asyncio.to_thread(until, lambda: _is_asleep(scenario))
-            first.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await first
-            await write(2)
-
-    scenario.run(steps())
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+        first = asyncio.create_task(write(1))
+        await begun.wait()
+        await asyncio.to_thread(until, lambda: _is_asleep(scenario))
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await write(2)
+    scenario.assert_both_sides_agree("2")
 
 
 def _is_asleep(scenario: AsyncpgScenario) -> bool:
@@ -462,95 +419,88 @@ def _is_asleep(scenario: AsyncpgScenario) -> bool:
 # ---- blocks --------------------------------------------------------------------------------------------------------
 
 
-def test_the_callers_own_connection_and_savepoints(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        async with writer.transaction(connection) as tx:
-            assert tx.connection is connection
-            await put(tx, scenario, 1)
-            async with tx.connection.transaction():
-                await put(tx, scenario, 2)
-                with pytest.raises(OrdinaryError):
-                    async with tx.connection.transaction():
-                        await put(tx, scenario, 3)
-                        raise OrdinaryError
+async def test_the_callers_own_connection_and_savepoints(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    async with writer.transaction(connection) as tx:
+        assert tx.connection is connection
+        await put(tx, scenario, 1)
+        async with tx.connection.transaction():
+            await put(tx, scenario, 2)
             with pytest.raises(OrdinaryError):
-                async with tx.savepoint():
-                    await put(tx, scenario, 4)
+                async with tx.connection.transaction():
+                    await put(tx, scenario, 3)
                     raise OrdinaryError
-            part = tx.connection.transaction()
-            await part.start()
-            await put(tx, scenario, 5)
-            await part.rollback()
-            await tx.connection.execute("SAVEPOINT s")
-            await put(tx, scenario, 6)
-            await tx.connection.execute("ROLLBACK TO s")
-            statement = await tx.connection.prepare("SAVEPOINT p")
-            await statement.fetch()
-            await put(tx, scenario, 7)
-            await tx.connection.fetch("ROLLBACK TO p")
-            await put(tx, scenario, 8)
-        assert tx.outcome is Outcome.COMMITTED
-        assert not connection.is_in_transaction()
-        async with connection.transaction():  # an ordinary one again
-            await connection.execute("SELECT 1")
-
-    run(steps)
-    scenario.expected += ["1", "2", "8"]
-    scenario.assert_both_sides_agree()
-
-
-def test_what_the_connection_did_before_the_block_belongs_to_it(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        await writer.recover()  # so that the row is older than the snapshot
-        await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
-        await connection.execute(INSERT, 1, "1")
-        async with writer.transaction(connection) as tx:
-            assert await tx.connection.fetchval("SHOW transaction_isolation") == "serializable"
-            tx.send(scenario.topic, key="k", value="1")
-        await connection.execute("BEGIN")
-        await connection.execute(INSERT, 2, "2")
         with pytest.raises(OrdinaryError):
-            async with writer.transaction(connection) as tx:
+            async with tx.savepoint():
+                await put(tx, scenario, 4)
                 raise OrdinaryError
-        assert not connection.is_in_transaction()
+        part = tx.connection.transaction()
+        await part.start()
+        await put(tx, scenario, 5)
+        await part.rollback()
+        await tx.connection.execute("SAVEPOINT s")
+        await put(tx, scenario, 6)
+        await tx.connection.execute("ROLLBACK TO s")
+        statement = await tx.connection.prepare("SAVEPOINT p")
+        await statement.fetch()
+        await put(tx, scenario, 7)
+        await tx.connection.fetch("ROLLBACK TO p")
+        await put(tx, scenario, 8)
+    assert tx.outcome is Outcome.COMMITTED
+    assert not connection.is_in_transaction()
+    async with connection.transaction():  # an ordinary one again
+        await connection.execute("SELECT 1")
+    scenario.assert_both_sides_agree("1", "2", "8")
 
-    run(steps)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
 
-
-def test_without_records_it_is_a_database_transaction(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+async def test_what_the_connection_did_before_the_block_belongs_to_it(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    await writer.recover()  # so that the row is older than the snapshot
+    await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
+    await connection.execute(INSERT, 1, "1")
+    async with writer.transaction(connection) as tx:
+        assert await tx.connection.fetchval("SHOW transaction_isolation") == "serializable"
+        tx.send(scenario.topic, key="k", value="1")
+    await connection.execute("BEGIN")
+    await connection.execute(INSERT, 2, "2")
+    with pytest.raises(OrdinaryError):
         async with writer.transaction(connection) as tx:
-            await tx.connection.execute(INSERT, 1, "1")
-        assert tx.outcome is Outcome.COMMITTED
-        assert tx.transactional_id is None
-        with pytest.raises(OrdinaryError):
-            async with writer.transaction() as tx:
-                await tx.connection.execute(INSERT, 2, "2")
-                raise OrdinaryError
-        assert tx.outcome is Outcome.ROLLED_BACK
+            raise OrdinaryError
+    assert not connection.is_in_transaction()
+    scenario.assert_both_sides_agree("1")
 
-    run(steps)
+
+async def test_without_records_it_is_a_database_transaction(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    async with writer.transaction(connection) as tx:
+        await tx.connection.execute(INSERT, 1, "1")
+    assert tx.outcome is Outcome.COMMITTED
+    assert tx.transactional_id is None
+    with pytest.raises(OrdinaryError):
+        async with writer.transaction() as tx:
+            await tx.connection.execute(INSERT, 2, "2")
+            raise OrdinaryError
+    assert tx.outcome is Outcome.ROLLED_BACK
     assert event_bodies(scenario.database) == ["1"]
     assert_nothing_was_written(scenario)
 
 
-def test_a_copy_and_a_cursor_inside_the_block(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        async with writer.transaction(connection) as tx:
-            await tx.connection.copy_records_to_table(
-                "events", records=[(1, "k", "1"), (2, "k", "2")], columns=("id", "event_key", "body")
-            )
-            async for (body,) in tx.connection.cursor("SELECT body FROM events ORDER BY id"):
-                tx.send(scenario.topic, key="k", value=body)
-            await tx.connection.executemany(INSERT, [(3, "3"), (4, "4")])
-            tx.send(scenario.topic, key="k", value="3")
-            tx.send(scenario.topic, key="k", value="4")
-
-    run(steps)
-    scenario.expected += ["1", "2", "3", "4"]
-    scenario.assert_both_sides_agree()
+async def test_a_copy_and_a_cursor_inside_the_block(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    async with writer.transaction(connection) as tx:
+        await tx.connection.copy_records_to_table(
+            "events", records=[(1, "k", "1"), (2, "k", "2")], columns=("id", "event_key", "body")
+        )
+        async for (body,) in tx.connection.cursor("SELECT body FROM events ORDER BY id"):
+            tx.send(scenario.topic, key="k", value=body)
+        await tx.connection.executemany(INSERT, [(3, "3"), (4, "4")])
+        tx.send(scenario.topic, key="k", value="3")
+        tx.send(scenario.topic, key="k", value="4")
+    scenario.assert_both_sides_agree("1", "2", "3", "4")
 
 
 # ---- ends of the transaction ---------------------------------------------------------------------------------------
@@ -579,33 +529,35 @@ async def by_copy(connection: Any, sql: str) -> None:
 @pytest.mark.parametrize("way", [by_execute, by_fetch, by_a_prepared_statement, by_executemany, by_copy])
 @pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "PREPARE TRANSACTION 'x'"])
 @pytest.mark.parametrize("swallowed", [False, True])
-def test_an_end_of_the_transaction_is_not_sent(
-    scenario: AsyncpgScenario, run: Run, way: Callable[[Any, str], Coroutine[Any, Any, None]], sql: str, swallowed: bool
+async def test_an_end_of_the_transaction_is_not_sent(
+    scenario: AsyncpgScenario,
+    way: Callable[[Any, str], Coroutine[Any, Any, None]],
+    sql: str,
+    swallowed: bool,
+    writer: AsyncpgDualWriter,
+    connection: Any,
 ) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        expected = TransactionDoomedError if swallowed else TransactionEndedInsideError
-        with pytest.raises(expected):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                with suppress(TransactionEndedInsideError) if swallowed else nullcontext():
-                    await way(tx.connection, sql)
-        assert tx.outcome is Outcome.ROLLED_BACK
-
-    run(steps)
+    expected = TransactionDoomedError if swallowed else TransactionEndedInsideError
+    with pytest.raises(expected):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            with suppress(TransactionEndedInsideError) if swallowed else nullcontext():
+                await way(tx.connection, sql)
+    assert tx.outcome is Outcome.ROLLED_BACK
     scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("way", [by_executemany, by_copy])
-def test_savepoints_by_other_methods_are_refused(
-    scenario: AsyncpgScenario, run: Run, way: Callable[[Any, str], Coroutine[Any, Any, None]]
+async def test_savepoints_by_other_methods_are_refused(
+    scenario: AsyncpgScenario,
+    way: Callable[[Any, str], Coroutine[Any, Any, None]],
+    writer: AsyncpgDualWriter,
+    connection: Any,
 ) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        with pytest.raises(IllegalStateError, match="cannot be followed"):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await way(tx.connection, "SAVEPOINT s")
-
-    run(steps)
+    with pytest.raises(IllegalStateError, match="cannot be followed"):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await way(tx.connection, "SAVEPOINT s")
     scenario.assert_both_sides_agree()
 
 
@@ -614,7 +566,7 @@ _ENDINGS = ["COMMIT AND CHAIN", "ROLLBACK AND CHAIN", "ROLLBACK; BEGIN", "COMMIT
 
 @pytest.mark.parametrize("ending", _ENDINGS)
 @pytest.mark.parametrize("under_the_lock", [False, True])
-def test_a_transaction_that_was_ended_past_the_guard(
+async def test_a_transaction_that_was_ended_past_the_guard(
     scenario: AsyncpgScenario, monkeypatch: pytest.MonkeyPatch, ending: str, under_the_lock: bool
 ) -> None:
     """The message of COMMIT proves that it is the block's transaction, under its lock."""
@@ -625,85 +577,74 @@ def test_a_transaction_that_was_ended_past_the_guard(
             await driver.execute(message._raw, ending)
         await genuine(message)
 
-    async def steps() -> None:
-        async with scenario.awaited_writer() as writer:
-            await writer.recover()
-            with monkeypatch.context() as patched:
-                patched.setattr(driver.CommitMessage, "send", end_before)
-                with pytest.raises((TransactionEndedInsideError, StateRowError)):
-                    async with writer.transaction() as tx:
-                        await put(tx, scenario, 1)
-                        if not under_the_lock:
-                            await driver.execute(driver.unwrapped(tx.connection), ending)
-                assert tx.outcome is None
-            async with writer.transaction() as tx:
-                await put(tx, scenario, 2)
-
-    scenario.run(steps())
+    async with scenario.awaited_writer() as writer:
+        await writer.recover()
+        with monkeypatch.context() as patched:
+            patched.setattr(driver.CommitMessage, "send", end_before)
+            with pytest.raises((TransactionEndedInsideError, StateRowError)):
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, 1)
+                    if not under_the_lock:
+                        await driver.execute(driver.unwrapped(tx.connection), ending)
+            assert tx.outcome is None
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 2)
     in_topic = [value for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
     assert in_topic == ["2"]
     assert event_bodies(scenario.database) == (["1", "2"] if "COMMIT" in ending else ["2"])
     scenario.assert_nothing_open()
 
 
-def test_a_savepoint_from_before_the_block_takes_the_block_with_it(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        await connection.execute("BEGIN; SAVEPOINT before")
-        with pytest.raises(TransactionEndedInsideError, match="savepoint from before"):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await tx.connection.execute("ROLLBACK TO before")
-                tx.send(scenario.topic, value="2")
-
-    run(steps)
+async def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    await connection.execute("BEGIN; SAVEPOINT before")
+    with pytest.raises(TransactionEndedInsideError, match="savepoint from before"):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await tx.connection.execute("ROLLBACK TO before")
+            tx.send(scenario.topic, value="2")
     scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("with_records", [False, True])
-def test_a_connection_that_was_closed_inside(scenario: AsyncpgScenario, run: Run, with_records: bool) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        with pytest.raises(TransactionEndedInsideError, match="closed or lost"):
-            async with writer.transaction(connection) as tx:
-                if with_records:
-                    await put(tx, scenario, 1)
-                await tx.connection.close()
-        assert tx.outcome is Outcome.ROLLED_BACK
-
-    run(steps)
-    scenario.assert_both_sides_agree()
-
-
-def test_a_connection_that_was_given_back_inside(scenario: AsyncpgScenario) -> None:
-    async def steps() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
-        async with from_a_pool(dsn_of(scenario.database.url)) as pool, scenario.awaited_writer(source=pool) as writer:
-            with pytest.raises(TransactionEndedInsideError):
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, 1)
-                    await pool.release(tx.connection)
-            async with writer.transaction() as tx:
-                await put(tx, scenario, 2)
-
-    scenario.run(steps())
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
-
-
-def test_a_server_that_ends_the_connection_inside(scenario: AsyncpgScenario, run: Run) -> None:
-    """As where a process has slept longer than `idle_in_transaction_session_timeout`; the lock is gone, too."""
-
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        raw = driver.unwrapped(connection)
-        with pytest.raises(TransactionEndedInsideError, match="closed or lost"):
-            async with writer.transaction(connection) as tx:
+async def test_a_connection_that_was_closed_inside(
+    scenario: AsyncpgScenario, with_records: bool, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    with pytest.raises(TransactionEndedInsideError, match="closed or lost"):
+        async with writer.transaction(connection) as tx:
+            if with_records:
                 await put(tx, scenario, 1)
-                await tx.connection.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
-                async with asyncio.timeout(30):
-                    while not raw.is_closed():  # noqa: ASYNC110 - nothing could set an event
-                        await asyncio.sleep(0.001)
-        assert tx.outcome is Outcome.ROLLED_BACK
+            await tx.connection.close()
+    assert tx.outcome is Outcome.ROLLED_BACK
+    scenario.assert_both_sides_agree()
 
-    run(steps)
+
+async def test_a_connection_that_was_given_back_inside(scenario: AsyncpgScenario) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+    async with from_a_pool(dsn_of(scenario.database.url)) as pool, scenario.awaited_writer(source=pool) as writer:
+        with pytest.raises(TransactionEndedInsideError):
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 1)
+                await pool.release(tx.connection)
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
+
+
+async def test_a_server_that_ends_the_connection_inside(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    """As where a process has slept longer than `idle_in_transaction_session_timeout`; the lock is gone, too."""
+    raw = driver.unwrapped(connection)
+    with pytest.raises(TransactionEndedInsideError, match="closed or lost"):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await tx.connection.execute("SET LOCAL idle_in_transaction_session_timeout = '1ms'")
+            async with asyncio.timeout(30):
+                while not raw.is_closed():  # noqa: ASYNC110 - nothing could set an event
+                    await asyncio.sleep(0.001)
+    assert tx.outcome is Outcome.ROLLED_BACK
     scenario.assert_both_sides_agree()
 
 
@@ -713,7 +654,7 @@ _POINTS_WITH_A_CONNECTION = [
 
 
 @pytest.mark.parametrize("point", _POINTS_WITH_A_CONNECTION)
-def test_a_server_that_ends_the_connection_at_a_point(scenario: AsyncpgScenario, point: PausePoint) -> None:
+async def test_a_server_that_ends_the_connection_at_a_point(scenario: AsyncpgScenario, point: PausePoint) -> None:
     """The event loop has not heard of it when the next statement is sent."""
     pids: list[int] = []
 
@@ -721,19 +662,15 @@ def test_a_server_that_ends_the_connection_at_a_point(scenario: AsyncpgScenario,
         if reached is point and pids:
             _end_of_server_process(scenario, pids.pop())
 
-    async def steps() -> None:
-        async with scenario.awaited_writer(end) as writer:
-            with pytest.raises((*driver.ERRORS, TransactionEndedInsideError)):
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, 1)
-                    pids.append(tx.connection.get_server_pid())
-            assert tx.outcome is Outcome.ROLLED_BACK
+    async with scenario.awaited_writer(end) as writer:
+        with pytest.raises((*driver.ERRORS, TransactionEndedInsideError)):
             async with writer.transaction() as tx:
-                await put(tx, scenario, 2)
-
-    scenario.run(steps())
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+                await put(tx, scenario, 1)
+                pids.append(tx.connection.get_server_pid())
+        assert tx.outcome is Outcome.ROLLED_BACK
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
 
 
 def _end_of_server_process(scenario: AsyncpgScenario, pid: int) -> None:
@@ -747,28 +684,24 @@ def _end_of_server_process(scenario: AsyncpgScenario, pid: int) -> None:
 @pytest.mark.parametrize("with_records", [False, True])
 @pytest.mark.parametrize("sql", ["SELECT 1/0", "nonsense"])
 @pytest.mark.parametrize("way", [by_execute, by_fetch, by_a_prepared_statement])
-def test_a_swallowed_statement_error_ends_in_an_exception(
-    scenario: AsyncpgScenario, run: Run, way: Any, sql: str, with_records: bool
+async def test_a_swallowed_statement_error_ends_in_an_exception(
+    scenario: AsyncpgScenario, way: Any, sql: str, with_records: bool, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        with pytest.raises(TransactionDoomedError, match="swallowed") as doomed:
-            async with writer.transaction(connection) as tx:
-                await tx.connection.execute(INSERT, 1, "1")
-                if with_records:
-                    tx.send(scenario.topic, key="k", value="1")
-                with suppress(asyncpg.PostgresError):
-                    await way(tx.connection, sql)
-        assert isinstance(doomed.value.__cause__, asyncpg.PostgresError)
-        assert tx.outcome is Outcome.ROLLED_BACK
+    with pytest.raises(TransactionDoomedError, match="swallowed") as doomed:
         async with writer.transaction(connection) as tx:
-            with pytest.raises(asyncpg.PostgresError):
-                async with tx.savepoint():
-                    await way(tx.connection, sql)
-            await put(tx, scenario, 2)
-
-    run(steps)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+            await tx.connection.execute(INSERT, 1, "1")
+            if with_records:
+                tx.send(scenario.topic, key="k", value="1")
+            with suppress(asyncpg.PostgresError):
+                await way(tx.connection, sql)
+    assert isinstance(doomed.value.__cause__, asyncpg.PostgresError)
+    assert tx.outcome is Outcome.ROLLED_BACK
+    async with writer.transaction(connection) as tx:
+        with pytest.raises(asyncpg.PostgresError):
+            async with tx.savepoint():
+                await way(tx.connection, sql)
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
 
 
 async def with_the_parse_of_nothing(connection: Any) -> None:
@@ -780,50 +713,46 @@ async def with_the_parse_of_a_rollback(connection: Any) -> None:
 
 
 @pytest.mark.parametrize("goes_on", [with_the_parse_of_nothing, with_the_parse_of_a_rollback])
-def test_a_statement_that_a_failed_transaction_accepts_does_not_hide_the_failure(
-    scenario: AsyncpgScenario, run: Run, goes_on: Callable[[Any], Coroutine[Any, Any, None]]
+async def test_a_statement_that_a_failed_transaction_accepts_does_not_hide_the_failure(
+    scenario: AsyncpgScenario,
+    goes_on: Callable[[Any], Coroutine[Any, Any, None]],
+    writer: AsyncpgDualWriter,
+    connection: Any,
 ) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        with pytest.raises(TransactionDoomedError, match="DivisionByZeroError"):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await tx.connection.execute("SAVEPOINT s")
-                with suppress(asyncpg.PostgresError):
-                    await tx.connection.execute("SELECT 1/0")
-                await goes_on(tx.connection)
-        assert tx.outcome is Outcome.ROLLED_BACK
+    with pytest.raises(TransactionDoomedError, match="DivisionByZeroError"):
         async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
             await tx.connection.execute("SAVEPOINT s")
             with suppress(asyncpg.PostgresError):
                 await tx.connection.execute("SELECT 1/0")
             await goes_on(tx.connection)
-            await tx.connection.execute("ROLLBACK TO s")
-            await put(tx, scenario, 2)
+    assert tx.outcome is Outcome.ROLLED_BACK
+    async with writer.transaction(connection) as tx:
+        await tx.connection.execute("SAVEPOINT s")
+        with suppress(asyncpg.PostgresError):
+            await tx.connection.execute("SELECT 1/0")
+        await goes_on(tx.connection)
+        await tx.connection.execute("ROLLBACK TO s")
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
 
-    run(steps)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
 
-
-def test_a_swallowed_limit_of_time_ends_in_an_exception(scenario: AsyncpgScenario, run: Run) -> None:
+async def test_a_swallowed_limit_of_time_ends_in_an_exception(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
     """asyncpg has sent a cancel request; its next response shows whether that had an effect."""
-
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        for with_records in (True, False):
-            with pytest.raises(TransactionDoomedError):
-                async with writer.transaction(connection) as tx:
-                    await tx.connection.execute(INSERT, 1, "1")
-                    if with_records:
-                        tx.send(scenario.topic, key="k", value="1")
-                    with suppress(TimeoutError):
-                        await tx.connection.execute("SELECT pg_sleep(60)", timeout=0.05)
-            assert tx.outcome is Outcome.ROLLED_BACK
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 2)
-
-    run(steps)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    for with_records in (True, False):
+        with pytest.raises(TransactionDoomedError):
+            async with writer.transaction(connection) as tx:
+                await tx.connection.execute(INSERT, 1, "1")
+                if with_records:
+                    tx.send(scenario.topic, key="k", value="1")
+                with suppress(TimeoutError):
+                    await tx.connection.execute("SELECT pg_sleep(60)", timeout=0.05)
+        assert tx.outcome is Outcome.ROLLED_BACK
+    async with writer.transaction(connection) as tx:
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
 
 
 async def _one_then_an_error(given: Any) -> AsyncIterator[Any]:
@@ -867,235 +796,209 @@ async def with_a_failed_source_of_many(connection: Any) -> None:
         with_a_failed_source_of_many,
     ],
 )
-def test_a_swallowed_failure_in_the_middle_of_a_statement_ends_in_an_exception(
-    scenario: AsyncpgScenario, run: Run, fail: Callable[[Any], Coroutine[Any, Any, None]]
+async def test_a_swallowed_failure_in_the_middle_of_a_statement_ends_in_an_exception(
+    scenario: AsyncpgScenario,
+    fail: Callable[[Any], Coroutine[Any, Any, None]],
+    writer: AsyncpgDualWriter,
+    connection: Any,
 ) -> None:
     """The server may have begun it, and reports the failed transaction with the next statement only."""
-
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        with pytest.raises(TransactionDoomedError):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await fail(tx.connection)
-        assert tx.outcome is Outcome.ROLLED_BACK
+    with pytest.raises(TransactionDoomedError):
         async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 2)
+            await put(tx, scenario, 1)
+            await fail(tx.connection)
+    assert tx.outcome is Outcome.ROLLED_BACK
+    async with writer.transaction(connection) as tx:
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
 
-    run(steps)
-    scenario.expected.append("2")
+
+async def test_a_refused_record_that_is_swallowed_dooms_the_block(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    with pytest.raises(TransactionDoomedError):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            with suppress(InvalidRecordError):
+                tx.send(scenario.topic, value=object())
     scenario.assert_both_sides_agree()
 
 
-def test_a_refused_record_that_is_swallowed_dooms_the_block(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        with pytest.raises(TransactionDoomedError):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                with suppress(InvalidRecordError):
-                    tx.send(scenario.topic, value=object())
-
-    run(steps)
-    scenario.assert_both_sides_agree()
-
-
-def test_what_is_unfinished_at_the_end(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        raw = driver.unwrapped(connection)
-        with pytest.raises(IllegalStateError, match="finish it inside the block"):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await tx.connection.transaction().start()
-        with pytest.raises(IllegalStateError, match="finish it inside the block"):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                sleep = asyncio.create_task(tx.connection.execute("SELECT pg_sleep(60)"))
-                await asyncio.sleep(0)
-        with pytest.raises(asyncpg.PostgresError):  # only dropping the connection could end it
-            await sleep
-        assert raw.is_closed()
-        with pytest.raises(asyncpg.InterfaceError):
-            async with writer.transaction(connection):
-                pass
-        async with writer.transaction() as tx:
-            await put(tx, scenario, 2)
-
-    run(steps)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+async def test_what_is_unfinished_at_the_end(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    raw = driver.unwrapped(connection)
+    with pytest.raises(IllegalStateError, match="finish it inside the block"):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await tx.connection.transaction().start()
+    with pytest.raises(IllegalStateError, match="finish it inside the block"):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            sleep = asyncio.create_task(tx.connection.execute("SELECT pg_sleep(60)"))
+            await asyncio.sleep(0)
+    with pytest.raises(asyncpg.PostgresError):  # only dropping the connection could end it
+        await sleep
+    assert raw.is_closed()
+    with pytest.raises(asyncpg.InterfaceError):
+        async with writer.transaction(connection):
+            pass
+    async with writer.transaction() as tx:
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
 
 
 @pytest.mark.parametrize("sql", [INSERT.replace("$1", "7").replace("$2", "'7'"), "ROLLBACK TO s"])
-def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
-    scenario: AsyncpgScenario, run: Run, sql: str
+async def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
+    scenario: AsyncpgScenario, sql: str, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
     """Of a task that the block has left behind: its row would have no record, or an undone row would have one."""
-
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        held = scenario.emulator.faults.add(Fault(api="Produce", topic=scenario.topic, action=Hold()))
-
-        async def write() -> Outcome | None:
-            async with writer.transaction(connection) as tx:
-                await tx.connection.execute("SAVEPOINT s")
-                await put(tx, scenario, 1)
-            return tx.outcome
-
-        block = asyncio.create_task(write())
-        await asyncio.to_thread(held.wait_held)
-        said.extend(await asyncio.gather(connection.execute(sql), return_exceptions=True))
-        held.release()
-        assert await block is Outcome.COMMITTED
-
     said: list[object] = []
-    run(steps)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    held = scenario.emulator.faults.add(Fault(api="Produce", topic=scenario.topic, action=Hold()))
+
+    async def write() -> Outcome | None:
+        async with writer.transaction(connection) as tx:
+            await tx.connection.execute("SAVEPOINT s")
+            await put(tx, scenario, 1)
+        return tx.outcome
+
+    block = asyncio.create_task(write())
+    await asyncio.to_thread(held.wait_held)
+    said.extend(await asyncio.gather(connection.execute(sql), return_exceptions=True))
+    held.release()
+    assert await block is Outcome.COMMITTED
+    scenario.assert_both_sides_agree("1")
     (refused,) = said
     assert isinstance(refused, IllegalStateError)
     assert "has ended, so the statement was not sent" in str(refused)
 
 
-def test_a_part_that_was_ended_by_text_is_no_longer_unfinished(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
+async def test_a_part_that_was_ended_by_text_is_no_longer_unfinished(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    async with writer.transaction(connection) as tx:
+        await tx.connection.execute("SAVEPOINT before")
+        await tx.connection.transaction().start()
+        await put(tx, scenario, 1)
+        await tx.connection.execute("ROLLBACK TO before")
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
+
+
+async def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    with pytest.raises(TransactionDoomedError):
         async with writer.transaction(connection) as tx:
-            await tx.connection.execute("SAVEPOINT before")
-            await tx.connection.transaction().start()
             await put(tx, scenario, 1)
-            await tx.connection.execute("ROLLBACK TO before")
-            await put(tx, scenario, 2)
-
-    run(steps)
-    scenario.expected.append("2")
+            await tx.connection.execute("SAVEPOINT s")
+            with suppress(asyncpg.PostgresError):
+                await tx.connection.execute("ROLLBACK TO s; SAVEPOINT t; SELECT 1/0")
+            await tx.connection.execute("ROLLBACK TO s")
     scenario.assert_both_sides_agree()
 
 
-def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        with pytest.raises(TransactionDoomedError):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await tx.connection.execute("SAVEPOINT s")
-                with suppress(asyncpg.PostgresError):
-                    await tx.connection.execute("ROLLBACK TO s; SAVEPOINT t; SELECT 1/0")
-                await tx.connection.execute("ROLLBACK TO s")
-
-    run(steps)
-    scenario.assert_both_sides_agree()
-
-
-def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        await writer.recover()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1), writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await tx.connection.execute("SELECT pg_sleep(30)")
-        assert tx.outcome is Outcome.ROLLED_BACK
-        assert writer.state is SlotState.READY
-        assert not connection.is_closed()
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 2)
-
-    run(steps)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+async def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    await writer.recover()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1), writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await tx.connection.execute("SELECT pg_sleep(30)")
+    assert tx.outcome is Outcome.ROLLED_BACK
+    assert writer.state is SlotState.READY
+    assert not connection.is_closed()
+    async with writer.transaction(connection) as tx:
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")
 
 
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 
-def test_connections_that_are_refused(scenario: AsyncpgScenario, run: Run) -> None:
-    async def steps(writer: AsyncpgDualWriter, connection: Any) -> None:
-        async with connection.transaction():
-            with pytest.raises(IllegalStateError, match="outermost"):
-                async with writer.transaction(connection):
-                    pass
-        with pytest.raises(IllegalStateError, match="runs on an asyncpg"):
-            async with writer.transaction(object()):
-                pass
-        await connection.execute("BEGIN")
-        with suppress(asyncpg.PostgresError):
-            await connection.execute("SELECT 1/0")
-        with pytest.raises(IllegalStateError, match="has failed already"):
+async def test_connections_that_are_refused(
+    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
+) -> None:
+    async with connection.transaction():
+        with pytest.raises(IllegalStateError, match="outermost"):
             async with writer.transaction(connection):
                 pass
-        await connection.execute("ROLLBACK")
-        sleep = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
-        await asyncio.sleep(0)
-        with pytest.raises(IllegalStateError, match="in progress"):
-            async with writer.transaction(connection):
+    with pytest.raises(IllegalStateError, match="runs on an asyncpg"):
+        async with writer.transaction(object()):
+            pass
+    await connection.execute("BEGIN")
+    with suppress(asyncpg.PostgresError):
+        await connection.execute("SELECT 1/0")
+    with pytest.raises(IllegalStateError, match="has failed already"):
+        async with writer.transaction(connection):
+            pass
+    await connection.execute("ROLLBACK")
+    sleep = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
+    await asyncio.sleep(0)
+    with pytest.raises(IllegalStateError, match="in progress"):
+        async with writer.transaction(connection):
+            pass
+    sleep.cancel()
+    with suppress(asyncio.CancelledError):
+        await sleep
+    async with writer.transaction() as tx:
+        await put(tx, scenario, 1)
+        with pytest.raises(IllegalStateError):
+            async with writer.transaction(tx.connection):
                 pass
-        sleep.cancel()
-        with suppress(asyncio.CancelledError):
-            await sleep
-        async with writer.transaction() as tx:
-            await put(tx, scenario, 1)
-            with pytest.raises(IllegalStateError):
-                async with writer.transaction(tx.connection):
-                    pass
-
-    run(steps)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
-def test_a_connection_on_which_another_dual_write_begins_while_a_block_waits_for_its_id(
+async def test_a_connection_on_which_another_dual_write_begins_while_a_block_waits_for_its_id(
     scenario: AsyncpgScenario,
 ) -> None:
     """Each would commit the other's rows, without their records."""
     snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ"  # in which a block of a pool gets its id before it begins
+    dsn = dsn_of(scenario.database.url)
+    one, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
+    await one.execute(snapshot)
+    await other.execute(snapshot)
+    async with (
+        asyncio.timeout(30),
+        scenario.awaited_writer() as writer,
+        with_a_pool_of_ids(scenario, dsn, 30_000, max_writers=1) as pool,
+    ):
+        await writer.recover()
 
-    async def steps() -> None:
-        dsn = dsn_of(scenario.database.url)
-        one, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
-        await one.execute(snapshot)
-        await other.execute(snapshot)
-        async with (
-            asyncio.timeout(30),
-            scenario.awaited_writer() as writer,
-            with_a_pool_of_ids(scenario, dsn, 30_000, max_writers=1) as pool,
-        ):
-            await writer.recover()
+        async def write() -> None:
+            async with pool.transaction(one) as tx:
+                await put(tx, scenario, 2)
 
-            async def write() -> None:
-                async with pool.transaction(one) as tx:
-                    await put(tx, scenario, 2)
-
-            async with AsyncExitStack() as only_id:
-                await only_id.enter_async_context(pool.transaction(other))
-                waiting = asyncio.create_task(write())
-                await turns_until(lambda: pool.status.waiting == 1)
-                async with writer.transaction(one) as tx:
-                    await put(tx, scenario, 1)
-                    await only_id.aclose()
-                    with pytest.raises(IllegalStateError, match="already carries a dual write"):
-                        await waiting
-                assert tx.outcome is Outcome.COMMITTED
-        await one.close()
-        await other.close()
-
-    scenario.run(steps())
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+        async with AsyncExitStack() as only_id:
+            await only_id.enter_async_context(pool.transaction(other))
+            waiting = asyncio.create_task(write())
+            await turns_until(lambda: pool.status.waiting == 1)
+            async with writer.transaction(one) as tx:
+                await put(tx, scenario, 1)
+                await only_id.aclose()
+                with pytest.raises(IllegalStateError, match="already carries a dual write"):
+                    await waiting
+            assert tx.outcome is Outcome.COMMITTED
+    await one.close()
+    await other.close()
+    scenario.assert_both_sides_agree("1")
 
 
-def test_a_connection_to_another_database(scenario: AsyncpgScenario, postgres_server: PostgresServer) -> None:
+async def test_a_connection_to_another_database(scenario: AsyncpgScenario, postgres_server: PostgresServer) -> None:
     """A lost commit would be looked up in the wrong one, and a committed transaction aborted in Kafka."""
     other = postgres_server.create_database(unique("other"))
-
-    async def steps() -> None:
-        connection = await asyncpg.connect(dsn_of(other))
-        async with scenario.awaited_writer() as writer:
-            for begun_before in (False, True):
-                if begun_before:
-                    await connection.execute("BEGIN")
-                with pytest.raises(IllegalStateError, match="another database"):
-                    async with writer.transaction(connection):
-                        pass
-                assert connection.is_in_transaction() is begun_before
-            await connection.execute("ROLLBACK")
-        await connection.close()
-
-    scenario.run(steps())
+    connection = await asyncpg.connect(dsn_of(other))
+    async with scenario.awaited_writer() as writer:
+        for begun_before in (False, True):
+            if begun_before:
+                await connection.execute("BEGIN")
+            with pytest.raises(IllegalStateError, match="another database"):
+                async with writer.transaction(connection):
+                    pass
+            assert connection.is_in_transaction() is begun_before
+        await connection.execute("ROLLBACK")
+    await connection.close()
     scenario.assert_both_sides_agree()
 
 
@@ -1105,23 +1008,19 @@ def test_what_is_no_database(wrong: Any) -> None:
         AsyncpgDualWriter(wrong, transactional_id="none", bootstrap_servers="127.0.0.1:1")
 
 
-def test_a_locked_row_times_out_with_a_sentence(scenario: AsyncpgScenario) -> None:
-    async def steps() -> None:
-        holder = await asyncpg.connect(dsn_of(scenario.database.url))
-        async with scenario.awaited_writer(lock_timeout_ms=50) as writer:
-            await writer.recover()
-            async with holder.transaction():
-                await holder.execute("SELECT 1 FROM kafka_transaction_state FOR UPDATE")
-                with pytest.raises(RowLockTimeoutError, match="stayed locked"):
-                    async with writer.transaction() as tx:
-                        await put(tx, scenario, 1)
-            async with writer.transaction() as tx:
-                await put(tx, scenario, 2)
-        await holder.close()
-
-    scenario.run(steps())
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+async def test_a_locked_row_times_out_with_a_sentence(scenario: AsyncpgScenario) -> None:
+    holder = await asyncpg.connect(dsn_of(scenario.database.url))
+    async with scenario.awaited_writer(lock_timeout_ms=50) as writer:
+        await writer.recover()
+        async with holder.transaction():
+            await holder.execute("SELECT 1 FROM kafka_transaction_state FOR UPDATE")
+            with pytest.raises(RowLockTimeoutError, match="stayed locked"):
+                async with writer.transaction() as tx:
+                    await put(tx, scenario, 1)
+        async with writer.transaction() as tx:
+            await put(tx, scenario, 2)
+    await holder.close()
+    scenario.assert_both_sides_agree("2")
 
 
 def test_it_needs_no_sqlalchemy() -> None:

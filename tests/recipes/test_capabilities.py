@@ -90,8 +90,7 @@ def test_calls_on_psycopg_join_and_are_parts(scenario: PsycopgScenario) -> None:
             with pytest.raises(ConfigError):
                 raise_inside(writer)
             place(4)
-        scenario.expected += ["1", "2"]
-        scenario.assert_both_sides_agree()
+        scenario.assert_both_sides_agree("1", "2")
 
 
 def raise_inside(writer: PsycopgDualWriter) -> None:
@@ -118,33 +117,27 @@ def test_calls_on_psycopg_are_repeated_after_a_conflict(scenario: PsycopgScenari
 
         place(1)
     assert tries == 2
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
-def test_calls_on_psycopg_in_a_loop(awaited_scenario: AwaitedPsycopgScenario) -> None:
+async def test_calls_on_psycopg_in_a_loop(awaited_scenario: AwaitedPsycopgScenario) -> None:
     scenario = awaited_scenario
+    async with scenario.awaited_writer() as writer:
 
-    async def use() -> None:
-        async with scenario.awaited_writer() as writer:
+        @writer.transactional(inside="refuse")
+        async def place(tx: AsyncPsycopgDualTransaction, number: int) -> None:
+            await scenario.insert(tx, number, str(number))
+            tx.send(scenario.topic, key="k", value=str(number))
 
-            @writer.transactional(inside="refuse")
-            async def place(tx: AsyncPsycopgDualTransaction, number: int) -> None:
-                await scenario.insert(tx, number, str(number))
-                tx.send(scenario.topic, key="k", value=str(number))
+        @writer.transactional
+        async def twice(tx: AsyncPsycopgDualTransaction) -> None:
+            await asyncio.sleep(0)
+            await place(9)
 
-            @writer.transactional
-            async def twice(tx: AsyncPsycopgDualTransaction) -> None:
-                await asyncio.sleep(0)
-                await place(9)
-
-            await place(1)
-            with pytest.raises(Exception, match="called inside another one"):
-                await twice()
-
-    scenario.run(use())
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+        await place(1)
+        with pytest.raises(Exception, match="called inside another one"):
+            await twice()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_calls_on_rocksdb_join_and_have_no_savepoints(store: RocksDbStore, emulator: Emulator) -> None:
@@ -171,26 +164,11 @@ def test_a_block_is_entered_once(scenario: PsycopgScenario) -> None:
             with pytest.raises(IllegalStateError, match="already running"):
                 block.__enter__()
             put(tx, scenario, 1)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
-def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: AwaitedPsycopgScenario) -> None:
+async def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: AwaitedPsycopgScenario) -> None:
     scenario = awaited_scenario
-
-    async def use() -> None:
-        async with scenario.awaited_writer() as writer:
-            block = writer.transaction()
-            tx = await block.__aenter__()
-            await scenario.insert(tx, 1, "1")
-            tx.send(scenario.topic, key="k", value="1")
-            del block
-            gc.collect()
-            async with asyncio.timeout(60):
-                while tx.outcome is not Outcome.ROLLED_BACK:  # noqa: ASYNC110 - nothing could set an event
-                    await asyncio.sleep(0.01)
-                while not await is_written(writer):  # noqa: ASYNC110 - the id is given back a moment later
-                    await asyncio.sleep(0.01)
 
     async def is_written(writer: AsyncPsycopgDualWriter) -> bool:
         with suppress(IllegalStateError):
@@ -200,9 +178,19 @@ def test_a_block_in_a_loop_that_is_dropped_is_rolled_back(awaited_scenario: Awai
             return True
         return False
 
-    scenario.run(use())
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    async with scenario.awaited_writer() as writer:
+        block = writer.transaction()
+        tx = await block.__aenter__()
+        await scenario.insert(tx, 1, "1")
+        tx.send(scenario.topic, key="k", value="1")
+        del block
+        gc.collect()
+        async with asyncio.timeout(60):
+            while tx.outcome is not Outcome.ROLLED_BACK:  # noqa: ASYNC110 - nothing could set an event
+                await asyncio.sleep(0.01)
+            while not await is_written(writer):  # noqa: ASYNC110 - the id is given back a moment later
+                await asyncio.sleep(0.01)
+    scenario.assert_both_sides_agree("2")
 
 
 # ---- the table ----------------------------------------------------------------------------------------------------

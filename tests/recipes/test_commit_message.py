@@ -5,7 +5,6 @@ With any hook before it, and any error of the server in it, both sides are writt
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -138,8 +137,7 @@ def assert_has_neither(scenario: Scenario, writer: DualWriter) -> None:
     scenario.assert_both_sides_agree()
     with writer.transaction() as tx:
         put(tx, scenario, 3)
-    scenario.expected.append("3")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("3")
 
 
 # ---- its statements -------------------------------------------------------------------------------------------------
@@ -160,8 +158,7 @@ def test_the_state_and_commit_are_one_message(scenario: Scenario) -> None:
         with writer.transaction() as tx:
             put(tx, scenario, 2)
         row = str(scenario.row()).encode()
-    scenario.expected += ["1", "2"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2")
     blocks = [each for each in requests if b"pg_catalog.version" not in each]
     (last,) = [each for each in blocks if row in each]
     assert b"COMMIT" in last
@@ -189,8 +186,7 @@ def test_a_hook_that_writes_belongs_to_the_dual_write(scenario: Scenario, writer
 
     write(hook)
     assert write.outcome is Outcome.COMMITTED
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("2")
     with scenario.database.aside.connect() as connection:
         assert connection.scalar(sa.select(events.c.event_key).where(events.c.id == 2)) == "late"
 
@@ -202,8 +198,7 @@ def test_a_commit_by_the_driver_in_a_hook_is_the_decision(scenario: Scenario, wr
         driver = driver_of(tx.connection)
         event.listen(session, "before_commit", lambda session: driver.commit())
     assert tx.outcome is Outcome.COMMITTED
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("2")
 
 
 # ---- hooks before it ------------------------------------------------------------------------------------------------
@@ -388,8 +383,7 @@ def test_a_connection_that_is_lost_before_the_lock(scenario: Scenario, writer: D
     assert lost.outcome is Outcome.ROLLED_BACK
     with writer.transaction() as tx:
         put(tx, scenario, 3)
-    scenario.expected.append("3")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("3")
 
 
 def test_a_row_that_was_written_after_the_snapshot(scenario: Scenario, writer: DualWriter) -> None:
@@ -431,14 +425,13 @@ def test_a_row_that_another_transaction_holds_is_waited_for(scenario: Scenario) 
                 put(tx, scenario, 2)
         with writer.transaction() as tx:
             put(tx, scenario, 3)
-    scenario.expected.append("3")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("3")
 
 
 # ---- in an event loop -----------------------------------------------------------------------------------------------
 
 
-def test_in_an_event_loop(scenario: Scenario) -> None:
+async def test_in_an_event_loop(scenario: Scenario) -> None:
     """The same message, and the same refusals."""
 
     async def write(writer: AsyncDualWriter, number: int, late: str = "SELECT 1") -> None:
@@ -449,21 +442,17 @@ def test_in_an_event_loop(scenario: Scenario) -> None:
             tx.send(scenario.topic, key="k", value=str(number))
             event.listen(tx.session.sync_session, "before_commit", lambda session: raw(begun, late))
 
-    async def run() -> None:
-        engine = create_async_engine(scenario.database.url)
-        servers, own_id = scenario.emulator.bootstrap_servers, scenario.transactional_id
-        async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=own_id) as writer:
-            await write(writer, 1)
-            for statement in ("ROLLBACK", "ROLLBACK; BEGIN"):
-                with pytest.raises(TransactionEndedInsideError):
-                    await write(writer, 2, statement)
-            with pytest.raises(StateRowError):
-                await write(writer, 2, "ROLLBACK TO SAVEPOINT early")
-            with pytest.raises(TransactionDoomedError):
-                await write(writer, 2, "SELECT 1 / 0")
-            await write(writer, 3)
-        await engine.dispose()
-
-    asyncio.run(run())
-    scenario.expected += ["1", "3"]
-    scenario.assert_both_sides_agree()
+    engine = create_async_engine(scenario.database.url)
+    servers, own_id = scenario.emulator.bootstrap_servers, scenario.transactional_id
+    async with AsyncDualWriter(engine, bootstrap_servers=servers, transactional_id=own_id) as writer:
+        await write(writer, 1)
+        for statement in ("ROLLBACK", "ROLLBACK; BEGIN"):
+            with pytest.raises(TransactionEndedInsideError):
+                await write(writer, 2, statement)
+        with pytest.raises(StateRowError):
+            await write(writer, 2, "ROLLBACK TO SAVEPOINT early")
+        with pytest.raises(TransactionDoomedError):
+            await write(writer, 2, "SELECT 1 / 0")
+        await write(writer, 3)
+    await engine.dispose()
+    scenario.assert_both_sides_agree("1", "3")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -91,17 +90,16 @@ def test_on_psycopg(scenario: PsycopgScenario, failing: Failing, style: dict[str
 
 @STYLE
 @pytest.mark.parametrize("has_records", [True, False], ids=["with records", "without"])
-def test_on_asyncpg(scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool) -> None:
-    async def run() -> None:
-        async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario) | style) as pool:
-            for number in (1, 2, 3):
-                with suppress(TransactionDoomedError):
-                    async with pool.transaction() as tx:
-                        await tx.connection.execute(INSERT.format(number))
-                        if has_records or number != 2:
-                            tx.send(scenario.topic, key="k", value=str(number))
-                        failing.connection = driver.unwrapped(tx.connection) if number == 2 else None
-                assert (tx.outcome is Outcome.ROLLED_BACK) is (number == 2)
-
-    asyncio.run(run())
+async def test_on_asyncpg(
+    scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool
+) -> None:
+    async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario) | style) as pool:
+        for number in (1, 2, 3):
+            with suppress(TransactionDoomedError):
+                async with pool.transaction() as tx:
+                    await tx.connection.execute(INSERT.format(number))
+                    if has_records or number != 2:
+                        tx.send(scenario.topic, key="k", value=str(number))
+                    failing.connection = driver.unwrapped(tx.connection) if number == 2 else None
+            assert (tx.outcome is Outcome.ROLLED_BACK) is (number == 2)
     assert_on_both_sides(scenario, "1", "3")

@@ -31,8 +31,7 @@ def test_a_call_is_a_dual_write(scenario: Scenario, writer: DualWriter) -> None:
     assert answer == "placed 1 x 2"
     assert (place.__name__, place.__doc__) == ("place", "Places.")
     assert str(inspect.signature(place)) == "(number: 'int', *, times: 'int' = 1) -> 'str'"
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_an_exception_rolls_both_sides_back(scenario: Scenario, writer: DualWriter) -> None:
@@ -69,8 +68,7 @@ def test_methods(scenario: Scenario, writer: DualWriter) -> None:
     assert Shop.place(shop, number=2) is shop
     assert Shop.place_one(3) is Shop
     shop.place_two(4)
-    scenario.expected += ["1", "2", "3", "4"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "3", "4")
 
 
 # ---- inside another one ---------------------------------------------------------------------------------------
@@ -95,8 +93,7 @@ def test_calls_inside_a_call_or_a_block_join_it(scenario: Scenario, writer: Dual
     with writer.transaction() as tx:
         inner(3)
         assert seen[-1] is tx
-    scenario.expected += ["1", "2", "3"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "3")
 
 
 def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(scenario: Scenario, writer: DualWriter) -> None:
@@ -126,8 +123,7 @@ def test_a_savepoint_undoes_only_what_the_call_did(scenario: Scenario, writer: D
             inner(2, fails=True)
         inner(3, fails=False)
     inner(4, fails=False)
-    scenario.expected += ["1", "3", "4"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "3", "4")
 
 
 def test_who_refuses_to_be_a_part(scenario: Scenario, writer: DualWriter) -> None:
@@ -140,8 +136,7 @@ def test_who_refuses_to_be_a_part(scenario: Scenario, writer: DualWriter) -> Non
         with pytest.raises(IllegalStateError, match="did not run"):
             alone(2)
     alone(3)
-    scenario.expected += ["1", "3"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "3")
 
 
 def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) -> None:
@@ -164,8 +159,7 @@ def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) ->
         thread.start()
         thread.join(60)
     assert "already carries a dual write" in str(raised[0])
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_functions_of_a_pool(scenario: Scenario) -> None:
@@ -183,8 +177,7 @@ def test_functions_of_a_pool(scenario: Scenario) -> None:
 
         outer()
         inner(3)
-    scenario.expected += ["1", "2", "3"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "3")
 
 
 # ---- again ----------------------------------------------------------------------------------------------------
@@ -221,8 +214,7 @@ Make = Callable[[BaseException], Callable[[DualTransaction], None]]
 
 def test_a_conflict_is_tried_again_and_is_there_once(scenario: Scenario, writer: DualWriter, fails_first: Make) -> None:
     writer.transactional(retries=2)(fails_first(Conflict()))()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize(("retries", "error"), [(1, Conflict()), (0, Conflict()), (5, InjectedError())])
@@ -245,8 +237,7 @@ def test_only_the_outermost_call_tries_again(scenario: Scenario, writer: DualWri
 
     outer()
     assert len(runs) == 3
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -290,8 +281,7 @@ def test_nothing_is_tried_again_after_the_decision(scenario: Scenario) -> None:
             place()
         assert len(runs) == 1
         writer.recover()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_real_conflict(scenario: Scenario, writer: DualWriter) -> None:

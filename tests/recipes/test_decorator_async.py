@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,17 +15,11 @@ from tests.crash.awaited import AwaitedScenario
 from tests.crash.scenario import InjectedError
 from tests.recipes.test_decorator import Conflict
 
-Use = Callable[[AsyncDualWriter], Awaitable[None]]
 
-
-def with_writer(awaited: AwaitedScenario, use: Use, *expected: str) -> None:
-    async def run() -> None:
-        async with awaited.awaited_writer() as writer:
-            await use(writer)
-
-    awaited.run(run())
-    awaited.expected += expected
-    awaited.assert_both_sides_agree()
+@pytest.fixture
+def writer(awaited: AwaitedScenario) -> Iterator[AsyncDualWriter]:
+    with awaited.writer() as made:
+        yield made.awaited
 
 
 async def put(tx: AsyncDualTransaction, awaited: AwaitedScenario, number: int) -> None:
@@ -33,163 +27,148 @@ async def put(tx: AsyncDualTransaction, awaited: AwaitedScenario, number: int) -
     tx.send(awaited.topic, value=str(number), key="k")
 
 
-def test_a_call_is_a_dual_write(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        @writer.transactional
-        async def place(tx: AsyncDualTransaction, number: int, *, fails: bool = False) -> str:
-            """Places."""
-            await put(tx, awaited, number)
-            if fails:
-                raise InjectedError
-            return f"placed {number}"
-
-        answer: str = await place(1)
-        assert answer == "placed 1"
-        with pytest.raises(InjectedError):
-            await place(2, fails=True)
-        assert (place.__name__, place.__doc__) == ("place", "Places.")
-        assert inspect.iscoroutinefunction(place)
-        assert str(inspect.signature(place)) == "(number: 'int', *, fails: 'bool' = False) -> 'str'"
-
-    with_writer(awaited, use, "1")
-
-
-def test_methods(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        class Shop:
-            @writer.transactional
-            async def place(self, tx: AsyncDualTransaction, number: int) -> Shop:
-                await put(tx, awaited, number)
-                return self
-
-        shop = Shop()
-        assert await shop.place(1) is shop
-
-    with_writer(awaited, use, "1")
-
-
-def test_calls_inside_a_call_or_a_block_join_it(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        seen: list[AsyncDualTransaction] = []
-
-        @writer.transactional
-        async def inner(tx: AsyncDualTransaction, number: int) -> None:
-            await put(tx, awaited, number)
-            seen.append(tx)
-
-        @writer.transactional
-        async def outer(tx: AsyncDualTransaction) -> None:
-            await put(tx, awaited, 1)
-            await inner(2)
-            assert seen == [tx]
-            assert tx.outcome is None
-
-        await outer()
-        async with writer.transaction() as tx:
-            await inner(3)
-            assert seen[-1] is tx
-
-    with_writer(awaited, use, "1", "2", "3")
-
-
-def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        @writer.transactional
-        async def inner(tx: AsyncDualTransaction) -> None:
-            await put(tx, awaited, 2)
+async def test_a_call_is_a_dual_write(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    @writer.transactional
+    async def place(tx: AsyncDualTransaction, number: int, *, fails: bool = False) -> str:
+        """Places."""
+        await put(tx, awaited, number)
+        if fails:
             raise InjectedError
+        return f"placed {number}"
 
-        with pytest.raises(TransactionDoomedError):
-            async with writer.transaction() as tx:
-                await put(tx, awaited, 1)
-                with pytest.raises(InjectedError):
-                    await inner()
+    answer: str = await place(1)
+    assert answer == "placed 1"
+    with pytest.raises(InjectedError):
+        await place(2, fails=True)
+    assert (place.__name__, place.__doc__) == ("place", "Places.")
+    assert inspect.iscoroutinefunction(place)
+    assert str(inspect.signature(place)) == "(number: 'int', *, fails: 'bool' = False) -> 'str'"
+    awaited.assert_both_sides_agree("1")
 
-    with_writer(awaited, use)
 
-
-def test_a_savepoint_undoes_only_what_the_call_did(awaited: AwaitedScenario) -> None:
-    async def use(writer: AsyncDualWriter) -> None:
-        @writer.transactional(inside="savepoint")
-        async def inner(tx: AsyncDualTransaction, number: int, fails: bool) -> None:
+async def test_methods(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    class Shop:
+        @writer.transactional
+        async def place(self, tx: AsyncDualTransaction, number: int) -> Shop:
             await put(tx, awaited, number)
-            if fails:
-                raise InjectedError
+            return self
 
+    shop = Shop()
+    assert await shop.place(1) is shop
+    awaited.assert_both_sides_agree("1")
+
+
+async def test_calls_inside_a_call_or_a_block_join_it(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    seen: list[AsyncDualTransaction] = []
+
+    @writer.transactional
+    async def inner(tx: AsyncDualTransaction, number: int) -> None:
+        await put(tx, awaited, number)
+        seen.append(tx)
+
+    @writer.transactional
+    async def outer(tx: AsyncDualTransaction) -> None:
+        await put(tx, awaited, 1)
+        await inner(2)
+        assert seen == [tx]
+        assert tx.outcome is None
+
+    await outer()
+    async with writer.transaction() as tx:
+        await inner(3)
+        assert seen[-1] is tx
+    awaited.assert_both_sides_agree("1", "2", "3")
+
+
+async def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(
+    awaited: AwaitedScenario, writer: AsyncDualWriter
+) -> None:
+    @writer.transactional
+    async def inner(tx: AsyncDualTransaction) -> None:
+        await put(tx, awaited, 2)
+        raise InjectedError
+
+    with pytest.raises(TransactionDoomedError):
         async with writer.transaction() as tx:
             await put(tx, awaited, 1)
             with pytest.raises(InjectedError):
-                await inner(2, fails=True)
-            await inner(3, fails=False)
-        await inner(4, fails=False)
-
-    with_writer(awaited, use, "1", "3", "4")
-
-
-def test_a_task_that_a_block_starts_is_not_inside(awaited: AwaitedScenario) -> None:
-    """It must not use a Session that this one is using."""
-
-    async def use(writer: AsyncDualWriter) -> None:
-        @writer.transactional
-        async def place(tx: AsyncDualTransaction) -> None:
-            await put(tx, awaited, 2)
-
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            with pytest.raises(IllegalStateError, match="already carries a dual write"):
-                await asyncio.create_task(place())
-
-    with_writer(awaited, use, "1")
-
-
-def test_functions_of_a_pool_in_many_tasks(awaited: AwaitedScenario) -> None:
-    async def use() -> None:
-        async with AsyncDualWriter(
-            awaited.engine,
-            prefix=awaited.transactional_id,
-            max_writers=1,
-            bootstrap_servers=awaited.emulator.bootstrap_servers,
-        ) as pool:
-
-            @pool.transactional
-            async def inner(tx: AsyncDualTransaction, number: int) -> None:
-                await put(tx, awaited, number)
-
-            @pool.transactional(inside="refuse")
-            async def outer(tx: AsyncDualTransaction, number: int) -> None:
-                await put(tx, awaited, number)
-                await inner(number + 1)
-
-            await outer(1)
-            await outer(3)
-            await asyncio.gather(*(inner(number) for number in (5, 5, 5)), return_exceptions=True)
-
-    awaited.run(use())
-    awaited.expected += ["1", "2", "3", "4", "5"]
+                await inner()
     awaited.assert_both_sides_agree()
 
 
+async def test_a_savepoint_undoes_only_what_the_call_did(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    @writer.transactional(inside="savepoint")
+    async def inner(tx: AsyncDualTransaction, number: int, fails: bool) -> None:
+        await put(tx, awaited, number)
+        if fails:
+            raise InjectedError
+
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 1)
+        with pytest.raises(InjectedError):
+            await inner(2, fails=True)
+        await inner(3, fails=False)
+    await inner(4, fails=False)
+    awaited.assert_both_sides_agree("1", "3", "4")
+
+
+async def test_a_task_that_a_block_starts_is_not_inside(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
+    """It must not use a Session that this one is using."""
+
+    @writer.transactional
+    async def place(tx: AsyncDualTransaction) -> None:
+        await put(tx, awaited, 2)
+
+    async with writer.transaction() as tx:
+        await put(tx, awaited, 1)
+        with pytest.raises(IllegalStateError, match="already carries a dual write"):
+            await asyncio.create_task(place())
+    awaited.assert_both_sides_agree("1")
+
+
+async def test_functions_of_a_pool_in_many_tasks(awaited: AwaitedScenario) -> None:
+    async with AsyncDualWriter(
+        awaited.engine,
+        prefix=awaited.transactional_id,
+        max_writers=1,
+        bootstrap_servers=awaited.emulator.bootstrap_servers,
+    ) as pool:
+
+        @pool.transactional
+        async def inner(tx: AsyncDualTransaction, number: int) -> None:
+            await put(tx, awaited, number)
+
+        @pool.transactional(inside="refuse")
+        async def outer(tx: AsyncDualTransaction, number: int) -> None:
+            await put(tx, awaited, number)
+            await inner(number + 1)
+
+        await outer(1)
+        await outer(3)
+        await asyncio.gather(*(inner(number) for number in (5, 5, 5)), return_exceptions=True)
+    awaited.assert_both_sides_agree("1", "2", "3", "4", "5")
+
+
 @pytest.mark.parametrize(("retries", "error"), [(2, Conflict()), (1, Conflict()), (5, InjectedError())])
-def test_what_is_tried_again(awaited: AwaitedScenario, retries: int, error: BaseException) -> None:
+async def test_what_is_tried_again(
+    awaited: AwaitedScenario, retries: int, error: BaseException, writer: AsyncDualWriter
+) -> None:
     is_enough = retries == 2
+    calls: list[int] = []
 
-    async def use(writer: AsyncDualWriter) -> None:
-        calls: list[int] = []
+    @writer.transactional(retries=retries)
+    async def fails_twice(tx: AsyncDualTransaction) -> None:
+        await put(tx, awaited, 1)
+        calls.append(1)
+        if len(calls) < 3:
+            raise error
 
-        @writer.transactional(retries=retries)
-        async def fails_twice(tx: AsyncDualTransaction) -> None:
-            await put(tx, awaited, 1)
-            calls.append(1)
-            if len(calls) < 3:
-                raise error
-
-        if is_enough:
+    if is_enough:
+        await fails_twice()
+    else:
+        with pytest.raises(type(error)):
             await fails_twice()
-        else:
-            with pytest.raises(type(error)):
-                await fails_twice()
-
-    with_writer(awaited, use, *(["1"] if is_enough else []))
+    awaited.assert_both_sides_agree(*(["1"] if is_enough else []))
 
 
 def test_misuse(awaited: AwaitedScenario) -> None:

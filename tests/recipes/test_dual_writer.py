@@ -76,8 +76,7 @@ def test_what_the_session_did_before_the_block_belongs_to_it(scenario: Scenario,
         session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "1"})
         with writer.transaction(session) as tx:
             tx.send(scenario.topic, key="k", value="1")
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_nothing_of_a_block_is_left_to_the_garbage_collector(scenario: Scenario, writer: DualWriter) -> None:
@@ -92,8 +91,7 @@ def test_nothing_of_a_block_is_left_to_the_garbage_collector(scenario: Scenario,
         assert connection() is None
     finally:
         gc.enable()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: DualWriter) -> None:
@@ -168,8 +166,7 @@ def test_an_error_that_a_savepoint_undid_is_no_error(scenario: Scenario, writer:
         with pytest.raises(sa.exc.IntegrityError), tx.session.begin_nested():
             break_a_statement(tx.session.execute)
         put(tx, scenario, 3)
-    scenario.expected += ["1", "2", "3"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "3")
 
 
 def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(scenario: Scenario, writer: DualWriter) -> None:
@@ -187,8 +184,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(scenario: Sce
             put(tx, scenario, 6)
         outer.rollback()
         put(tx, scenario, 7)
-    scenario.expected += ["1", "2", "4", "7"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "4", "7")
 
 
 def test_a_savepoint_that_is_rolled_back_before_its_first_statement(scenario: Scenario, writer: DualWriter) -> None:
@@ -201,8 +197,7 @@ def test_a_savepoint_that_is_rolled_back_before_its_first_statement(scenario: Sc
         with pytest.raises(OrdinaryError), tx.session.begin_nested():
             connection.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "on the connection"})
             raise OrdinaryError
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_serializers_are_asked_once_and_when_a_record_is_sent(scenario: Scenario) -> None:
@@ -221,8 +216,7 @@ def test_serializers_are_asked_once_and_when_a_record_is_sent(scenario: Scenario
         with pytest.raises(InvalidRecordError, match="serializer failed"), writer.transaction() as tx:
             put(tx, scenario, 2)
             tx.send(scenario.topic, key="k", value=Unprintable())
-    scenario.expected.append("5")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("5")
 
 
 def test_more_records_than_may_be_kept(scenario: Scenario) -> None:
@@ -232,8 +226,7 @@ def test_more_records_than_may_be_kept(scenario: Scenario) -> None:
             tx.send(scenario.topic, value=b"x" * 9_900)
         with writer.transaction() as tx:
             put(tx, scenario, 2)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("2")
 
 
 @pytest.mark.parametrize("swallow", [True, False])
@@ -266,8 +259,7 @@ def test_one_dual_write_at_a_time(scenario: Scenario, writer: DualWriter) -> Non
             pass
         with pytest.raises(IllegalStateError, match="leave its block"):
             writer.close()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_without_records_it_is_a_database_transaction(scenario: Scenario, writer: DualWriter) -> None:
@@ -295,8 +287,7 @@ def test_a_refused_record_rolls_both_sides_back(scenario: Scenario, writer: Dual
         tx.send(scenario.topic, value=b"x" * 5_000_000)
     with writer.transaction() as tx:
         put(tx, scenario, 2)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("2")
 
 
 def test_a_broker_that_is_away_changes_nothing(database: Database, emulator: Emulator) -> None:
@@ -401,5 +392,4 @@ def test_objects_are_readable_after_the_block(scenario: Scenario, writer: DualWr
             tx.send(scenario.topic, key="k", value="2")
     with pytest.raises(DetachedInstanceError):
         event.body  # noqa: B018 - reading it is the test
-    scenario.expected += ["1", "2"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2")

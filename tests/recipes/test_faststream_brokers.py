@@ -237,23 +237,19 @@ def test_a_middleware_that_may_drop_a_message_unnoticed_is_refused(
 @pytest.mark.parametrize("batch", [True, False])
 @pytest.mark.parametrize("policy", list(AckPolicy))
 @pytest.mark.parametrize("library", list(LIBRARIES))
-def test_a_subscriber_whose_offsets_faststream_commits_is_refused_and_loses_nothing(
+async def test_a_subscriber_whose_offsets_faststream_commits_is_refused_and_loses_nothing(
     postgres: PostgresDatabase, emulator: Emulator, library: str, policy: AckPolicy, batch: bool
 ) -> None:
     """Nothing is written; once the policy is the right one, every record is, though the group has no row yet."""
     site = Site(postgres, emulator, library, batch=batch)
     values = send_five(site)
-
-    async def run() -> None:
-        async with site.member(write_and_send, foreign=policy), asyncio.timeout(60):
-            await asyncio.to_thread(until, lambda: len(site.raised) > 1)
-        refused = "the subscriber was not made by this ExactlyOnce"
-        assert all(isinstance(error, ConfigError) and refused in str(error) for error in site.raised)
-        assert site.bodies() == []
-        async with site.member(write_and_send), asyncio.timeout(60):
-            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
-
-    asyncio.run(run())
+    async with site.member(write_and_send, foreign=policy), asyncio.timeout(60):
+        await asyncio.to_thread(until, lambda: len(site.raised) > 1)
+    refused = "the subscriber was not made by this ExactlyOnce"
+    assert all(isinstance(error, ConfigError) and refused in str(error) for error in site.raised)
+    assert site.bodies() == []
+    async with site.member(write_and_send), asyncio.timeout(60):
+        await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
     assert_written_once(site, values)
 
 
@@ -360,7 +356,7 @@ def assert_written_once(site: Site, values: list[str]) -> None:
 
 
 @pytest.mark.parametrize("library", list(LIBRARIES))
-def test_the_partition_is_lost_in_the_middle_of_a_block(
+async def test_the_partition_is_lost_in_the_middle_of_a_block(
     postgres: PostgresDatabase, emulator: Emulator, library: str
 ) -> None:
     """The other member reads the same records, waits for the row, and finds it moved."""
@@ -376,21 +372,18 @@ def test_the_partition_is_lost_in_the_middle_of_a_block(
         with postgres.aside.connect() as connection:
             return bool(connection.scalar(sa.text(waiting)))
 
-    async def run() -> None:
-        held = Held()
-        async with site.member(held, note), asyncio.timeout(60):
-            await held.entered.wait()
-            await leave_group(consumers[0])
-            async with site.member(write_and_send):
-                await asyncio.to_thread(until, one_waits)
-                held.may_end.set()
-                await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
-
-    asyncio.run(run())
+    held = Held()
+    async with site.member(held, note), asyncio.timeout(60):
+        await held.entered.wait()
+        await leave_group(consumers[0])
+        async with site.member(write_and_send):
+            await asyncio.to_thread(until, one_waits)
+            held.may_end.set()
+            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
     assert_written_once(site, values)
 
 
-def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_timeout(
+async def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_timeout(
     postgres: PostgresDatabase, emulator: Emulator
 ) -> None:
     """Without it the successor would wait for the row for as long as the member is frozen."""
@@ -403,34 +396,27 @@ def test_a_member_that_is_frozen_in_its_block_loses_it_to_the_databases_timeout(
     async def note(message: Any) -> None:
         consumers.append(message.consumer)
 
-    async def run() -> None:
-        held = Held()
-        async with site.member(held, note), asyncio.timeout(60):
-            await held.entered.wait()
-            await leave_group(consumers[0])
-            async with site.member(write_and_send):
-                await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
-                held.may_end.set()
-
-    asyncio.run(run())
+    held = Held()
+    async with site.member(held, note), asyncio.timeout(60):
+        await held.entered.wait()
+        await leave_group(consumers[0])
+        async with site.member(write_and_send):
+            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
+            held.may_end.set()
     assert_written_once(site, values)
 
 
 @pytest.mark.parametrize("library", list(LIBRARIES))
-def test_the_service_is_stopped_in_the_middle_of_a_block(
+async def test_the_service_is_stopped_in_the_middle_of_a_block(
     postgres: PostgresDatabase, emulator: Emulator, library: str
 ) -> None:
     """Longer than FastStream waits for it: the block is cancelled, and the next service writes its records."""
     site = Site(postgres, emulator, library)
     values = send_five(site)
-
-    async def run() -> None:
-        held = Held()
-        async with site.member(held), asyncio.timeout(60):
-            await held.entered.wait()
-        assert site.bodies() == []
-        async with site.member(write_and_send), asyncio.timeout(60):
-            await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
-
-    asyncio.run(run())
+    held = Held()
+    async with site.member(held), asyncio.timeout(60):
+        await held.entered.wait()
+    assert site.bodies() == []
+    async with site.member(write_and_send), asyncio.timeout(60):
+        await asyncio.to_thread(until, lambda: site.bodies()[-1:] == values[-1:])
     assert_written_once(site, values)

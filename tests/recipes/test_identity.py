@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -289,24 +288,20 @@ def test_a_block_of_a_pool_that_sets_search_path(servers: str, tenants: sa.URL) 
     assert rows(tenants, "b") == []
 
 
-def test_awaited_blocks_that_set_search_path(servers: str, tenants: sa.URL) -> None:
+async def test_awaited_blocks_that_set_search_path(servers: str, tenants: sa.URL) -> None:
     create_state_table(engine_of(tenants), "b")
     url = in_schema(tenants, "b")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
-
-    async def run() -> None:
-        engine = create_async_engine(url, poolclass=sa.NullPool)
-        async with AsyncDualWriter(engine, **settings) as writer, writer.transaction() as tx:
-            await (await tx.session.connection()).exec_driver_sql("SET search_path = b")
-            tx.send(TOPIC, value="x")
-        async with AsyncPsycopgDualWriter(conninfo(url), **settings) as psycopg_writer:
-            for _ in range(2):
-                async with psycopg_writer.transaction() as psycopg_tx:
-                    await psycopg_tx.connection.execute("SET search_path = b")
-                    psycopg_tx.send(TOPIC, value="x")
-        await engine.dispose()
-
-    asyncio.run(run())
+    engine = create_async_engine(url, poolclass=sa.NullPool)
+    async with AsyncDualWriter(engine, **settings) as writer, writer.transaction() as tx:
+        await (await tx.session.connection()).exec_driver_sql("SET search_path = b")
+        tx.send(TOPIC, value="x")
+    async with AsyncPsycopgDualWriter(conninfo(url), **settings) as psycopg_writer:
+        for _ in range(2):
+            async with psycopg_writer.transaction() as psycopg_tx:
+                await psycopg_tx.connection.execute("SET search_path = b")
+                psycopg_tx.send(TOPIC, value="x")
+    await engine.dispose()
     assert len(in_topic(servers)) == 3
     assert rows(tenants, "b") == []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -244,20 +243,17 @@ def test_in_a_transaction_that_was_ended_past_us_nothing_is_written(on_psycopg: 
     assert row(on_psycopg) == (EMPTY, "")
 
 
-def test_an_awaited_commit_carries_it_too(postgres: PostgresDatabase, on_psycopg: Database) -> None:
-    async def write() -> None:
-        async with AsyncPsycopgDualWriter(
-            conninfo_of(postgres.url), bootstrap_servers=NOWHERE, transactional_id=ID
-        ) as writer:
-            database = writer.backend.database
-            await database.ensure_row(ID)
-            begun = await database.begin()
-            await begun.lock(ID, timeout_ms=None)
-            await begun.write(ID, previous=EMPTY, new=FIRST, manifest=ODD)
-            await begun.commit()
-            await begun.close()
-
-    asyncio.run(write())
+async def test_an_awaited_commit_carries_it_too(postgres: PostgresDatabase, on_psycopg: Database) -> None:
+    async with AsyncPsycopgDualWriter(
+        conninfo_of(postgres.url), bootstrap_servers=NOWHERE, transactional_id=ID
+    ) as writer:
+        database = writer.backend.database
+        await database.ensure_row(ID)
+        begun = await database.begin()
+        await begun.lock(ID, timeout_ms=None)
+        await begun.write(ID, previous=EMPTY, new=FIRST, manifest=ODD)
+        await begun.commit()
+        await begun.close()
     assert row(on_psycopg) == (FIRST, ODD)
 
 

@@ -235,20 +235,17 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: PsycopgScenario,
 
 
 @pytest.mark.parametrize("ending", _ENDINGS)
-def test_a_transaction_that_was_ended_past_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
-    async def run() -> None:
-        async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario)) as pool:
-            with pytest.raises(TransactionEndedInsideError):
-                async with pool.transaction() as tx:
-                    tx.send(scenario.topic, key="k", value="1")
-                    await driver.execute(driver.unwrapped(tx.connection), ending)
-                    tx.send(scenario.topic, key="k", value="2")
-            assert tx.outcome is None
+async def test_a_transaction_that_was_ended_past_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
+    async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario)) as pool:
+        with pytest.raises(TransactionEndedInsideError):
             async with pool.transaction() as tx:
-                await tx.connection.execute(INSERT.format(3))
-                tx.send(scenario.topic, key="k", value="3")
-
-    asyncio.run(run())
+                tx.send(scenario.topic, key="k", value="1")
+                await driver.execute(driver.unwrapped(tx.connection), ending)
+                tx.send(scenario.topic, key="k", value="2")
+        assert tx.outcome is None
+        async with pool.transaction() as tx:
+            await tx.connection.execute(INSERT.format(3))
+            tx.send(scenario.topic, key="k", value="3")
     assert_published(scenario, 3)
 
 

@@ -250,8 +250,7 @@ def test_so_are_those_of_a_pool(scenario: PsycopgScenario) -> None:
             scenario.database.cut()
             with writer.transaction() as tx:
                 put(tx, scenario, 1)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: PsycopgScenario) -> None:
@@ -314,8 +313,7 @@ def test_the_transaction_is_as_the_connection_says(
     connection.read_only = True
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction), writer.transaction(connection) as tx:
         tx.send(scenario.topic, value="2")
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 # -- the meaning of a block --
@@ -345,8 +343,7 @@ def test_offsets_are_committed_with_it(scenario: PsycopgScenario, writer: Psycop
     with writer.transaction() as tx:
         put(tx, scenario, 1)
         tx.send_offsets({(scenario.topic, 0): 7}, "readers")
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_an_exception_is_the_callers_own_and_neither_side_is_written(
@@ -417,8 +414,7 @@ def test_a_savepoint_that_is_rolled_back_takes_its_records_with_it(
             tx.send(scenario.topic, value="7")
             break_a_statement(tx.connection)
         put(tx, scenario, 8)
-    scenario.expected += ["1", "2", "4", "8"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "4", "8")
 
 
 def test_a_part_that_may_fail_by_itself(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
@@ -446,8 +442,7 @@ def test_a_rollback_that_leaves_several_savepoints(scenario: PsycopgScenario, wr
                 put(tx, scenario, 3)
                 roll_back(outer)
         put(tx, scenario, 4)
-    scenario.expected += ["1", "4"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "4")
 
 
 def test_savepoints_as_statements(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
@@ -463,8 +458,7 @@ def test_savepoints_as_statements(scenario: PsycopgScenario, writer: PsycopgDual
         put(tx, scenario, 4)
         execute('RELEASE "Other"')
         put(tx, scenario, 5)
-    scenario.expected += ["1", "4", "5"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "4", "5")
 
 
 def test_savepoints_inside_a_pipeline(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
@@ -477,8 +471,7 @@ def test_savepoints_inside_a_pipeline(scenario: PsycopgScenario, writer: Psycopg
             with tx.connection.transaction():
                 put(tx, scenario, 3)
         put(tx, scenario, 4)
-    scenario.expected += ["1", "3", "4"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "3", "4")
 
 
 # -- ends of the transaction --
@@ -539,8 +532,7 @@ def test_savepoints_among_several_statements_are_followed(scenario: PsycopgScena
             put(tx, scenario, 4)
             tx.connection.execute(f'ROLLBACK TO "{"y" * 63}"')
             put(tx, scenario, 5)
-    scenario.expected += ["1", "3", "5"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "3", "5")
 
 
 def test_a_text_with_savepoints_that_fails_in_the_middle_dooms_the_write(
@@ -637,8 +629,7 @@ def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
         with writer.transaction(connection) as tx:
             put(tx, scenario, 1)
         assert tx.outcome is Outcome.COMMITTED
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
@@ -745,8 +736,7 @@ def test_no_dual_write_inside_a_block_of_psycopg(
         connection.execute(INSERT, (1, "1"))
     with writer.transaction(connection) as tx:
         tx.send(scenario.topic, value="1")
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_no_dual_write_in_pipeline_mode(writer: PsycopgDualWriter, connection: psycopg.Connection) -> None:
@@ -789,8 +779,7 @@ def test_no_dual_write_inside_another(
                 pass
             with pytest.raises(IllegalStateError, match="cannot decide a second one"), inner.transaction(connection):
                 pass
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_connection_to_another_database(

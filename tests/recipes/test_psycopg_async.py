@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -36,19 +36,19 @@ def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[Aw
     database.close()
 
 
-Steps = Callable[[AsyncPsycopgDualWriter, psycopg.AsyncConnection], Coroutine[Any, Any, None]]
+@pytest.fixture
+def writer(scenario: AwaitedPsycopgScenario) -> Iterator[AsyncPsycopgDualWriter]:
+    with scenario.writer() as made:
+        yield made.awaited
 
 
 @pytest.fixture(params=[True, False], ids=["autocommit", "transactional"])
-def run(request: pytest.FixtureRequest, scenario: AwaitedPsycopgScenario) -> Callable[[Steps], None]:
-    """Run steps with a writer, and with a connection of the caller's own."""
-
-    async def run_steps(steps: Steps) -> None:
-        connect = psycopg.AsyncConnection.connect(conninfo_of(scenario.database.url), autocommit=request.param)
-        async with scenario.awaited_writer() as writer, await connect as connection:
-            await steps(writer, connection)
-
-    return lambda steps: scenario.run(run_steps(steps))
+def connection(request: pytest.FixtureRequest, scenario: AwaitedPsycopgScenario) -> Iterator[psycopg.AsyncConnection]:
+    """Open a connection of the caller's own."""
+    connect = psycopg.AsyncConnection.connect(conninfo_of(scenario.database.url), autocommit=request.param)
+    made = scenario.run(connect)
+    yield made
+    scenario.run(made.close())
 
 
 async def put(tx: AsyncPsycopgDualTransaction, scenario: AwaitedPsycopgScenario, number: int) -> None:
@@ -69,145 +69,126 @@ async def from_a_function(conninfo: str) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("source", [from_a_pool, from_a_function])
-def test_connections_of_every_origin(
+async def test_connections_of_every_origin(
     scenario: AwaitedPsycopgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
 ) -> None:
-    async def steps() -> None:
-        async with (
-            source(conninfo_of(scenario.database.engine.url)) as database,
-            AsyncPsycopgDualWriter(
-                database,
-                transactional_id=scenario.transactional_id,
-                bootstrap_servers=scenario.emulator.bootstrap_servers,
-            ) as writer,
-        ):
-            for number in range(7):
-                if number == 5:
-                    scenario.database.cut()
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, number)
-                scenario.expected.append(str(number))
-            with pytest.raises(OrdinaryError):
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, 9)
-                    raise OrdinaryError
-            assert await writer.recover() == []
-
-    scenario.run(steps())
+    async with (
+        source(conninfo_of(scenario.database.engine.url)) as database,
+        AsyncPsycopgDualWriter(
+            database,
+            transactional_id=scenario.transactional_id,
+            bootstrap_servers=scenario.emulator.bootstrap_servers,
+        ) as writer,
+    ):
+        for number in range(7):
+            if number == 5:
+                scenario.database.cut()
+            async with writer.transaction() as tx:
+                await put(tx, scenario, number)
+            scenario.expected.append(str(number))
+        with pytest.raises(OrdinaryError):
+            async with writer.transaction() as tx:
+                await put(tx, scenario, 9)
+                raise OrdinaryError
+        assert await writer.recover() == []
     scenario.assert_both_sides_agree()
 
 
-def test_the_callers_own_connection_and_savepoints(
-    scenario: AwaitedPsycopgScenario, run: Callable[[Steps], None]
+async def test_the_callers_own_connection_and_savepoints(
+    scenario: AwaitedPsycopgScenario, writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection
 ) -> None:
-    async def steps(writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection) -> None:
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 1)
-            async with tx.connection.transaction():
-                await put(tx, scenario, 2)
-            with pytest.raises(OrdinaryError):
-                async with tx.savepoint():
-                    await put(tx, scenario, 3)
-                    raise OrdinaryError
-            async with tx.connection.transaction(force_rollback=True):
-                await put(tx, scenario, 4)
-            await tx.connection.execute("SAVEPOINT s")
-            await put(tx, scenario, 5)
-            await tx.connection.execute("ROLLBACK TO s")
-            async with tx.connection.pipeline():
-                await put(tx, scenario, 6)
-        assert tx.outcome is Outcome.COMMITTED
-        assert connection.info.transaction_status == pq.TransactionStatus.IDLE
-        assert "commit" not in vars(connection)
-
-    run(steps)
-    scenario.expected += ["1", "2", "6"]
-    scenario.assert_both_sides_agree()
+    async with writer.transaction(connection) as tx:
+        await put(tx, scenario, 1)
+        async with tx.connection.transaction():
+            await put(tx, scenario, 2)
+        with pytest.raises(OrdinaryError):
+            async with tx.savepoint():
+                await put(tx, scenario, 3)
+                raise OrdinaryError
+        async with tx.connection.transaction(force_rollback=True):
+            await put(tx, scenario, 4)
+        await tx.connection.execute("SAVEPOINT s")
+        await put(tx, scenario, 5)
+        await tx.connection.execute("ROLLBACK TO s")
+        async with tx.connection.pipeline():
+            await put(tx, scenario, 6)
+    assert tx.outcome is Outcome.COMMITTED
+    assert connection.info.transaction_status == pq.TransactionStatus.IDLE
+    assert "commit" not in vars(connection)
+    scenario.assert_both_sides_agree("1", "2", "6")
 
 
 @pytest.mark.parametrize("call", ["commit", "rollback"])
-def test_what_would_end_the_transaction(
-    scenario: AwaitedPsycopgScenario, run: Callable[[Steps], None], call: str
+async def test_what_would_end_the_transaction(
+    scenario: AwaitedPsycopgScenario, call: str, writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection
 ) -> None:
-    async def steps(writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection) -> None:
-        with pytest.raises(TransactionEndedInsideError):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await getattr(tx.connection, call)()
-        with pytest.raises(TransactionEndedInsideError, match="not executed"):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await tx.connection.execute(call.upper())
-        with pytest.raises(TransactionDoomedError):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                with pytest.raises(psycopg.errors.UniqueViolation):
-                    await tx.connection.execute(INSERT, (1, "again"))
-        with pytest.raises(OrdinaryError):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                async for _ in tx.connection.cursor().stream("SELECT generate_series(1, 10)"):
-                    raise OrdinaryError
-
-    run(steps)
+    with pytest.raises(TransactionEndedInsideError):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await getattr(tx.connection, call)()
+    with pytest.raises(TransactionEndedInsideError, match="not executed"):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await tx.connection.execute(call.upper())
+    with pytest.raises(TransactionDoomedError):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            with pytest.raises(psycopg.errors.UniqueViolation):
+                await tx.connection.execute(INSERT, (1, "again"))
+    with pytest.raises(OrdinaryError):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            async for _ in tx.connection.cursor().stream("SELECT generate_series(1, 10)"):
+                raise OrdinaryError
     scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("ending", ["COMMIT AND CHAIN", "ROLLBACK; BEGIN"])
-def test_a_transaction_that_was_ended_past_the_connection(
-    scenario: AwaitedPsycopgScenario, run: Callable[[Steps], None], ending: str
+async def test_a_transaction_that_was_ended_past_the_connection(
+    scenario: AwaitedPsycopgScenario, ending: str, writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection
 ) -> None:
-    async def steps(writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection) -> None:
-        with pytest.raises(TransactionEndedInsideError):
-            async with writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                tx.connection.pgconn.exec_(ending.encode())
-                await put(tx, scenario, 2)
-
-    run(steps)
+    with pytest.raises(TransactionEndedInsideError):
+        async with writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            tx.connection.pgconn.exec_(ending.encode())
+            await put(tx, scenario, 2)
     assert scenario.row().is_empty
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
     scenario.assert_nothing_open()
 
 
-def test_connections_that_are_refused(scenario: AwaitedPsycopgScenario, run: Callable[[Steps], None]) -> None:
-    async def steps(writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection) -> None:
-        async with connection.transaction():
-            with pytest.raises(IllegalStateError, match="outermost"):
-                async with writer.transaction(connection):
-                    pass
-        async with connection.pipeline():
-            with pytest.raises(IllegalStateError, match="pipeline"):
-                async with writer.transaction(connection):
-                    pass
-        with pytest.raises(IllegalStateError, match="AsyncConnection"):
-            async with writer.transaction(object()):  # type: ignore[arg-type]
-                pass
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 1)
-            with pytest.raises(IllegalStateError, match="already carries"):
-                async with writer.transaction(connection):
-                    pass
-
-    run(steps)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
-
-
-def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(
-    scenario: AwaitedPsycopgScenario, run: Callable[[Steps], None]
+async def test_connections_that_are_refused(
+    scenario: AwaitedPsycopgScenario, writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection
 ) -> None:
-    async def steps(writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection) -> None:
-        await writer.recover()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1), writer.transaction(connection) as tx:
-                await put(tx, scenario, 1)
-                await tx.connection.execute("SELECT pg_sleep(30)")
-        assert tx.outcome is Outcome.ROLLED_BACK
-        assert writer.state is SlotState.READY
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 2)
+    async with connection.transaction():
+        with pytest.raises(IllegalStateError, match="outermost"):
+            async with writer.transaction(connection):
+                pass
+    async with connection.pipeline():
+        with pytest.raises(IllegalStateError, match="pipeline"):
+            async with writer.transaction(connection):
+                pass
+    with pytest.raises(IllegalStateError, match="AsyncConnection"):
+        async with writer.transaction(object()):  # type: ignore[arg-type]
+            pass
+    async with writer.transaction(connection) as tx:
+        await put(tx, scenario, 1)
+        with pytest.raises(IllegalStateError, match="already carries"):
+            async with writer.transaction(connection):
+                pass
+    scenario.assert_both_sides_agree("1")
 
-    run(steps)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+
+async def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(
+    scenario: AwaitedPsycopgScenario, writer: AsyncPsycopgDualWriter, connection: psycopg.AsyncConnection
+) -> None:
+    await writer.recover()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1), writer.transaction(connection) as tx:
+            await put(tx, scenario, 1)
+            await tx.connection.execute("SELECT pg_sleep(30)")
+    assert tx.outcome is Outcome.ROLLED_BACK
+    assert writer.state is SlotState.READY
+    async with writer.transaction(connection) as tx:
+        await put(tx, scenario, 2)
+    scenario.assert_both_sides_agree("2")

@@ -101,8 +101,7 @@ def test_a_block_inside_a_block_is_refused_and_names_the_savepoint(scenario: Sce
         put(tx, scenario, 1)
         with pytest.raises(IllegalStateError, match=r"tx\.savepoint\(\)"), writer.transaction():
             pass
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_write_whose_records_all_went_with_a_savepoint_does_not_need_kafka(

@@ -66,8 +66,7 @@ def test_one_session_commits_again_and_again(scenario: Scenario, sessions: Sessi
             assert write.outcome is Outcome.COMMITTED
             assert str(scenario.row()) == str(write.prepared_state)
             assert not session.in_transaction()
-    scenario.expected += ["1", "2", "3"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "3")
 
 
 def test_every_form_of_a_transaction(scenario: Scenario, sessions: Sessions) -> None:
@@ -89,8 +88,7 @@ def test_every_form_of_a_transaction(scenario: Scenario, sessions: Sessions) -> 
         session.begin_nested()
         put(session, scenario, 7)
         session.commit()  # through the savepoint, which it releases
-    scenario.expected += ["1", "2", "3", "4", "5", "6", "7"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "3", "4", "5", "6", "7")
 
 
 def test_nothing_of_a_transaction_is_left_to_the_garbage_collector(scenario: Scenario, sessions: Sessions) -> None:
@@ -105,8 +103,7 @@ def test_nothing_of_a_transaction_is_left_to_the_garbage_collector(scenario: Sce
                 assert connection() is None
     finally:
         gc.enable()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_record_tells_its_place_after_the_commit(scenario: Scenario, sessions: Sessions) -> None:
@@ -165,8 +162,7 @@ def test_records_go_with_what_is_not_committed(scenario: Scenario, sessions: Ses
             write.send(scenario.topic, value="late")
         put(session, scenario, 2)
         session.commit()
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("2")
 
 
 def test_an_exception_in_the_block_of_a_sessionmaker(scenario: Scenario, sessions: Sessions) -> None:
@@ -187,8 +183,7 @@ def test_a_failed_flush_takes_the_records_with_it(scenario: Scenario, sessions: 
         session.rollback()
         put(session, scenario, 2)
         session.commit()
-    scenario.expected += ["1", "2"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2")
 
 
 def test_a_scoped_session(scenario: Scenario, writer: DualWriter) -> None:
@@ -198,8 +193,7 @@ def test_a_scoped_session(scenario: Scenario, writer: DualWriter) -> None:
     send(session, scenario.topic, value="1")
     session.commit()
     session.remove()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_class_of_sessions_and_sessions_that_were_made_before(scenario: Scenario, writer: DualWriter) -> None:
@@ -213,8 +207,7 @@ def test_a_class_of_sessions_and_sessions_that_were_made_before(scenario: Scenar
         for number, session in enumerate((earlier, later), start=1):
             put(session, scenario, number)
             session.commit()
-    scenario.expected += ["1", "2"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2")
 
 
 def test_tables_that_are_bound_one_by_one(scenario: Scenario, writer: DualWriter) -> None:
@@ -223,8 +216,7 @@ def test_tables_that_are_bound_one_by_one(scenario: Scenario, writer: DualWriter
     with sessions() as session:
         put(session, scenario, 1)
         session.commit()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 # ---- hooks ----------------------------------------------------------------------------------------------------
@@ -241,8 +233,7 @@ def test_a_session_hook_may_send(scenario: Scenario, sessions: Sessions, hook: s
     with sessions() as session:
         session.add(Event(1))
         session.commit()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 @pytest.fixture
@@ -271,8 +262,7 @@ def test_a_mapper_event_may_send(scenario: Scenario, sessions: Sessions, writer:
         session.commit()
     with writer.transaction() as tx:
         tx.session.add(Event(4))
-    scenario.expected += ["1", "2", "4"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "4")
 
 
 def test_a_record_after_the_commit_comes_too_late(scenario: Scenario, sessions: Sessions) -> None:
@@ -281,8 +271,7 @@ def test_a_record_after_the_commit_comes_too_late(scenario: Scenario, sessions: 
         event.listen(session, "after_commit", lambda session: send(session, scenario.topic, value="late"))
         with pytest.raises(sa.exc.InvalidRequestError, match="committed"):
             session.commit()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize("error", [InjectedError, KeyboardInterrupt])
@@ -307,8 +296,7 @@ def test_a_hook_that_fails_before_the_commit(
         assert write.outcome is Outcome.ROLLED_BACK
         put(session, scenario, 3)
         session.commit()
-    scenario.expected.append("3")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("3")
 
 
 def test_a_commit_that_a_later_listener_refused_is_not_taken_for_the_next_one(
@@ -350,8 +338,7 @@ def test_a_savepoint_takes_its_records_back(scenario: Scenario, sessions: Sessio
         with session.begin_nested():
             put(session, scenario, 4)
         session.commit()
-    scenario.expected.append("4")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("4")
 
 
 def test_a_savepoint_before_everything_else(scenario: Scenario, sessions: Sessions) -> None:
@@ -363,8 +350,7 @@ def test_a_savepoint_before_everything_else(scenario: Scenario, sessions: Sessio
         with session.begin_nested():
             put(session, scenario, 2)
         session.commit()
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("2")
 
 
 def test_a_transaction_whose_records_all_went_with_a_savepoint_does_not_need_kafka(
@@ -439,8 +425,7 @@ def test_a_lost_commit_that_did_not_take_effect_is_the_databases_error(scenario:
         session.rollback()
         put(session, scenario, 1)
         session.commit()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back_and_says_so(
@@ -478,8 +463,7 @@ def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back
         dual_write_sessions(sessions, newer)  # the last one counts
         with sessions.begin() as session:
             put(session, scenario, 30)
-    scenario.expected.append("30")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("30")
 
 
 # ---- several at once ------------------------------------------------------------------------------------------
@@ -549,8 +533,7 @@ def test_a_commit_that_would_wait_too_long_is_refused_and_names_the_pool(scenari
             may_go_on.set()
 
         in_threads(first, second)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_commit_that_would_wait_for_its_own_thread_is_refused_at_once(
@@ -563,8 +546,7 @@ def test_a_commit_that_would_wait_for_its_own_thread_is_refused_at_once(
             with pytest.raises(IllegalStateError, match="of this same thread"):
                 session.commit()
         tx.session.add(Event(1))
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_pool_commits_several_at_the_same_time(scenario: Scenario) -> None:
@@ -607,8 +589,7 @@ def test_a_pool_with_one_session_after_another(scenario: Scenario) -> None:
         for number in (1, 2, 3):
             with sessions.begin() as session:
                 put(session, scenario, number)
-    scenario.expected += ["1", "2", "3"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2", "3")
 
 
 # ---- guards ---------------------------------------------------------------------------------------------------
@@ -620,8 +601,7 @@ def test_a_session_of_a_block_adds_to_the_block(scenario: Scenario, sessions: Se
         assert current_dual_write(session) is tx
     with writer.transaction() as tx:
         put(tx.session, scenario, 2)  # of no sessionmaker
-    scenario.expected += ["1", "2"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "2")
 
 
 def test_no_block_around_records_that_are_there_already(
@@ -687,8 +667,7 @@ def test_a_swallowed_statement_error_dooms_the_transaction(scenario: Scenario, s
         session.rollback()
         put(session, scenario, 3)
         session.commit()
-    scenario.expected += ["1", "3"]
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1", "3")
 
 
 def test_a_two_phase_session_is_refused(scenario: Scenario, sessions: Sessions) -> None:
@@ -816,8 +795,7 @@ def test_a_session_that_is_forgotten_takes_its_records_with_it(scenario: Scenari
     until(lambda: gc.collect() >= 0 and forgotten() is None)
     with sessions.begin() as other:
         put(other, scenario, 1)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(scenario: Scenario, sessions: Sessions) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy import sessions as of_sessions
 from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.scenario import AtPoint, InjectedError
 from tests.support import conditions
@@ -30,7 +29,6 @@ from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 from tests.support.event_class import Event
 
 Sessions = async_sessionmaker[AsyncSession]
-Use = Callable[[Sessions, AsyncDualWriter], Awaitable[None]]
 
 
 @pytest.fixture(params=["psycopg", "aiosqlite"])
@@ -43,16 +41,17 @@ def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) 
     database.close()
 
 
-def with_sessions(awaited: AwaitedScenario, use: Use, *expected: str) -> None:
-    async def run() -> None:
-        async with awaited.awaited_writer() as writer:
-            made = async_sessionmaker(awaited.engine, expire_on_commit=False)
-            dual_write_sessions(made, writer)
-            await use(made, writer)
+@pytest.fixture
+def writer(awaited: AwaitedScenario) -> Iterator[AsyncDualWriter]:
+    with awaited.writer() as made:
+        yield made.awaited
 
-    awaited.run(run())
-    awaited.expected += expected
-    awaited.assert_both_sides_agree()
+
+@pytest.fixture
+def sessions(awaited: AwaitedScenario, writer: AsyncDualWriter) -> Sessions:
+    made = async_sessionmaker(awaited.engine, expire_on_commit=False)
+    dual_write_sessions(made, writer)
+    return made
 
 
 async def put(session: AsyncSession, awaited: AwaitedScenario, number: int) -> None:
@@ -61,244 +60,227 @@ async def put(session: AsyncSession, awaited: AwaitedScenario, number: int) -> N
     await send(session, awaited.topic, key="k", value=str(number))
 
 
-def test_every_form_of_a_transaction(awaited: AwaitedScenario) -> None:
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        async with sessions.begin() as session:
-            await put(session, awaited, 1)
-        async with sessions() as session:
-            async with session.begin():
-                await put(session, awaited, 2)
-            await put(session, awaited, 3)
-            async with session.begin_nested():
-                await put(session, awaited, 4)
-            write = await current_dual_write(session)
-            await session.commit()
-            assert write.outcome is Outcome.COMMITTED
-            await put(session, awaited, 5)
-            await session.run_sync(Session.commit)
-
-    with_sessions(awaited, use, "1", "2", "3", "4", "5")
+async def test_every_form_of_a_transaction(awaited: AwaitedScenario, sessions: Sessions) -> None:
+    async with sessions.begin() as session:
+        await put(session, awaited, 1)
+    async with sessions() as session:
+        async with session.begin():
+            await put(session, awaited, 2)
+        await put(session, awaited, 3)
+        async with session.begin_nested():
+            await put(session, awaited, 4)
+        write = await current_dual_write(session)
+        await session.commit()
+        assert write.outcome is Outcome.COMMITTED
+        await put(session, awaited, 5)
+        await session.run_sync(Session.commit)
+    awaited.assert_both_sides_agree("1", "2", "3", "4", "5")
 
 
-def test_sessions_without_records_are_ordinary(awaited: AwaitedScenario) -> None:
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        async with sessions() as session:
-            session.add(Event(1))
-            await session.commit()
-            assert (await session.get_one(Event, 1)).body == "1"
-        assert writer.state is SlotState.NEW
-        assert not awaited.emulator.transactions()
-        async with sessions.begin() as session:
-            await session.delete(await session.get_one(Event, 1))
-
-    with_sessions(awaited, use)
+async def test_sessions_without_records_are_ordinary(
+    awaited: AwaitedScenario, sessions: Sessions, writer: AsyncDualWriter
+) -> None:
+    async with sessions() as session:
+        session.add(Event(1))
+        await session.commit()
+        assert (await session.get_one(Event, 1)).body == "1"
+    assert writer.state is SlotState.NEW
+    assert not awaited.emulator.transactions()
+    async with sessions.begin() as session:
+        await session.delete(await session.get_one(Event, 1))
+    awaited.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("ending", ["rollback", "close", "exception", "savepoint"])
-def test_records_go_with_what_is_not_committed(awaited: AwaitedScenario, ending: str) -> None:
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        async with sessions() as session:
-            if ending == "savepoint":
-                with pytest.raises(InjectedError):
-                    async with session.begin_nested():
-                        await put(session, awaited, 1)
-                        raise InjectedError
-            elif ending == "exception":
-                with pytest.raises(InjectedError):
-                    async with sessions.begin() as other:
-                        await put(other, awaited, 1)
-                        raise InjectedError
-            else:
-                await put(session, awaited, 1)
-                await getattr(session, ending)()
-            await put(session, awaited, 2)
-            await session.commit()
-
-    with_sessions(awaited, use, "2")
+async def test_records_go_with_what_is_not_committed(awaited: AwaitedScenario, ending: str, sessions: Sessions) -> None:
+    async with sessions() as session:
+        if ending == "savepoint":
+            with pytest.raises(InjectedError):
+                async with session.begin_nested():
+                    await put(session, awaited, 1)
+                    raise InjectedError
+        elif ending == "exception":
+            with pytest.raises(InjectedError):
+                async with sessions.begin() as other:
+                    await put(other, awaited, 1)
+                    raise InjectedError
+        else:
+            await put(session, awaited, 1)
+            await getattr(session, ending)()
+        await put(session, awaited, 2)
+        await session.commit()
+    awaited.assert_both_sides_agree("2")
 
 
-def test_a_mapper_event_may_send(awaited: AwaitedScenario) -> None:
+async def test_a_mapper_event_may_send(awaited: AwaitedScenario, sessions: Sessions) -> None:
     """It is called with the Session behind the AsyncSession."""
 
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        def publish(session: Session, context: object) -> None:
-            for one in session.new:
-                of_sessions.send(session, awaited.topic, value=one.body)
+    def publish(session: Session, context: object) -> None:
+        for one in session.new:
+            of_sessions.send(session, awaited.topic, value=one.body)
 
-        async with sessions() as session:
-            event.listen(session.sync_session, "before_flush", lambda session, *_: publish(session, None))
-            session.add(Event(1))
-            await session.commit()
-
-    with_sessions(awaited, use, "1")
+    async with sessions() as session:
+        event.listen(session.sync_session, "before_flush", lambda session, *_: publish(session, None))
+        session.add(Event(1))
+        await session.commit()
+    awaited.assert_both_sides_agree("1")
 
 
-def test_a_scoped_session_and_a_class_of_sessions(awaited: AwaitedScenario) -> None:
+async def test_a_scoped_session_and_a_class_of_sessions(
+    awaited: AwaitedScenario, sessions: Sessions, writer: AsyncDualWriter
+) -> None:
     class OurSession(AsyncSession):
         pass
 
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        scoped = async_scoped_session(sessions, scopefunc=asyncio.current_task)
-        dual_write_sessions(scoped, writer)
-        scoped.add(Event(1))
-        await send(scoped, awaited.topic, value="1")
-        await scoped.commit()
-        await scoped.remove()
-        dual_write_sessions(OurSession, writer)
-        async with OurSession(awaited.engine) as session:
-            await put(session, awaited, 2)
+    scoped = async_scoped_session(sessions, scopefunc=asyncio.current_task)
+    dual_write_sessions(scoped, writer)
+    scoped.add(Event(1))
+    await send(scoped, awaited.topic, value="1")
+    await scoped.commit()
+    await scoped.remove()
+    dual_write_sessions(OurSession, writer)
+    async with OurSession(awaited.engine) as session:
+        await put(session, awaited, 2)
+        await session.commit()
+    async with async_sessionmaker(awaited.engine)() as another:
+        with pytest.raises(IllegalStateError, match="no writer sends to Kafka for this Session"):
+            await send(another, awaited.topic, value="3")
+    awaited.assert_both_sides_agree("1", "2")
+
+
+async def test_a_swallowed_statement_error_dooms_the_transaction(awaited: AwaitedScenario, sessions: Sessions) -> None:
+    async with sessions.begin() as session:
+        await put(session, awaited, 1)
+    async with sessions() as session:
+        await send(session, awaited.topic, value="2")
+        with pytest.raises(sa.exc.IntegrityError):
+            await session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
+        with pytest.raises(TransactionDoomedError):
             await session.commit()
-        async with async_sessionmaker(awaited.engine)() as another:
-            with pytest.raises(IllegalStateError, match="no writer sends to Kafka for this Session"):
-                await send(another, awaited.topic, value="3")
-
-    with_sessions(awaited, use, "1", "2")
+        await session.rollback()
+    awaited.assert_both_sides_agree("1")
 
 
-def test_a_swallowed_statement_error_dooms_the_transaction(awaited: AwaitedScenario) -> None:
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        async with sessions.begin() as session:
-            await put(session, awaited, 1)
-        async with sessions() as session:
-            await send(session, awaited.topic, value="2")
-            with pytest.raises(sa.exc.IntegrityError):
-                await session.execute(sa.insert(events), {"id": 1, "event_key": "k", "body": "again"})
-            with pytest.raises(TransactionDoomedError):
-                await session.commit()
-            await session.rollback()
-
-    with_sessions(awaited, use, "1")
-
-
-def test_a_session_of_a_block_adds_to_the_block(awaited: AwaitedScenario) -> None:
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        async with writer.transaction(sessions()) as tx:
-            await put(tx.session, awaited, 1)
-            assert await current_dual_write(tx.session) is tx
-            tx.send(awaited.topic, value="and more")
-            await tx.session.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "and more"})
-
-    with_sessions(awaited, use, "1", "and more")
+async def test_a_session_of_a_block_adds_to_the_block(
+    awaited: AwaitedScenario, sessions: Sessions, writer: AsyncDualWriter
+) -> None:
+    async with writer.transaction(sessions()) as tx:
+        await put(tx.session, awaited, 1)
+        assert await current_dual_write(tx.session) is tx
+        tx.send(awaited.topic, value="and more")
+        await tx.session.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "and more"})
+    awaited.assert_both_sides_agree("1", "and more")
 
 
 # ---- several tasks ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def on_postgres(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[AwaitedScenario]:
-    database = PostgresDatabase(postgres_server)
-    with awaited_scenario(database, emulator, "psycopg") as scenario:
-        yield scenario
-    database.close()
+on_postgres = pytest.mark.parametrize("awaited", ["psycopg"], indirect=True)
 
 
-def test_the_commits_of_several_tasks_take_turns_under_one_id(on_postgres: AwaitedScenario) -> None:
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        async def write(number: int) -> None:
-            async with sessions() as session:
-                await put(session, on_postgres, number)
-                await session.commit()
-
-        writes = []
-        turns: Any = writer.slots
-        async with writer.transaction() as tx:
-            await on_postgres.insert(tx, 1, "1")
-            tx.send(on_postgres.topic, value="1")
-            for number in range(2, 7):
-                writes.append(asyncio.create_task(write(number)))
-                await until(lambda: len(turns._waiting) == len(writes))
-            writes[3].cancel()
-        done = await asyncio.gather(*writes, return_exceptions=True)
-        assert [type(each) for each in done if each is not None] == [asyncio.CancelledError]
-        assert done[3] is not None
-
-    with_sessions(on_postgres, use, *("1", "2", "3", "4", "6"))
-
-
-def test_a_commit_that_would_wait_too_long_or_for_itself_is_refused(on_postgres: AwaitedScenario) -> None:
-    async def run() -> None:
-        async with on_postgres.awaited_writer(lock_timeout_ms=50) as writer:
-            sessions = async_sessionmaker(on_postgres.engine)
-            dual_write_sessions(sessions, writer)
-
-            async def commit(number: int) -> None:
-                async with sessions.begin() as session:
-                    await put(session, on_postgres, number)
-
-            async with writer.transaction() as tx:
-                await on_postgres.insert(tx, 1, "1")
-                tx.send(on_postgres.topic, value="1")
-                with pytest.raises(IllegalStateError, match="not free within 50 ms"):
-                    await asyncio.create_task(commit(2))
-                async with sessions() as session:
-                    await put(session, on_postgres, 3)
-                    with pytest.raises(IllegalStateError, match="of this same task"):
-                        await session.commit()
-            await commit(4)
-
-    on_postgres.run(run())
-    on_postgres.expected += ["1", "4"]
-    on_postgres.assert_both_sides_agree()
-
-
-def test_a_pool_commits_several_at_the_same_time(on_postgres: AwaitedScenario) -> None:
-    async def run() -> None:
-        together = 0
-        arrived = asyncio.Event()
-
-        async def write(number: int) -> None:
-            nonlocal together
-            async with sessions.begin() as session:
-                await put(session, on_postgres, number)
-                together += 1
-                if together == 3:
-                    arrived.set()
-                await arrived.wait()
-
-        async with AsyncDualWriter(
-            on_postgres.engine,
-            prefix=on_postgres.transactional_id,
-            bootstrap_servers=on_postgres.emulator.bootstrap_servers,
-        ) as pool:
-            sessions = async_sessionmaker(on_postgres.engine)
-            dual_write_sessions(sessions, pool)
-            await asyncio.gather(*(write(number) for number in (1, 2, 3)))
-            assert pool.status.idle == 3
-
-    on_postgres.run(run())
-    table = sorted(on_postgres.database.engine.connect().scalars(sa.select(events.c.body)))
-    assert table == ["1", "2", "3"]
-    on_postgres.assert_nothing_open()
-
-
-def test_a_listener_that_awaits_right_before_commit_lets_other_tasks_in_between(on_postgres: AwaitedScenario) -> None:
-    """Their commits must not be taken for this one."""
-
-    async def use(sessions: Sessions, writer: AsyncDualWriter) -> None:
-        first_is_there, second_is_over = asyncio.Event(), asyncio.Event()
-
-        def listen(connection: sa.Connection) -> None:
-            if not first_is_there.is_set():
-                first_is_there.set()
-                await_only(second_is_over.wait())
-
-        async def write_first() -> None:
-            async with sessions.begin() as session:
-                await put(session, on_postgres, 1)
-
-        # one that was asked to listen after those of the dual write
-        event.listen(on_postgres.engine.sync_engine, "commit", listen)
-        first = asyncio.create_task(write_first())
-        await first_is_there.wait()
-        async with sessions.begin() as session:
-            await put(session, on_postgres, 2)
-        second_is_over.set()
-        await first
-        async with sessions() as session:  # in the order of the commits
-            await session.execute(sa.update(events).where(events.c.id == 1).values(id=3))
+@on_postgres
+async def test_the_commits_of_several_tasks_take_turns_under_one_id(
+    awaited: AwaitedScenario, sessions: Sessions, writer: AsyncDualWriter
+) -> None:
+    async def write(number: int) -> None:
+        async with sessions() as session:
+            await put(session, awaited, number)
             await session.commit()
 
-    with_sessions(on_postgres, use, "2", "1")
+    writes = []
+    turns: Any = writer.slots
+    async with writer.transaction() as tx:
+        await awaited.insert(tx, 1, "1")
+        tx.send(awaited.topic, value="1")
+        for number in range(2, 7):
+            writes.append(asyncio.create_task(write(number)))
+            await until(lambda: len(turns._waiting) == len(writes))
+        writes[3].cancel()
+    done = await asyncio.gather(*writes, return_exceptions=True)
+    assert [type(each) for each in done if each is not None] == [asyncio.CancelledError]
+    assert done[3] is not None
+    awaited.assert_both_sides_agree("1", "2", "3", "4", "6")
+
+
+@on_postgres
+async def test_a_commit_that_would_wait_too_long_or_for_itself_is_refused(awaited: AwaitedScenario) -> None:
+    async with awaited.awaited_writer(lock_timeout_ms=50) as writer:
+        sessions = async_sessionmaker(awaited.engine)
+        dual_write_sessions(sessions, writer)
+
+        async def commit(number: int) -> None:
+            async with sessions.begin() as session:
+                await put(session, awaited, number)
+
+        async with writer.transaction() as tx:
+            await awaited.insert(tx, 1, "1")
+            tx.send(awaited.topic, value="1")
+            with pytest.raises(IllegalStateError, match="not free within 50 ms"):
+                await asyncio.create_task(commit(2))
+            async with sessions() as session:
+                await put(session, awaited, 3)
+                with pytest.raises(IllegalStateError, match="of this same task"):
+                    await session.commit()
+        await commit(4)
+    awaited.assert_both_sides_agree("1", "4")
+
+
+@on_postgres
+async def test_a_pool_commits_several_at_the_same_time(awaited: AwaitedScenario) -> None:
+    together = 0
+    arrived = asyncio.Event()
+    of_pool = async_sessionmaker(awaited.engine)
+
+    async def write(number: int) -> None:
+        nonlocal together
+        async with of_pool.begin() as session:
+            await put(session, awaited, number)
+            together += 1
+            if together == 3:
+                arrived.set()
+            await arrived.wait()
+
+    async with AsyncDualWriter(
+        awaited.engine,
+        prefix=awaited.transactional_id,
+        bootstrap_servers=awaited.emulator.bootstrap_servers,
+    ) as pool:
+        dual_write_sessions(of_pool, pool)
+        await asyncio.gather(*(write(number) for number in (1, 2, 3)))
+        assert pool.status.idle == 3
+    table = sorted(awaited.database.engine.connect().scalars(sa.select(events.c.body)))
+    assert table == ["1", "2", "3"]
+    awaited.assert_nothing_open()
+
+
+@on_postgres
+async def test_a_listener_that_awaits_right_before_commit_lets_other_tasks_in_between(
+    awaited: AwaitedScenario, sessions: Sessions
+) -> None:
+    """Their commits must not be taken for this one."""
+    first_is_there, second_is_over = asyncio.Event(), asyncio.Event()
+
+    def listen(connection: sa.Connection) -> None:
+        if not first_is_there.is_set():
+            first_is_there.set()
+            await_only(second_is_over.wait())
+
+    async def write_first() -> None:
+        async with sessions.begin() as session:
+            await put(session, awaited, 1)
+
+    # one that was asked to listen after those of the dual write
+    event.listen(awaited.engine.sync_engine, "commit", listen)
+    first = asyncio.create_task(write_first())
+    await first_is_there.wait()
+    async with sessions.begin() as session:
+        await put(session, awaited, 2)
+    second_is_over.set()
+    await first
+    async with sessions() as session:  # in the order of the commits
+        await session.execute(sa.update(events).where(events.c.id == 1).values(id=3))
+        await session.commit()
+    awaited.assert_both_sides_agree("2", "1")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -322,22 +304,18 @@ def test_what_does_not_fit_together(awaited: AwaitedScenario) -> None:
         of_sessions.send(made(), "topic", value="1")  # type: ignore[arg-type]
 
 
-def test_a_session_dies_with_the_exception_of_a_pause_point(awaited: AwaitedScenario) -> None:
+async def test_a_session_dies_with_the_exception_of_a_pause_point(awaited: AwaitedScenario) -> None:
     def fail() -> None:
         raise InjectedError
 
-    async def run() -> None:
-        async with awaited.awaited_writer(AtPoint(PausePoint.AFTER_PREPARE, fail)) as writer:
-            sessions = async_sessionmaker(awaited.engine)
-            dual_write_sessions(sessions, writer)
-            async with sessions() as session:
-                await put(session, awaited, 1)
-                with pytest.raises(InjectedError):
-                    await session.commit()
-                await session.rollback()
-                await put(session, awaited, 2)
+    async with awaited.awaited_writer(AtPoint(PausePoint.AFTER_PREPARE, fail)) as writer:
+        sessions = async_sessionmaker(awaited.engine)
+        dual_write_sessions(sessions, writer)
+        async with sessions() as session:
+            await put(session, awaited, 1)
+            with pytest.raises(InjectedError):
                 await session.commit()
-
-    awaited.run(run())
-    awaited.expected.append("2")
-    awaited.assert_both_sides_agree()
+            await session.rollback()
+            await put(session, awaited, 2)
+            await session.commit()
+    awaited.assert_both_sides_agree("2")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import subprocess
 import sys
@@ -237,14 +236,11 @@ def test_a_span_ends_with_the_error_of_its_record(heard: Heard, emulator: Emulat
     assert {span.attributes["error.type"] for span in spans} == {"DeliveryError", "InvalidRecordError"}
 
 
-def test_an_asynchronous_producer_and_a_batch_are_traced(heard: Heard, emulator: Emulator, topic: str) -> None:
-    async def run() -> None:
-        async with AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, trace_records=True) as producer:
-            await (await producer.send(topic, b"1"))
-            await producer.send_batch(topic, [b"2", Record(b"3", headers={"traceparent": GIVEN})])
-            await producer.flush()
-
-    asyncio.run(run())
+async def test_an_asynchronous_producer_and_a_batch_are_traced(heard: Heard, emulator: Emulator, topic: str) -> None:
+    async with AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, trace_records=True) as producer:
+        await (await producer.send(topic, b"1"))
+        await producer.send_batch(topic, [b"2", Record(b"3", headers={"traceparent": GIVEN})])
+        await producer.flush()
     one, batch = sorted(heard.spans("send"), key=lambda span: span.start_time)
     assert traceparents(emulator, topic, 3) == [parent_of(one), parent_of(batch), GIVEN]
     assert batch.attributes["messaging.batch.message_count"] == 2

@@ -46,8 +46,7 @@ def test_a_session_that_joined_its_connections_transaction_commits_nothing(
 def test_the_session_may_begin_on_a_connection(scenario: Scenario, writer: DualWriter) -> None:
     with scenario.database.engine.connect() as connection, writer.transaction(Session(connection)) as tx:
         put(tx, scenario, 1)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize("join_transaction_mode", ["conditional_savepoint", "create_savepoint"])
@@ -71,8 +70,7 @@ def test_no_dual_write_inside_another_on_the_same_transaction(scenario: Scenario
             put(tx, scenario, 1)
             with pytest.raises(IllegalStateError, match="cannot decide a second one"), inner.transaction(tx.session):
                 pass
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def test_a_two_phase_session_is_decided_by_its_coordinator(scenario: Scenario, writer: DualWriter) -> None:
@@ -93,8 +91,7 @@ def test_a_session_of_another_engine(scenario: Scenario, writer: DualWriter, tmp
     same = scenario.database.engine.execution_options(logging_token="same")
     with Session(same) as session, writer.transaction(session) as tx:
         put(tx, scenario, 1)
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize("swallow", [True, False])
@@ -121,8 +118,7 @@ def test_a_scoped_session_stands_for_the_threads_own(scenario: Scenario, writer:
         assert tx.session is session()
         put(tx, scenario, 1)
     session.remove()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize("ending", ["rollback", "commit"])
@@ -205,8 +201,7 @@ def test_a_rollback_past_sqlalchemy_behind_which_only_such_statements_come(
     scenario.assert_nothing_open()
     with writer.transaction() as tx:
         put(tx, scenario, 2)
-    scenario.expected.append("2")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("2")
 
 
 def test_such_a_rollback_by_a_listener_of_the_engine(scenario: Scenario, writer: DualWriter) -> None:
@@ -297,8 +292,7 @@ def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: 
     with writer.transaction() as tx:
         put(tx, scenario, 3)
         assert vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE] != mark
-    scenario.expected.append("3")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("3")
 
 
 def test_a_listener_that_sends_the_first_statement_finds_the_mark(scenario: Scenario) -> None:
@@ -318,8 +312,7 @@ def test_a_listener_that_sends_the_first_statement_finds_the_mark(scenario: Scen
         mark = vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE]
         assert tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
     engine.dispose()
-    scenario.expected.append("1")
-    scenario.assert_both_sides_agree()
+    scenario.assert_both_sides_agree("1")
 
 
 def _raw(connection: sa.Connection, text: str) -> None:

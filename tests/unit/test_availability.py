@@ -138,21 +138,17 @@ def test_a_task_belongs_to_its_loop() -> None:
     watch.stop()
 
 
-def test_nobody_waits_for_kafka_without_a_writer() -> None:
+async def test_nobody_waits_for_kafka_without_a_writer() -> None:
     """A writer that was dropped while Kafka was away leaves no watch behind."""
-
-    async def run() -> None:
-        availability: Availability | None = Availability(CLUSTER, TaskWatch())
-        assert availability is not None
-        found = weakref.ref(availability)
-        availability.note(KafkaUnreachableError("...", since_s=0.5))
-        watching = asyncio.all_tasks() - {asyncio.current_task()}
-        assert len(watching) == 1
-        await asyncio.sleep(0)
-        availability = None
-        gc.collect()
-        assert found() is None
-        await asyncio.wait(watching, timeout=60)
-        assert all(task.done() for task in watching)
-
-    asyncio.run(run())
+    availability: Availability | None = Availability(CLUSTER, TaskWatch())
+    assert availability is not None
+    found = weakref.ref(availability)
+    availability.note(KafkaUnreachableError("...", since_s=0.5))
+    watching = asyncio.all_tasks() - {asyncio.current_task()}
+    assert len(watching) == 1
+    await asyncio.sleep(0)
+    availability = None
+    gc.collect()
+    assert found() is None
+    await asyncio.wait(watching, timeout=60)
+    assert all(task.done() for task in watching)

@@ -60,16 +60,13 @@ STREAM = answer(1, b"one") + answer(2, b"") + answer(3, b"three" * 100)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 100, len(STREAM)])
-def test_answers_come_whole_however_the_bytes_are_cut(size: int) -> None:
-    async def run() -> None:
-        fixture = Fixture()
-        fixture.ask(3)
-        for start in range(0, len(STREAM), size):
-            fixture.connection.data_received(STREAM[start : start + size])
-        assert fixture.answers == [b"one", b"", b"three" * 100]
-        assert not fixture.transport.aborted
-
-    asyncio.run(run())
+async def test_answers_come_whole_however_the_bytes_are_cut(size: int) -> None:
+    fixture = Fixture()
+    fixture.ask(3)
+    for start in range(0, len(STREAM), size):
+        fixture.connection.data_received(STREAM[start : start + size])
+    assert fixture.answers == [b"one", b"", b"three" * 100]
+    assert not fixture.transport.aborted
 
 
 @in_loop
@@ -84,15 +81,12 @@ async def test_correlation_ids_count_up() -> None:
     [answer(2, b"not the first"), b"\x00\x00\x00\x01x", b"HTTP/1.1 400 Bad Request", b"\xff\xff\xff\xff"],
     ids=["wrong order", "too short", "too long", "negative"],
 )
-def test_what_is_not_kafka_ends_the_connection(data: bytes) -> None:
-    async def run() -> None:
-        fixture = Fixture()
-        fixture.ask(2)
-        fixture.connection.data_received(data)
-        assert fixture.transport.aborted
-        assert fixture.answers == []
-
-    asyncio.run(run())
+async def test_what_is_not_kafka_ends_the_connection(data: bytes) -> None:
+    fixture = Fixture()
+    fixture.ask(2)
+    fixture.connection.data_received(data)
+    assert fixture.transport.aborted
+    assert fixture.answers == []
 
 
 @in_loop

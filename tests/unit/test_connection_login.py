@@ -113,19 +113,16 @@ async def test_requests_wait_for_the_new_login() -> None:
 
 
 @pytest.mark.parametrize("error", [AuthenticationError("no"), ConnectionError("gone")])
-def test_a_login_that_fails_ends_the_connection(error: Exception) -> None:
-    async def test() -> None:
-        fixture = Fixture()
-        await fixture.logged_in(FakeLogin(lifetime_ms=1, second=error))
-        await fixture.until(lambda: len(fixture.written) == 2)
-        fixture.produce()
-        fixture.answer()
-        await fixture.until(lambda: fixture.transport.aborted)
-        fixture.connection.connection_lost(None)
-        assert fixture.answers == [None]
-        assert "the session could not be renewed" in fixture.connection.problem
-
-    asyncio.run(test())
+async def test_a_login_that_fails_ends_the_connection(error: Exception) -> None:
+    fixture = Fixture()
+    await fixture.logged_in(FakeLogin(lifetime_ms=1, second=error))
+    await fixture.until(lambda: len(fixture.written) == 2)
+    fixture.produce()
+    fixture.answer()
+    await fixture.until(lambda: fixture.transport.aborted)
+    fixture.connection.connection_lost(None)
+    assert fixture.answers == [None]
+    assert "the session could not be renewed" in fixture.connection.problem
 
 
 @run

@@ -62,52 +62,43 @@ class Fixture:
         return found
 
 
-def test_one_attempt_until_a_new_call_needs_it() -> None:
-    async def run() -> None:
-        fixture = Fixture()
-        assert await fixture.ask() is NodeState.CONNECTING
-        refusal = fixture.connections.refusal
-        assert refusal is not None
-        assert str(refusal) == "cannot connect to h:1: wrong password"
-        assert refusal.error_code == 58
-        for _ in range(9):
-            fixture.now_ms += 1000
-            assert await fixture.ask() is NodeState.FAILED
-        assert fixture.security.attempts == 1
-
-        fixture.connections.retry_refused()
-        assert current(fixture.connections.refusal) is None
-        assert await fixture.ask() is NodeState.CONNECTING
-        assert fixture.security.attempts == 2
-        assert fixture.connections.refusal is not None
-
-        assert fixture.connections.wake_at_ms(fixture.now_ms) == fixture.now_ms + 10_100
-        fixture.now_ms += 10_100
-        assert await fixture.ask() is NodeState.CONNECTING
-        assert fixture.security.attempts == 3
-
-    asyncio.run(run())
-
-
-def test_callers_in_a_row_keep_to_the_back_off() -> None:
-    async def run() -> None:
-        fixture = Fixture()
-        for _ in range(10):
-            fixture.connections.retry_refused()
-            await fixture.ask()
-        assert fixture.security.attempts == 1
-
-    asyncio.run(run())
-
-
-def test_a_bug_in_an_attempt_ends_the_attempt() -> None:
-    async def run() -> None:
-        fixture = Fixture(BrokenConnector())
-        assert await fixture.ask() is NodeState.CONNECTING
-        assert await fixture.ask() is NodeState.FAILED
-        assert fixture.connections.failing_since_ms == fixture.now_ms
+async def test_one_attempt_until_a_new_call_needs_it() -> None:
+    fixture = Fixture()
+    assert await fixture.ask() is NodeState.CONNECTING
+    refusal = fixture.connections.refusal
+    assert refusal is not None
+    assert str(refusal) == "cannot connect to h:1: wrong password"
+    assert refusal.error_code == 58
+    for _ in range(9):
         fixture.now_ms += 1000
-        assert await fixture.ask() is NodeState.CONNECTING
-        assert fixture.security.attempts == 2
+        assert await fixture.ask() is NodeState.FAILED
+    assert fixture.security.attempts == 1
 
-    asyncio.run(run())
+    fixture.connections.retry_refused()
+    assert current(fixture.connections.refusal) is None
+    assert await fixture.ask() is NodeState.CONNECTING
+    assert fixture.security.attempts == 2
+    assert fixture.connections.refusal is not None
+
+    assert fixture.connections.wake_at_ms(fixture.now_ms) == fixture.now_ms + 10_100
+    fixture.now_ms += 10_100
+    assert await fixture.ask() is NodeState.CONNECTING
+    assert fixture.security.attempts == 3
+
+
+async def test_callers_in_a_row_keep_to_the_back_off() -> None:
+    fixture = Fixture()
+    for _ in range(10):
+        fixture.connections.retry_refused()
+        await fixture.ask()
+    assert fixture.security.attempts == 1
+
+
+async def test_a_bug_in_an_attempt_ends_the_attempt() -> None:
+    fixture = Fixture(BrokenConnector())
+    assert await fixture.ask() is NodeState.CONNECTING
+    assert await fixture.ask() is NodeState.FAILED
+    assert fixture.connections.failing_since_ms == fixture.now_ms
+    fixture.now_ms += 1000
+    assert await fixture.ask() is NodeState.CONNECTING
+    assert fixture.security.attempts == 2

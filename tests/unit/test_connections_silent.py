@@ -29,40 +29,37 @@ class OneIsSilent:
         return SimpleNamespace(lost=False, in_flight=0, close=lambda: None)
 
 
-def test_the_next_one_is_tried_after_a_second() -> None:
-    async def run() -> None:
-        now_ms = 1000.0
-        security = OneIsSilent()
-        connections = ConnectionPool(
-            bootstrap=[SILENT, ALIVE],
-            topology=Topology(),
-            framer=Framer("c"),
-            connector=security,  # type: ignore[arg-type]
-            request_timeout_ms=30_000,
-            max_per_node=1,
-            new_backoff=lambda: Backoff(50, 1000),
-            clock_ms=lambda: now_ms,
-            last_error=LastError(),
-            on_change=lambda: None,
-        )
+async def test_the_next_one_is_tried_after_a_second() -> None:
+    now_ms = 1000.0
+    security = OneIsSilent()
+    connections = ConnectionPool(
+        bootstrap=[SILENT, ALIVE],
+        topology=Topology(),
+        framer=Framer("c"),
+        connector=security,  # type: ignore[arg-type]
+        request_timeout_ms=30_000,
+        max_per_node=1,
+        new_backoff=lambda: Backoff(50, 1000),
+        clock_ms=lambda: now_ms,
+        last_error=LastError(),
+        on_change=lambda: None,
+    )
 
-        async def ask(at_ms: float) -> object:
-            nonlocal now_ms
-            now_ms = at_ms
-            found = connections.to_any(now_ms, "owner")
-            for _ in range(3):
-                await asyncio.sleep(0)
-            return found
+    async def ask(at_ms: float) -> object:
+        nonlocal now_ms
+        now_ms = at_ms
+        found = connections.to_any(now_ms, "owner")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return found
 
-        assert await ask(1000) is NodeState.CONNECTING
-        assert await ask(1999) is NodeState.CONNECTING
-        assert security.tried == [SILENT]
-        assert connections.wake_at_ms(1999) == 2000
+    assert await ask(1000) is NodeState.CONNECTING
+    assert await ask(1999) is NodeState.CONNECTING
+    assert security.tried == [SILENT]
+    assert connections.wake_at_ms(1999) == 2000
 
-        assert await ask(2000) is NodeState.CONNECTING
-        assert security.tried == [SILENT, ALIVE]
-        assert getattr(await ask(2001), "in_flight", None) == 0
-        assert security.tried == [SILENT, ALIVE]
-        await connections.close()
-
-    asyncio.run(run())
+    assert await ask(2000) is NodeState.CONNECTING
+    assert security.tried == [SILENT, ALIVE]
+    assert getattr(await ask(2001), "in_flight", None) == 0
+    assert security.tried == [SILENT, ALIVE]
+    await connections.close()

@@ -6,7 +6,6 @@ A failure says that a library has changed: read the member's replacement, and ad
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sqlite3
 from collections.abc import Callable
@@ -143,15 +142,12 @@ def test_the_connections_of_a_sessions_transaction() -> None:
         assert set(connections_of(root)) == {first, second}
 
 
-def test_the_async_connection_of_a_session() -> None:
-    async def find() -> None:
-        engine = create_async_engine("sqlite+aiosqlite://")
-        async with AsyncSession(engine) as session:
-            found = await session.connection()
-            assert async_connection(session.sync_session.connection()) is found
-        await engine.dispose()
-
-    asyncio.run(find())
+async def test_the_async_connection_of_a_session() -> None:
+    engine = create_async_engine("sqlite+aiosqlite://")
+    async with AsyncSession(engine) as session:
+        found = await session.connection()
+        assert async_connection(session.sync_session.connection()) is found
+    await engine.dispose()
 
 
 def test_sqlite_tells_whether_it_is_in_a_transaction() -> None:

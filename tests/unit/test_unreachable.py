@@ -57,75 +57,53 @@ class Network:
         return self.connections.unreachable_since_ms(at_ms)
 
 
-def test_since_the_first_failure() -> None:
-    async def run() -> None:
-        network = Network(a="refuses", b="refuses")
-        assert network.connections.unreachable_since_ms(1000) is None  # nothing was tried
-        assert await network.unreachable_since_ms(1000) == 1000
-        assert await network.unreachable_since_ms(1100) == 1000
-        assert await network.unreachable_since_ms(9000) == 1000
-
-    asyncio.run(run())
+async def test_since_the_first_failure() -> None:
+    network = Network(a="refuses", b="refuses")
+    assert network.connections.unreachable_since_ms(1000) is None  # nothing was tried
+    assert await network.unreachable_since_ms(1000) == 1000
+    assert await network.unreachable_since_ms(1100) == 1000
+    assert await network.unreachable_since_ms(9000) == 1000
 
 
-def test_not_if_nobody_has_tried_lately() -> None:
-    async def run() -> None:
-        network = Network(a="refuses", b="refuses")
-        assert await network.unreachable_since_ms(1000) == 1000
-        assert network.connections.unreachable_since_ms(1000 + BACKOFF_MS - 1) == 1000
-        assert network.connections.unreachable_since_ms(1000 + BACKOFF_MS) is None
-
-    asyncio.run(run())
+async def test_not_if_nobody_has_tried_lately() -> None:
+    network = Network(a="refuses", b="refuses")
+    assert await network.unreachable_since_ms(1000) == 1000
+    assert network.connections.unreachable_since_ms(1000 + BACKOFF_MS - 1) == 1000
+    assert network.connections.unreachable_since_ms(1000 + BACKOFF_MS) is None
 
 
-def test_not_before_every_address_has_failed() -> None:
-    async def run() -> None:
-        network = Network(a="refuses", b="is silent")
-        assert await network.unreachable_since_ms(1000) is None
-        assert await network.unreachable_since_ms(5000) is None
-        await network.connections.close()
-
-    asyncio.run(run())
+async def test_not_before_every_address_has_failed() -> None:
+    network = Network(a="refuses", b="is silent")
+    assert await network.unreachable_since_ms(1000) is None
+    assert await network.unreachable_since_ms(5000) is None
+    await network.connections.close()
 
 
-def test_one_that_falls_silent_after_it_refused() -> None:
+async def test_one_that_falls_silent_after_it_refused() -> None:
     """A machine that goes down: its attempts end only by the timeout."""
-
-    async def run() -> None:
-        network = Network(a="refuses", b="refuses")
-        assert await network.unreachable_since_ms(1000) == 1000
-        network.hosts["b"] = "is silent"
-        assert await network.unreachable_since_ms(2000) is None
-        assert await network.unreachable_since_ms(3000) == 1000
-        await network.connections.close()
-
-    asyncio.run(run())
+    network = Network(a="refuses", b="refuses")
+    assert await network.unreachable_since_ms(1000) == 1000
+    network.hosts["b"] = "is silent"
+    assert await network.unreachable_since_ms(2000) is None
+    assert await network.unreachable_since_ms(3000) == 1000
+    await network.connections.close()
 
 
-def test_one_that_serves_is_enough() -> None:
-    async def run() -> None:
-        network = Network(a="refuses", b="serves")
-        assert await network.unreachable_since_ms(1000) is None
-        assert network.connections.failing_since_ms is None
-
-    asyncio.run(run())
+async def test_one_that_serves_is_enough() -> None:
+    network = Network(a="refuses", b="serves")
+    assert await network.unreachable_since_ms(1000) is None
+    assert network.connections.failing_since_ms is None
 
 
-def test_not_any_more_once_one_serves() -> None:
-    async def run() -> None:
-        network = Network(a="refuses", b="refuses")
-        assert await network.unreachable_since_ms(1000) == 1000
-        network.hosts["a"] = "serves"
-        assert await network.unreachable_since_ms(2000) is None
-        assert network.connections.failing_since_ms is None
-
-    asyncio.run(run())
+async def test_not_any_more_once_one_serves() -> None:
+    network = Network(a="refuses", b="refuses")
+    assert await network.unreachable_since_ms(1000) == 1000
+    network.hosts["a"] = "serves"
+    assert await network.unreachable_since_ms(2000) is None
+    assert network.connections.failing_since_ms is None
 
 
-def test_a_broker_that_refuses_the_login_is_reached() -> None:
-    async def run() -> None:
-        network = Network(a="refuses", b="refuses the login")
-        assert await network.unreachable_since_ms(1000) is None
-        assert network.connections.refusal is not None
-
-    asyncio.run(run())
+async def test_a_broker_that_refuses_the_login_is_reached() -> None:
+    network = Network(a="refuses", b="refuses the login")
+    assert await network.unreachable_since_ms(1000) is None
+    assert network.connections.refusal is not None
