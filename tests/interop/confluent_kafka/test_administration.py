@@ -53,41 +53,60 @@ def test_topics(admin: Any, topic: str) -> None:
     assert error_of(admin.create_topics([new])) == KafkaError.TOPIC_ALREADY_EXISTS
     only(admin.create_partitions([NewPartitions(name, 4)]))
     wait_for(lambda: len(admin.list_topics(name).topics[name].partitions), lambda count: count == 4)
+    assert settings_of(admin, ConfigResource.Type.TOPIC, name)["retention.ms"].value == "60000"
+    refused = NewTopic(f"{name}-refused", 1, 1, config={"colour": "blue"})
+    assert error_of(admin.create_topics([refused])) == KafkaError.INVALID_CONFIG
     assert error_of(admin.create_partitions([NewPartitions(name, 3)])) == KafkaError.INVALID_PARTITIONS
     only(admin.delete_topics([name]))
     wait_for(lambda: name in admin.list_topics().topics, lambda is_there: not is_there)
     assert error_of(admin.delete_topics([name])) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
-def test_topic_settings(admin: Any, topic: str) -> None:
-    def alter(operation: Any, name: str, value: str | None) -> dict[Any, Future[Any]]:
-        entry = ConfigEntry(name, value, incremental_operation=operation)
-        resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-        futures: dict[Any, Future[Any]] = admin.incremental_alter_configs([resource])
-        return futures
+def alter(admin: Any, kind: Any, name: str, operation: Any, key: str, value: str | None) -> dict[Any, Future[Any]]:
+    entry = ConfigEntry(key, value, incremental_operation=operation)
+    resource = ConfigResource(kind, name, incremental_configs=[entry])
+    futures: dict[Any, Future[Any]] = admin.incremental_alter_configs([resource])
+    return futures
 
-    def described(name: str) -> tuple[str, Any]:
-        entry = only(admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]))[name]
+
+def settings_of(admin: Any, kind: Any, name: str) -> dict[str, ConfigEntry]:
+    entries: dict[str, ConfigEntry] = only(admin.describe_configs([ConfigResource(kind, name)]))
+    return entries
+
+
+def test_topic_settings(admin: Any, topic: str) -> None:
+    of_topic = ConfigResource.Type.TOPIC, topic
+
+    def described(name: str) -> tuple[str | None, Any]:
+        entry = settings_of(admin, *of_topic)[name]
         return entry.value, ConfigSource(entry.source)
 
     assert described("retention.ms") == ("604800000", ConfigSource.DEFAULT_CONFIG)
-    only(alter(AlterConfigOpType.SET, "retention.ms", "5000"))
-    only(alter(AlterConfigOpType.APPEND, "cleanup.policy", "compact"))
+    only(alter(admin, *of_topic, AlterConfigOpType.SET, "retention.ms", "5000"))
+    only(alter(admin, *of_topic, AlterConfigOpType.APPEND, "cleanup.policy", "compact"))
     expected = ("5000", ConfigSource.DYNAMIC_TOPIC_CONFIG)
     wait_for(lambda: described("retention.ms"), lambda found: found == expected)
     wait_for(lambda: described("cleanup.policy")[0], lambda found: found == "delete,compact")
-    only(alter(AlterConfigOpType.DELETE, "retention.ms", None))
+    assert list(settings_of(admin, *of_topic)["max.message.bytes"].synonyms) == ["message.max.bytes"]
+    only(alter(admin, *of_topic, AlterConfigOpType.DELETE, "retention.ms", None))
     wait_for(lambda: described("retention.ms")[0], lambda found: found == "604800000")
-    assert error_of(alter(AlterConfigOpType.SET, "no.such.name", "1")) == KafkaError.INVALID_CONFIG
-    assert error_of(alter(AlterConfigOpType.SET, "retention.ms", "soon")) == KafkaError.INVALID_CONFIG
+    assert error_of(alter(admin, *of_topic, AlterConfigOpType.SET, "no.such.name", "1")) == KafkaError.INVALID_CONFIG
+    assert error_of(alter(admin, *of_topic, AlterConfigOpType.SET, "retention.ms", "soon")) == KafkaError.INVALID_CONFIG
 
 
-def test_broker_settings(admin: Any, broker: Broker) -> None:
+def test_broker_settings(admin: Any) -> None:
     (node,) = admin.list_topics().brokers
-    entries = only(admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, str(node))]))
+    of_broker = ConfigResource.Type.BROKER, str(node)
+    entries = settings_of(admin, *of_broker)
     assert entries["node.id"].value == str(node)
     assert entries["node.id"].is_read_only
+    assert entries["ssl.key.password"].is_sensitive
     assert entries["message.max.bytes"].value == "1048588"
+    only(alter(admin, *of_broker, AlterConfigOpType.SET, "log.retention.ms", "700000000"))
+    wait_for(lambda: settings_of(admin, *of_broker)["log.retention.ms"].value, lambda value: value == "700000000")
+    only(alter(admin, *of_broker, AlterConfigOpType.DELETE, "log.retention.ms", None))
+    refused = alter(admin, *of_broker, AlterConfigOpType.SET, "num.partitions", "3")
+    assert error_of(refused) == KafkaError.INVALID_REQUEST
 
 
 def test_groups(admin: Any, wire: Wire, topic: str, group: str) -> None:

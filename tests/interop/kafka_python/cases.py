@@ -9,6 +9,7 @@ from tests.interop.client_folders import KnownFailure
 MUST_PASS: tuple[str, ...] = (
     "administration/cluster",
     "administration/records",
+    "administration/settings",
     "administration/topics",
     "records/a_message_that_is_too_large_is_refused",
     "records/compression",

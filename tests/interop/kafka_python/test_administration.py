@@ -8,7 +8,7 @@ from typing import Any
 import kafka
 import kafka.errors
 import pytest
-from kafka.admin import NewPartitions, NewTopic
+from kafka.admin import ConfigResource, NewPartitions, NewTopic
 
 from tests.interop.conftest import Broker
 from tests.interop.logged_records import values_of
@@ -31,6 +31,20 @@ def test_topics(admin: Any, topic: str) -> None:
     wait_for(lambda: len(admin.describe_topics([name])[0]["partitions"]), lambda count: count == 4)
     admin.delete_topics([name])
     wait_for(lambda: name in admin.list_topics(), lambda is_there: not is_there)
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+def test_settings(admin: Any, topic: str, incremental: bool) -> None:
+    def retention() -> str:
+        described = admin.describe_configs([ConfigResource("TOPIC", topic)], config_filter="all")
+        value: str = described["topic"][topic]["retention.ms"]["value"]
+        return value
+
+    assert retention() == "604800000"
+    admin.alter_configs([ConfigResource("TOPIC", topic, {"retention.ms": "6000"})], incremental=incremental)
+    wait_for(retention, lambda value: value == "6000")
+    refused = admin.alter_configs([ConfigResource("TOPIC", topic, {"retention.ms": "soon"})], incremental=incremental)
+    assert "Not a number of type LONG" in str(refused)
 
 
 def test_records(admin: Any, wire: Wire, topic: str) -> None:
