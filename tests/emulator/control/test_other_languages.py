@@ -100,13 +100,6 @@ def test_the_shell_of_the_docs(process: EmulatorProcess, committer: str) -> None
     assert now_ms.isdecimal()
 
 
-@needs("node")
-def test_the_javascript_of_the_docs(process: EmulatorProcess, committer: str) -> None:
-    prelude = f"const commit = () => fetch('{committer}');\n"
-    said = run(process, "node", "--input-type=module", "-e", prelude + example("javascript"))
-    assert said == "orders-0 readers of committed records miss 1\n"
-
-
 SCENARIO = """
 import net from "node:net";
 import assert from "node:assert";
