@@ -7,7 +7,7 @@
         tx.send("stock", key="lamp", value="41")
 
 Only one process can have a RocksDB open; a file lock ensures that. So a lock inside this process serves as the row
-lock, and it ends with the process. Why that is safe: docs/databases.md.
+lock, and it ends with the process. Why that is safe: docs/internals/stores.md.
 """
 
 from __future__ import annotations

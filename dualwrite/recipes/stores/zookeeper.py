@@ -10,7 +10,7 @@ ZooKeeper has no lock that lasts until a transaction ends: a lock node disappear
 owner notices. So the version of the state node serves as the row lock. Locking writes the node again, which raises its
 version, and the deciding multi sets the node only at the version that its own lock produced. A lock thus prevents every
 earlier lock holder from deciding, and the node's data is final for them. An additional lock node makes others wait,
-which only saves work. The proof: docs/databases.md.
+which only saves work. The proof: docs/internals/stores.md.
 """
 
 from __future__ import annotations
