@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.orm import sessionmaker
 from sqlalchemy.util import await_only
 
 from dualwrite import Direct, Outbox
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.awaited import AwaitedWriter, make_awaited_writer
@@ -294,6 +296,33 @@ def test_a_listener_refuses_the_commit_of_a_connection_that_goes_on(site: Site, 
     assert in_table == (["1", "2", "3"] if sends == ("COMMIT",) else ["1", "3"])
     in_topic = [value for _, value in read_topic(site.scenario.emulator.bootstrap_servers, site.scenario.topic)]
     assert in_topic == (["1", "2", "3"] if is_committed else ["1", "3"])
+
+
+@pytest.mark.parametrize("site", ["psycopg", "psycopg2", "pymysql", "sqlite"], indirect=True)
+def test_a_listener_refuses_the_commit_of_a_session(site: Site) -> None:
+    """Its connection goes back to the pool, and the next user of it commits none of its rows."""
+    refuses: list[bool] = []
+
+    def refuse(connection: sa.Connection) -> None:
+        if refuses:
+            refuses.clear()
+            raise InjectedError
+
+    sa.event.listen(site.engine, "commit", refuse)
+    sessions = sessionmaker(site.engine)
+    with site.writer() as writer:
+        dual_write_sessions(sessions, writer)
+        assert site.write(writer, 1) is Outcome.COMMITTED
+        with pytest.raises(InjectedError), sessions() as session:
+            session.execute(sa.insert(events), {"id": 2, "event_key": "k", "body": "2"})
+            send(session, site.scenario.topic, key="k", value="2")
+            refuses.append(True)
+            session.commit()
+        with site.engine.connect() as connection:
+            connection.execute(sa.text("SELECT 1"))
+            connection.commit()
+        assert site.write(writer, 3) is Outcome.COMMITTED
+    site.assert_written(1, 3)
 
 
 @pytest.mark.parametrize("site", ["psycopg2", "sqlite"], indirect=True)

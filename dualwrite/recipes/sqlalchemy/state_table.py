@@ -536,7 +536,6 @@ class SqlAlchemyStateStore:
             return  # in memory: nothing outlives the connection
         with self._engine_to_prove.connect() as connection:
             driver: Any = connection.connection.driver_connection
-            connection.detach()
             cut = SocketTimeout(driver, timeout_ms / 1000)
             try:
                 with cut, deciding(dialect.driver, driver) as wait:

@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import sqlalchemy as sa
@@ -166,8 +167,18 @@ def _watch_dialect(engine: sa.Engine) -> None:
     for name, listener in _ON_STATEMENTS.items():
         # before listeners that send the statement themselves; `event.listen` ignores `insert` here
         _event_key(engine, name, listener).base_listen(insert=True)
+    event.listen(engine, "reset", partial(_roll_back_unfinished, engine.dialect))
     notify_of_ends(engine.dialect)
     mark_transactions(engine.dialect)
+
+
+def _roll_back_unfinished(dialect: sa.Dialect, connection: Any, record: Any, state: sa.pool.PoolResetState) -> None:
+    """Roll back, on its way back to the pool, a connection whose COMMIT raised before it was sent.
+
+    SQLAlchemy takes its transaction for ended, and the next COMMIT of another user would make it permanent.
+    """
+    if state.transaction_was_reset and state.asyncio_safe and in_transaction(record.driver_connection):
+        dialect.do_rollback(connection)
 
 
 def _begin_before_savepoint(connection: sa.Connection, name: str | None) -> None:
