@@ -8,12 +8,13 @@ telemetry. It goes on to the caller.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
-from traceback import walk_tb
+from traceback import walk_stack, walk_tb
 from types import CodeType
 from typing import Any, Final, ParamSpec
 
@@ -62,13 +63,28 @@ def cleaning_up_after(error: BaseException) -> Iterator[None]:
 
 
 def pass_on_signal(error: Exception) -> None:
-    """Raise an error that a signal handler raised; the functions in its traceback show that.
+    """Raise the error that a signal handler raised, if that is `error` or the cause of it.
 
-    For code that otherwise goes on after any error of a library.
+    For code that otherwise goes on after any error of a library. A library that is struck while it waits for a response
+    may fail to clean up, and raise the error of that instead. The functions in a traceback show a handler.
     """
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()} - {None}
-    if any(frame.f_code in handlers for frame, _ in walk_tb(error.__traceback__)):
-        raise error
+    for each in _raised_below(error):
+        if any(frame.f_code in handlers for frame, _ in walk_tb(each.__traceback__)):
+            raise each
+
+
+def _raised_below(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error that was caught here, and those that were being handled below when it was raised.
+
+    An error that a function on the stack handles, be it the application, is not part of this one.
+    """
+    yield error
+    on_stack = {id(frame) for frame, _ in walk_stack(inspect.currentframe())}
+    context = error.__context__
+    while context is not None and (trace := context.__traceback__) is not None and id(trace.tb_frame) not in on_stack:
+        yield context
+        context = context.__context__
 
 
 def _code_of(handler: Any) -> CodeType | None:

@@ -574,16 +574,26 @@ def test_a_thread_is_interrupted_while_it_asks_for_its_outcome(scenario: Psycopg
         assert begun[0].outcome is Outcome.STORED
 
 
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Let SIGINT interrupt; it is ignored in a shell's background job."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
+class TimeLimitError(Exception):
+    """Raised by the handler of a signal."""
+
+
+@pytest.fixture(params=[KeyboardInterrupt, TimeLimitError])
+def interruption(request: pytest.FixtureRequest) -> Iterator[type[BaseException]]:
+    """Let SIGINT, which is ignored in a shell's background job, raise an exception."""
+    kind: type[BaseException] = request.param
+
+    def interrupt(*_: object) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    yield kind
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("interruptible")
-def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) -> None:
+def test_a_thread_is_interrupted_during_its_commit(
+    scenario: PsycopgScenario, interruption: type[BaseException]
+) -> None:
     with outbox_pool(scenario, QUIET) as pool:
         commit = SlowCommit(scenario)
         main = threading.get_ident()
@@ -593,7 +603,7 @@ def test_a_thread_is_interrupted_during_its_commit(scenario: PsycopgScenario) ->
             until(commit.is_waited_for)
             signal.pthread_kill(main, signal.SIGINT)
 
-        with in_thread(interrupt), pytest.raises(KeyboardInterrupt):
+        with in_thread(interrupt), pytest.raises(interruption):
             with pool.transaction() as tx:
                 begun.append(tx)
                 put(tx, scenario, 1)

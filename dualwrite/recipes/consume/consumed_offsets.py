@@ -17,6 +17,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
 from dualwrite.client.records.record import ConsumerGroupMetadata, TopicPartition
 from dualwrite.errors import AbortableError, PartitionTakenOverError, StateRowError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.consume.consumers import ConsumerAdapter
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.store import missing_table
@@ -136,7 +137,8 @@ def create_offset_table(engine: sa.Engine, schema: str | None = None) -> None:
     schema = schema_for(engine, schema)
     try:
         in_schema(kafka_consumed_offset, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
-    except (IntegrityError, ProgrammingError, OperationalError):
+    except (IntegrityError, ProgrammingError, OperationalError) as error:
+        pass_on_signal(error)
         if not sa.inspect(engine).has_table(kafka_consumed_offset.name, schema=schema):
             raise
 

@@ -19,6 +19,7 @@ from dualwrite.errors import (
     PreparedTransactionLost,
     RowLockTimeoutError,
 )
+from dualwrite.guarded import pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
@@ -302,6 +303,7 @@ class LostCommits:
             try:
                 return await self._evidence(remaining_ms)
             except expected as error:
+                pass_on_signal(error)
                 backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
                 attempt += 1
                 if time.monotonic() + backoff_s >= deadline_s:

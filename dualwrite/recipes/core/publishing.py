@@ -23,6 +23,7 @@ from dualwrite.errors import (
     RetriableError,
     TransactionHangsError,
 )
+from dualwrite.guarded import pass_on_signal
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.completion import LostCommits, VerdictNoted, end, leave_to_successor, take_over
@@ -95,6 +96,7 @@ class Publishing:
         except RecordsRefusedError:  # it is logged once
             self._wait(_SECONDS_AFTER_REFUSAL)
         except expected as error:
+            pass_on_signal(error)
             if not availability.is_away:
                 self.wait_a_moment()
             _log.warning(
@@ -129,7 +131,8 @@ class Publishing:
             await self.recover()
         except OwedRecordsRefusedError as refused:
             return refused
-        except expected:
+        except expected as failure:
+            pass_on_signal(failure)
             return error
         return RetriableError(
             f"transactional id {self._owned.transactional_id!r} had to publish again what Kafka had aborted, which was "
@@ -175,6 +178,7 @@ class Publishing:
         except PreparedTransactionLost:
             raise
         except expected as error:
+            pass_on_signal(error)
             _log.warning(
                 "transactional id %s: what Kafka aborted could not be published again now (%s); the next use of the "
                 "id does it",
@@ -330,6 +334,7 @@ class Publishing:
             await owned.give_up()
             raise
         except expected as error:  # everything is published, and the next recovery settles the row
+            pass_on_signal(error)
             _log.info("transactional id %s: its row is not settled yet (%s)", owned.transactional_id, first_line(error))
 
     async def _settle_confirmed(self) -> None:

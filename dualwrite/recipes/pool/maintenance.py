@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Final
 
 from dualwrite.errors import DualWriteError, KafkaError, KafkaUnreachableError, RecordsRefusedError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.leases import Lease, LeaseLostError, Leases, transactional_id_of
@@ -455,7 +456,8 @@ class PoolMaintenance:
                 await self._leases.release(number)
             else:
                 await self._leases.abandon(number)
-        except Exception:
+        except Exception as error:
+            pass_on_signal(error)
             _log.warning("pool %s: a lease could not be released, and will expire", self._prefix, exc_info=True)
 
     async def _sweep(self, *, gives_way: bool = False) -> tuple[list[Resolution], list[Exception]]:
@@ -492,6 +494,7 @@ class PoolMaintenance:
                 try:
                     return bool(await self._recover_expired(lease, gives_way=True))
                 except Exception as error:
+                    pass_on_signal(error)
                     self._failed(error)
                     return False
         return False

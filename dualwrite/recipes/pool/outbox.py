@@ -16,6 +16,7 @@ from contextlib import suppress
 from typing import Final
 
 from dualwrite.errors import IllegalStateError, OutcomeUnknown, StateRowError, StoreFullError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.partitioners import name_of
 from dualwrite.recipes.core.completion import end
 from dualwrite.recipes.core.database_errors import first_line
@@ -134,6 +135,7 @@ class OutboxWrites:
             await write.uninterrupted(write.database.rollback())
             if not isinstance(error, Exception):
                 raise error  # querying the database may take long
+            pass_on_signal(error)  # the same
             await self._resolve_in_time(write)
         except OutcomeUnknown as unknown:
             raise unknown from error
@@ -157,6 +159,7 @@ class OutboxWrites:
             except StateRowError as error:
                 raise self._outcome_unknown(str(error)) from error
             except Exception as error:
+                pass_on_signal(error)
                 why = first_line(error)
             backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
             attempt += 1

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 from sqlalchemy.schema import CreateColumn
 
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.store import missing_manifest
 from dualwrite.recipes.sql.pinned_tables import ALTER_TIMEOUT_S
 
@@ -33,6 +34,7 @@ def add_manifest(engine: sa.Engine, table: sa.Table, missing: Callable[[], Excep
         with engine.begin() as connection, _limited_wait(connection):
             connection.exec_driver_sql(statement(connection.dialect, table))
     except DBAPIError as error:
+        pass_on_signal(error)
         if lacks_manifest(engine, table):
             raise missing() from error
         # another process added it at the same moment

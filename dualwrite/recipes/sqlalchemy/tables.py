@@ -15,6 +15,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
 
 from dualwrite.errors import ConfigError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, DatabaseTransaction, missing_table
@@ -216,7 +217,8 @@ def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> No
     """Create a table in a schema if it is missing. Safe in several processes at once."""
     try:
         in_schema(table, schema).metadata.create_all(engine.execution_options(**AS_NAMED))
-    except (IntegrityError, ProgrammingError, OperationalError):
+    except (IntegrityError, ProgrammingError, OperationalError) as error:
+        pass_on_signal(error)
         # Another process created it at the same moment
         if not sa.inspect(engine).has_table(table.name, schema=schema):
             raise

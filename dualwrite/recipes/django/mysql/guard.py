@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, NoReturn
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.sql.transaction_control import MYSQL, Effect, TransactionControl, control_of
@@ -212,7 +213,8 @@ def _is_timeout_that_rolls_back(cursor: Any, error: Exception) -> bool:
         asking = cursor.unwatched(cursor.connection)
         asking.execute("SELECT @@innodb_rollback_on_timeout AS is_set")
         (row,) = asking.fetchall()
-    except Exception:
+    except Exception as failure:
+        pass_on_signal(failure)
         return True  # unknown, so assume the worse
     return bool(row["is_set"] if isinstance(row, dict) else row[0])
 
