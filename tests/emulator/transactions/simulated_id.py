@@ -121,9 +121,6 @@ class SimulatedId:
             self.apply(transition)
         return response
 
-    def keep(self) -> InitProducerIdResult:
-        return self.init(keep=True, two_pc=True)
-
     def add(self, pid: int, epoch: int, *partitions: TopicPartition, version: int = 2) -> ErrorCode:
         response, transition = self.decide_add(ProducerPair(pid, epoch), *partitions, version=version)
         if transition is not None:
@@ -136,42 +133,18 @@ class SimulatedId:
             self.apply(transition)
         return response
 
-    def commit(self, pid: int, epoch: int) -> EndTxnResult:
-        return self.end(pid, epoch, commit=True)
-
-    def abort(self, pid: int, epoch: int) -> EndTxnResult:
-        return self.end(pid, epoch, commit=False)
-
     def decide_timeout(self) -> Transition | None:
         return coordinator.decide_timeout_abort(
             self.known, self.rules, new_producer_id=self._new_producer_id(), now_ms=self.now_ms
         )
 
-    def time_out(self) -> None:
-        """Let the transaction's timeout pass and the scan abort it."""
-        self.now_ms = max(self.now_ms, self.known.start_timestamp_ms + self.known.timeout_ms + 1)
-        transition = self.decide_timeout()
-        assert transition is not None
-        self.apply(transition)
-
-    def write_markers(self) -> None:
-        """Acknowledge the markers of all partitions, and complete the id."""
-        for topic_partition in self.known.topic_partitions:
-            self.metadata = transitions.acknowledged(self.known, {topic_partition})
-        self.apply(transitions.completed(self.known, self.now_ms))
-
     def reload(self) -> None:
         """Load the id from the log, as another coordinator does."""
         self.metadata = transitions.loaded(decode_value(TXN, self.log[-1])) if self.log else None
 
-    def row(self) -> tuple[str, int, int, int, int, int]:
-        """State, ProducerId, ProducerEpoch, PrevProducerId, NextProducerId, NextProducerEpoch."""
-        known = self.known
-        return (known.state.label, *known.producer_pair, known.previous_producer_id, *known.next_pair)
 
-
-def fresh_at(pid: int, epoch: int, rules: CoordinatorRules = KIP, *new_producer_ids: int) -> SimulatedId:
-    """Return an id just initialised to (pid, epoch) in two-phase commit, which gets `new_producer_ids` in turn."""
+def fresh_at(pid: int, epoch: int) -> SimulatedId:
+    """Return an id just initialised to (pid, epoch) in two-phase commit."""
     start = metadata(
         TransactionState.EMPTY,
         pid,
@@ -180,15 +153,4 @@ def fresh_at(pid: int, epoch: int, rules: CoordinatorRules = KIP, *new_producer_
         timeout_ms=TWO_PHASE_COMMIT_TIMEOUT_MS,
         client_transaction_version=0,
     )
-    return SimulatedId(start, rules, itertools.chain(new_producer_ids, itertools.count(1000)))
-
-
-def prepared_at(pid: int, epoch: int, *new_producer_ids: int) -> SimulatedId:
-    """Return an id with an open two-phase-commit transaction under (pid, epoch)."""
-    simulated = fresh_at(pid, epoch, KIP, *new_producer_ids)
-    assert simulated.add(pid, epoch) is ErrorCode.none
-    return simulated
-
-
-def with_pending(known: TransactionMetadata, state: TransactionState) -> TransactionMetadata:
-    return known._replace(pending_state=state)
+    return SimulatedId(start)

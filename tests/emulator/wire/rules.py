@@ -67,6 +67,7 @@ RULES: Mapping[str, Set[Profile]] = {
     "Dual identity / DescribeTransactions shows the ongoing pair": {KIP_939},
     "Dual identity / EndTxn below v5 is 35": {KIP_939},
     "Dual identity / InitProducerId without KeepPreparedTxn aborts the prepared transaction": {KIP_939},
+    "Dual identity / InitProducerId with another pair than the client's is 90": {KIP_939},
     "Dual identity / AddPartitions: the ongoing pair NONE, the client's pair 48, any other 90": {KIP_939},
     "KIP-939 example B / two overflows, a recovering client may hold 32767": {KIP_939},
     "AddPartitionsToTxn / 90 goes out as 47 below v2": ALL,
@@ -412,7 +413,7 @@ PROVED_ELSEWHERE: Mapping[str, str] = {
 NOT_HERE: Mapping[str, str] = {
     "53 for a transactional id, 29 for a topic, 30 for a group, 31 for the cluster": "there is no access control yet",
     "EndTxn in Prepare with nothing pending": (
-        "a decided transaction always has its completion pending; tests/emulator/transactions has the cells"
+        "a decided transaction always has its completion pending; tests/emulator/transactions/test_decided.py has them"
     ),
     "PrepareEpochFence": "exists in memory between two steps only",
     "InitProducerId while no producer id is to be had is 14": "the controller always has one",

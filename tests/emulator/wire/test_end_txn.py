@@ -213,8 +213,13 @@ def test_v5_late_commit_by_the_kips(world: World) -> None:
 @pytest.mark.profiles(KIP_939)
 @rule("EndTxn v5 / a retry is one of the pair that ended the transaction, no other")
 def test_v5_retry_by_the_kips(world: World) -> None:
-    current = complete_commit(world, True)
-    assert world.wire.end("x", current.bumped(-1), commit=COMMIT) == End(PF)
+    fenced = complete_commit(world, True)
+    assert world.wire.end("x", fenced.bumped(-1), commit=COMMIT) == End(PF)
+    # also where the epoch before is remembered, because the initialisation named it
+    current = world.wire.init_ok("x", fenced)
+    assert world.write("x", current, old=True).error == NONE
+    world.end("x", current, commit=COMMIT, old=True)
+    assert world.wire.end("x", fenced, commit=COMMIT) == End(PF)
 
 
 @pytest.mark.profiles(KAFKA_4_3)

@@ -274,6 +274,8 @@ def test_stuck_at_the_limit(world: World) -> None:
     last = world.at_epoch(LAST)
     assert world.write("x", last).error == Code.NONE
     world.change("x", producer_epoch=LAST + 1)
+    if world.has_tv2:
+        assert world.wire.end("x", last.bumped(), commit=ABORT) == End(Code.PRODUCER_FENCED)
     settled = world.time_out()
     assert (settled.state, settled.identity.producer_epoch) == ("CompleteAbort", LAST + 1)
     assert world.wire.init("x").identity.producer_epoch == 0
@@ -371,6 +373,7 @@ def test_keep(world: World, enable_2pc: bool) -> None:
 @pytest.mark.profiles(KIP_939)
 @rule("Dual identity / AddPartitions: the ongoing pair NONE, the client's pair 48, any other 90")
 @rule("Dual identity / InitProducerId without KeepPreparedTxn aborts the prepared transaction")
+@rule("Dual identity / InitProducerId with another pair than the client's is 90")
 @rule("Dual identity / EndTxn below v5 is 35")
 def test_dual_identity(world: World) -> None:
     wire = world.wire
@@ -381,6 +384,8 @@ def test_dual_identity(world: World) -> None:
     assert wire.add("x", kept, ("many", 1)) == [Code.INVALID_TXN_STATE]
     assert wire.add("x", kept.bumped(), ("many", 1)) == [Code.PRODUCER_FENCED]
     assert wire.end("x", kept, commit=COMMIT, version=4) == End(Code.UNSUPPORTED_VERSION)
+    for fenced in (opened, kept.bumped()):
+        assert wire.init("x", fenced) == REFUSED[Code.PRODUCER_FENCED]
     assert wire.init("x", version=6, enable_2pc=True) == REFUSED[Code.CONCURRENT_TRANSACTIONS]
     assert wire.wait_until_settled("x").state == "CompleteAbort"
     assert wire.end("x", kept, commit=COMMIT).error == Code.PRODUCER_FENCED
