@@ -63,7 +63,7 @@ class FakeLeaders:
 
 
 class FakeCluster:
-    """One state log and as many coordinators as asked for; must be made inside the loop."""
+    """One state log and its coordinator; must be made inside the loop."""
 
     def __init__(self, **config: Any) -> None:
         self.config = BrokerConfig(transaction_state_log_num_partitions=1, **config)
@@ -73,10 +73,10 @@ class FakeCluster:
         self.pause_points = PausePoints()
         self.blocks = ProducerIdBlocks()
 
-    def coordinator(self, node_id: int = 0, leader_epoch: int | None = 0) -> TransactionCoordinator:
-        """Return a coordinator of this cluster, leading its one state partition unless `leader_epoch` is None."""
+    def coordinator(self) -> TransactionCoordinator:
+        """Return the coordinator of the one state partition."""
         coordinator = TransactionCoordinator(
-            node_id=node_id,
+            node_id=0,
             config=self.config,
             clock=self.clock,
             log=self.log,
@@ -84,8 +84,7 @@ class FakeCluster:
             markers=self.leaders,
             pause_points=self.pause_points,
         )
-        if leader_epoch is not None:
-            coordinator.load_partition(0, leader_epoch)
+        coordinator.load_partition(0, 0)
         return coordinator
 
 

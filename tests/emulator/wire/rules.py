@@ -58,6 +58,9 @@ RULES: Mapping[str, Set[Profile]] = {
         KIP_939
     },
     "InitProducerId v6 / KeepPreparedTxn while the markers are written is 51": {KIP_939},
+    "InitProducerId v6 / KeepPreparedTxn while the decision is being appended is 51, and finds nothing open after it": {
+        KIP_939
+    },
     "InitProducerId v6 / KeepPreparedTxn with nothing open: NONE, a normal bump, no ongoing pair": {KIP_939},
     "Dual identity / EndTxn while its markers are written is 51": {KIP_939},
     "Dual identity / a retry of that EndTxn is NONE with the final pair": {KIP_939},
@@ -68,6 +71,7 @@ RULES: Mapping[str, Set[Profile]] = {
     "Dual identity / EndTxn below v5 is 35": {KIP_939},
     "Dual identity / InitProducerId without KeepPreparedTxn aborts the prepared transaction": {KIP_939},
     "Dual identity / InitProducerId with another pair than the client's is 90": {KIP_939},
+    "Dual identity / EndTxn of the ongoing pair while the recovery is being appended is 51, after it 90": {KIP_939},
     "Dual identity / AddPartitions: the ongoing pair NONE, the client's pair 48, any other 90": {KIP_939},
     "KIP-939 example B / two overflows, a recovering client may hold 32767": {KIP_939},
     "AddPartitionsToTxn / 90 goes out as 47 below v2": ALL,
@@ -109,6 +113,7 @@ RULES: Mapping[str, Set[Profile]] = {
     "Produce / the coordinator says 49: 49 in every version": ALL,
     "Produce / the coordinator says 90: 47 in every version (KAFKA-9911)": ALL,
     "Produce / the coordinator says 51: 19 below v12": ALL,
+    "Produce / between the decision and the marker: aborted too, and after it refused": ALL,
     "Produce / transaction.partition.verification.enable=false: old clients are believed": ALL,
     "Produce v12+ / 51 is retried for min(100 ms, the request's timeout), then answered": TV2,
     "Produce v12+ / goes through when the markers are written while it is retried (KAFKA-18654)": TV2,
@@ -231,6 +236,7 @@ RULES: Mapping[str, Set[Profile]] = {
     "Expiry of transactional ids / afterwards: Describe 105, List without it, EndTxn and AddPartitions 49": ALL,
     "Expiry of transactional ids / Empty and Complete ids, unused for transactional.id.expiration.ms": ALL,
     "Expiry of transactional ids / what is used does not expire": ALL,
+    "Expiry of transactional ids / not while a transition is pending": ALL,
     "Expiry of transactional ids / never Ongoing, prepared ones neither": ALL,
     "Expiry of transactional ids / while the tombstone is written: 51, hidden from Describe and List": ALL,
     "Expiry of transactional ids / the sequences of a new producer id begin anew": ALL,
@@ -257,6 +263,7 @@ RULES: Mapping[str, Set[Profile]] = {
     "Markers / partitions leave the transaction as they acknowledge, and DescribeTransactions shows what is left": ALL,
     "Markers / a coordinator that is told 47 stops, and the id stays as it was decided": ALL,
     "Markers / a topic that was deleted is dropped from the transaction": ALL,
+    "Markers / before transaction version 2 a late one ends the next transaction, which is lost": ALL,
     "FindCoordinator / a transactional id has the leader of its partition of __transaction_state": ALL,
     "DescribeProducers / a follower answers too, a node without a copy 6": ALL,
     "DescribeProducers / producers without an open transaction are listed too": ALL,

@@ -145,6 +145,18 @@ def test_cancelled(world: World) -> None:
     assert len(world.wire.fetch("t").batches) == 2
 
 
+@rule("Markers / before transaction version 2 a late one ends the next transaction, which is lost")
+def test_late(world: World) -> None:
+    identity = world.open(old=True)
+    world.end("x", identity, commit=ABORT, old=True)
+    assert world.write("x", identity, sequence=1, old=True).error == NONE
+    assert world.write_marker(identity, commit=ABORT) == NONE
+    world.end("x", identity, commit=COMMIT, old=True)
+    fetched = world.wire.fetch("t", isolation=READ_COMMITTED)
+    # record, abort, record, abort, commit
+    assert (fetched.aborted, fetched.last_stable_offset) == (tuple((identity.producer_id, at) for at in (0, 2)), 5)
+
+
 @rule("Markers / a topic that was deleted is dropped from the transaction")
 def test_deleted_topic(world: World) -> None:
     identity = world.open()

@@ -150,6 +150,23 @@ def test_verification_is_off(world: World) -> None:
 # -- guards
 
 
+@pytest.mark.parametrize("old", [True, False])
+@rule("Produce / between the decision and the marker: aborted too, and after it refused")
+def test_append_around_the_marker(world: World, old: bool) -> None:
+    identity = world.open(old=old)
+    held = world.hold(PausePoint.BEFORE_MARKER)
+    old = old or not world.has_tv2
+    assert world.wire.end("x", identity, commit=ABORT, version=4 if old else 5).error == NONE
+    held.wait_reached()
+    version = 11 if old else 12
+    assert produce(world, identity, version, sequence=1) == NONE
+    held.release()
+    world.wire.wait_until_settled("x")
+    fetched = world.wire.fetch("t", isolation=1)
+    assert (fetched.aborted, fetched.last_stable_offset) == (((identity.producer_id, 0),), 3)
+    assert produce(world, identity, version, sequence=2) == (TA if old else IPE)
+
+
 @rule("Guard / verified, then aborted with the marker written, then appended: 48 (KAFKA-14884)")
 @pytest.mark.parametrize("version", [10, 11])
 def test_late_append(world: World, version: int) -> None:
