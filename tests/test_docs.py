@@ -398,7 +398,7 @@ def written(name: str, default: object) -> str:
 
 
 def test_every_setting_is_in_the_table_with_its_default() -> None:
-    table = {name.strip("`"): default.strip("`") for name, default, _ in rows("producer.md", "Settings")}
+    table = {name.strip("`"): default.strip("`") for name, default, _ in rows("producer-reference.md", "Settings")}
     security = {field.name for field in fields(SecurityConfig)}
     expected = {
         field.name.replace("_", "."): written(field.name, field.default)
@@ -412,7 +412,7 @@ def test_every_setting_is_in_the_table_with_its_default() -> None:
 
 def test_every_metric_is_in_the_table() -> None:
     metrics = Metrics().snapshot(buffer_total=0, buffer_used=0, in_flight=0)
-    assert [name.strip("`") for name, _ in rows("producer.md", "Metrics")] == list(metrics)
+    assert [name.strip("`") for name, _ in rows("producer-reference.md", "Metrics")] == list(metrics)
 
 
 OTHER_ERRORS = (errors.RecipeError, errors.AdminError, errors.IncompleteAnswerError)
@@ -425,7 +425,7 @@ def is_of_the_producer(name: str, module: str) -> bool:
 
 
 def test_the_pages_of_the_producer_have_every_public_name() -> None:
-    pages = (DOCS / "producer.md").read_text() + (DOCS / "guarantees.md").read_text()
+    pages = "".join((DOCS / page).read_text() for page in ("producer.md", "producer-reference.md", "guarantees.md"))
     names = {name for name, module in dualwrite._MODULES.items() if is_of_the_producer(name, module)}
     assert {name for name in names if not re.search(rf"\b{name}\b", pages)} == set()
     calls = {name for name in dir(Producer) if not name.startswith("_")}
@@ -433,7 +433,7 @@ def test_the_pages_of_the_producer_have_every_public_name() -> None:
 
 
 def test_every_error_of_the_producer_says_what_to_do() -> None:
-    listed = [name.strip("`") for name, _, _ in rows("producer.md", "Errors")]
+    listed = [name.strip("`") for name, _, _ in rows("producer-reference.md", "Errors")]
     assert all(issubclass(getattr(errors, name), errors.DualWriteError) for name in listed)
     expected = {
         name

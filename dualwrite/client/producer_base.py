@@ -102,7 +102,7 @@ class ProducerBase(Generic[FutureT]):
         return self._core.guarantee
 
     def metrics(self) -> dict[str, float]:
-        """Return this producer's metrics so far, by Kafka's names where Kafka has one (see docs/producer.md).
+        """Return this producer's metrics so far, by Kafka's names where Kafka has one (docs/producer-reference.md).
 
         Totals and averages since the producer was created; times in milliseconds, those named `-ns-total` in
         nanoseconds. A rate is the difference of two snapshots. Cheap; may be called from any thread.
