@@ -349,7 +349,7 @@ def test_the_page_of_the_pool_names_everything_in_its_status() -> None:
 
 RUN_AS_THEY_ARE = [
     (page, number)
-    for page in ("producer.md", "guarantees.md", "coming-from.md")
+    for page in ("producer.md", "guarantees.md", "operations.md", "coming-from.md")
     for number in range(len(examples(DOCS / page)))
 ]
 

@@ -680,7 +680,7 @@ class Rules:
                 yield f"the database is restored, without {sorted(now.table - state.table)}", after
 
     def _must_tell(self, world: World, restored: Snapshot, past: Past) -> bool:
-        """Return whether a restore to a state will be noticed (docs/guarantees.md, "A database that went back").
+        """Return whether a restore to a state will be noticed (docs/operations.md, "A database that went back").
 
         Where no process runs, the coordinator shows it on tiers 2 to 4, if it remembers the last commit. Otherwise a
         writer that is alone and has just carried out its first of three dual writes remembers the newer row: the second
