@@ -21,23 +21,6 @@ def base_offsets(records: bytes) -> list[int]:
     return offsets
 
 
-def test_isolation(client: RawClient) -> None:
-    producer = client.init_producer_id("x")
-    client.produce("t", plain_batch(b"0"))
-    client.produce("t", batch_of(producer, b"1"), transactional_id="x")
-    open_there = client.fetch("t", isolation_level=READ_COMMITTED)
-    assert (open_there.high_watermark, open_there.last_stable_offset) == (2, 1)
-    assert base_offsets(open_there.records) == [0]
-    uncommitted = client.fetch("t", isolation_level=READ_UNCOMMITTED)
-    assert base_offsets(uncommitted.records) == [0, 1]
-    assert uncommitted.aborted_transactions is None
-
-    client.end_txn("x", producer, commit=False)
-    done = client.fetch("t", isolation_level=READ_COMMITTED, max_wait_ms=5000, min_bytes=150)
-    assert base_offsets(done.records) == [0, 1, 2]
-    assert [(a.producer_id, a.first_offset) for a in done.aborted_transactions] == [(producer.producer_id, 1)]
-
-
 def test_a_fetch_waits_for_what_another_client_commits(emulator: Emulator, client: RawClient) -> None:
     with RawClient(emulator.bootstrap_servers) as writer:
         producer = writer.init_producer_id("x")

@@ -11,7 +11,7 @@ import pytest
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, PausePoint
 from dualwrite.broker_emulator.clock import VirtualClock
-from dualwrite.broker_emulator.groups.records import decode_group_key, decode_group_value
+from dualwrite.broker_emulator.groups.records import decode_group_key
 from dualwrite.broker_emulator.groups.states import GroupState
 from dualwrite.broker_emulator.log.record_batch import Record, iter_records
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
@@ -172,21 +172,6 @@ def test_a_rebalance_between_two_connections(emulator: Emulator, client: RawClie
         assert (heartbeat(client, leader), heartbeat(other, follower)) == (0, 0)
 
 
-@pytest.mark.parametrize(
-    ("values", "error"),
-    [
-        ({"group_id": ""}, 24),
-        ({"session_timeout": milliseconds(5_999)}, 26),
-        ({"session_timeout": milliseconds(1_800_001)}, 26),
-        ({"protocol_type": ""}, 23),
-        ({"protocols": ()}, 23),
-        ({"member_id": "nobody"}, 25),
-    ],
-)
-def test_join_refusals(client: RawClient, values: dict[str, Any], error: int) -> None:
-    assert client.call("join_group", 9, **join_fields(9, **values)).error_code == error
-
-
 def test_other_refusals(client: RawClient) -> None:
     joined = stable_member(client)
     for group_id, error in (("", 24), ("unknown", 25)):
@@ -252,27 +237,6 @@ def test_a_session_on_the_systems_clock() -> None:
 # static members
 
 
-def test_static_members(emulator: Emulator, client: RawClient) -> None:
-    first = stable_member(client, group_instance_id="i")
-    assert first.member_id.startswith("i-")
-    again = join(client, group_instance_id="i")
-    assert (again.generation_id, again.skip_assignment, again.leader) == (1, True, again.member_id)
-    assert sync(client, again, group_instance_id="i", assignments=()).assignment == first.member_id.encode()
-    assert heartbeat(client, first, group_instance_id="i") == 82
-    assert heartbeat(client, again, group_instance_id="i") == 0
-    assert join(client, member_id=first.member_id, group_instance_id="i").error_code == 82
-    assert sync(client, first, group_instance_id="i").error_code == 82
-    assert leave(client, (first.member_id, "i")) == [82]
-    member = {"member_id": first.member_id, "generation_id_or_member_epoch": 1, "group_instance_id": "i"}
-    assert commit(client, "g", 1, **member) == 82
-    producer = client.init_producer_id("x")
-    old = {"member_id": first.member_id, "generation_id": 1, "group_instance_id": "i"}
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, **old) == 82
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, **{**old, "member_id": again.member_id}) == 0
-    assert leave(client, ("", "i")) == [0]
-    assert group_of(emulator).state is GroupState.EMPTY
-
-
 # offsets of members
 
 
@@ -284,52 +248,6 @@ def test_a_generation_of_an_unknown_group(client: RawClient, version: int, error
     request = {"group_id": "g", "generation_id_or_member_epoch": 1, "member_id": "m", "topics": topics}
     response = client.call("offset_commit", version, **request)
     assert response.topics[0].partitions[0].error_code == error
-
-
-def test_commits_of_members(client: RawClient) -> None:
-    joined = join(client)
-    member = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
-    assert commit(client, "g", 1, **member) == 27
-    sync(client, joined)
-    assert commit(client, "g", 1, **member) == 0
-    assert commit(client, "g", 2, **{**member, "generation_id_or_member_epoch": 0}) == 22
-    assert commit(client, "g", 2, **{**member, "member_id": "nobody"}) == 25
-    assert commit(client, "g", 2) == 25
-    assert commit(client, "g", 2, topic="nope") == 3
-    assert commit(client, "g", 2, metadata="x" * 5_000) == 25
-    assert client.offset_fetch("g", "t").committed_offset == 1
-
-
-def test_transactional_commits_of_members(emulator: Emulator, client: RawClient) -> None:
-    joined = stable_member(client)
-    producer = client.init_producer_id("x")
-    member = {"member_id": joined.member_id, "generation_id": 1}
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, **{**member, "generation_id": 2}) == 22
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, member_id="nobody", generation_id=1) == 25
-    assert client.txn_offset_commit("x", producer, "unknown", "t", 1, **member) == 22
-    assert client.txn_offset_commit("x", producer, "g", "t", 3, **member) == 0
-    assert client.txn_offset_commit("x", producer, "g", "t", 4) == 0  # without a member
-    emulator.advance_clock(SESSION_MS)
-    assert client.txn_offset_commit("x", producer, "g", "t", 5, **member) == 25
-    settle(emulator, client, producer, commit=True)
-    assert client.offset_fetch("g", "t").committed_offset == 4
-
-
-def test_deleting_offsets(emulator: Emulator, client: RawClient) -> None:
-    assert delete_offset(client, "t") == (69, [])
-    assert delete_offset(client, "t", "") == (24, [])
-    joined = stable_member(client)
-    member = {"member_id": joined.member_id, "generation_id_or_member_epoch": 1}
-    for topic in ("t", "other"):
-        assert commit(client, "g", 1, topic=topic, **member) == 0
-    assert delete_offset(client, "t") == (0, [86])
-    assert delete_offset(client, "other") == (0, [0])
-    assert delete_offset(client, "other") == (0, [0])
-    assert delete_offset(client, "t", partition=7) == (0, [3])
-    assert client.offset_fetch("g", "other").committed_offset == -1
-    leave(client, (joined.member_id, None))
-    assert delete_offset(client, "t") == (0, [0])
-    assert client.offset_fetch("g", "t").committed_offset == -1
 
 
 def test_offsets_of_members_who_are_no_consumers(client: RawClient) -> None:
@@ -347,40 +265,6 @@ def test_offsets_go_with_their_topic(emulator: Emulator, client: RawClient) -> N
 
 
 # administration
-
-
-def test_describe_and_list(emulator: Emulator, client: RawClient) -> None:
-    assert (describe(client).error_code, describe(client).group_state) == (69, "Dead")
-    assert (describe(client, version=5).error_code, describe(client, version=5).group_state) == (0, "Dead")
-    commit(client, "simple", 1)
-    joined = join(client)
-    completing = describe(client)
-    assert (completing.group_state, completing.protocol_data) == ("CompletingRebalance", "")
-    assert [member.member_metadata for member in completing.members] == [b""]
-    sync(client, joined)
-    stable = describe(client)
-    (member,) = stable.members
-    assert (stable.group_state, stable.protocol_type, stable.protocol_data) == ("Stable", "consumer", "range")
-    assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, "raw", "/127.0.0.1")
-    assert (member.member_metadata, member.member_assignment) == (SUBSCRIPTION, joined.member_id.encode())
-    simple, group = ("simple", "", "Empty", "classic"), ("g", "consumer", "Stable", "classic")
-    assert sorted(listed(client)) == [group, simple]
-    assert listed(client, states_filter=("sTABLE ", "Dead")) == [group]
-    assert listed(client, states_filter=("Nonsense",)) == []
-    assert sorted(listed(client, types_filter=("Classic",))) == [group, simple]
-    assert listed(client, types_filter=("consumer",)) == []
-
-
-def test_delete_groups(emulator: Emulator, client: RawClient) -> None:
-    joined = stable_member(client)
-    commit(client, "g", 1, member_id=joined.member_id, generation_id_or_member_epoch=1)
-    assert delete(client, "g", "unknown") == [68, 69]
-    leave(client, (joined.member_id, None))
-    assert delete(client, "g") == [0]
-    assert delete(client, "g") == [69]
-    assert client.offset_fetch("g", "t").committed_offset == -1
-    assert group_records(emulator)[-1].value is None
-    assert stable_member(client).generation_id == 1
 
 
 def test_deleting_a_group_drops_what_is_pending(emulator: Emulator, client: RawClient) -> None:
@@ -435,23 +319,6 @@ def test_nothing_expires_under_an_open_transaction(short_memory: Emulator) -> No
 
 
 # records and failover
-
-
-def test_what_is_written(emulator: Emulator, client: RawClient) -> None:
-    joined = join(client)
-    (created,) = group_records(emulator)
-    assert created.value is not None
-    assert decode_group_value("g", created.value).members == {}
-    sync(client, joined)
-    leave(client, (joined.member_id, None))
-    _, stable, emptied = group_records(emulator)
-    assert stable.value is not None
-    group = decode_group_value("g", stable.value)
-    assert (group.state, group.generation, group.leader) == (GroupState.STABLE, 1, joined.member_id)
-    assert group.members[joined.member_id].assignment == joined.member_id.encode()
-    assert emptied.value is not None
-    group = decode_group_value("g", emptied.value)
-    assert (group.state, group.generation, group.protocol_type) == (GroupState.EMPTY, 2, "consumer")
 
 
 def client_of(emulator: Emulator, node_id: int) -> RawClient:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from dualwrite.broker_emulator import Emulator, PausePoint
 from dualwrite.broker_emulator.groups.records import decode_offset_key, decode_offset_value
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_header
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
 from tests.emulator.api.raw_client import RawClient, request_parts
-
-UNSTABLE = 88
 
 
 def commit(
@@ -83,70 +79,12 @@ def test_a_group_of_which_nothing_is_stored_in_a_transaction(client: RawClient) 
     assert delete(client, "g") == 0
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_offsets_in_a_transaction_wait_for_its_marker(emulator: Emulator, client: RawClient, committed: bool) -> None:
-    commit(client, "g", 1)
-    producer = client.init_producer_id("x")
-    assert client.txn_offset_commit("x", producer, "g", "t", 5) == 0
-    assert offset_of(client, "g") == (UNSTABLE, -1)
-    assert offset_of(client, "g", require_stable=False) == (0, 1)
-    settle(emulator, client, producer, commit=committed)
-    assert offset_of(client, "g") == (0, 5 if committed else 1)
-
-
 def test_a_later_plain_commit_wins_over_the_pending_one(emulator: Emulator, client: RawClient) -> None:
     producer = client.init_producer_id("x")
     client.txn_offset_commit("x", producer, "g", "t", 5)
     commit(client, "g", 9)
     settle(emulator, client, producer, commit=True)
     assert offset_of(client, "g") == (0, 9)
-
-
-def test_the_offsets_partition_joins_the_transaction(emulator: Emulator, client: RawClient) -> None:
-    producer = client.init_producer_id("x")
-    client.txn_offset_commit("x", producer, "g", "t", 5)
-    assert emulator.transactions()[0].topic_partitions == (("__consumer_offsets", partition_for("g", 5)),)
-
-
-@pytest.mark.parametrize(("version", "expected"), [(0, 48), (3, 48), (4, 120)])
-def test_older_clients_must_have_added_the_group(
-    emulator: Emulator, client: RawClient, version: int, expected: int
-) -> None:
-    producer = client.init_producer_id("x")
-    assert client.txn_offset_commit("x", producer, "g", "t", 5, version=version) == expected
-    added = client.call(
-        "add_offsets_to_txn",
-        3,
-        transactional_id="x",
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        group_id="g",
-    )
-    assert added.error_code == 0
-    assert client.txn_offset_commit("x", producer, "g", "t", 5, version=version) == 0
-    settle(emulator, client, producer, commit=True, version=4)
-    assert offset_of(client, "g") == (0, 5)
-
-
-def test_transactional_commits_that_are_refused(client: RawClient) -> None:
-    producer = client.init_producer_id("x")
-    assert client.txn_offset_commit("x", producer, "", "t", 1) == 24
-    assert client.txn_offset_commit("x", producer, "g", "nope", 1) == 3
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, generation_id=1) == 22
-    assert client.txn_offset_commit("x", producer, "g", "t", 1, metadata="x" * 4097) == 12
-    client.init_producer_id("x")
-    assert client.txn_offset_commit("x", producer, "g", "t", 1) == 47
-    assert offset_of(client, "g") == (0, -1)
-
-
-def test_51_passes_through(emulator: Emulator, client: RawClient) -> None:
-    producer = client.init_producer_id("x")
-    client.txn_offset_commit("x", producer, "g", "t", 5)
-    hold = emulator.hold(PausePoint.BEFORE_MARKER)
-    ended = client.end_txn("x", producer, commit=True)
-    hold.wait_reached()
-    assert client.txn_offset_commit("x", ended, "g", "t", 6) == 51
-    hold.release()
 
 
 def test_the_log_holds_kafkas_records(emulator: Emulator, client: RawClient) -> None:

@@ -19,30 +19,6 @@ def committed(table: OffsetTable) -> int | None:
     return None if value is None else value.offset
 
 
-def test_pending_offsets_become_committed_by_a_commit_marker() -> None:
-    table = OffsetTable()
-    table.commit_pending(1, KEY, at(5), log_offset=0)
-    assert (committed(table), table.is_unstable("g", PARTITION)) == (None, True)
-    table.complete_transaction(1, commit=True)
-    assert (committed(table), table.is_unstable("g", PARTITION)) == (5, False)
-
-
-def test_pending_offsets_vanish_by_an_abort_marker() -> None:
-    table = OffsetTable()
-    table.commit(KEY, at(1), log_offset=0)
-    table.commit_pending(1, KEY, at(5), log_offset=1)
-    table.complete_transaction(1, commit=False)
-    assert (committed(table), table.is_unstable("g", PARTITION)) == (1, False)
-
-
-def test_the_last_pending_offset_of_a_transaction_counts() -> None:
-    table = OffsetTable()
-    for log_offset, offset in enumerate((5, 6, 4)):
-        table.commit_pending(1, KEY, at(offset), log_offset=log_offset)
-    table.complete_transaction(1, commit=True)
-    assert committed(table) == 4
-
-
 def test_the_later_record_wins_in_any_order_of_completion() -> None:
     table = OffsetTable()
     table.commit_pending(1, KEY, at(5), log_offset=0)

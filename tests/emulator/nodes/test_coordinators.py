@@ -165,8 +165,12 @@ def test_pending_offsets_survive_their_coordinator(
     assert survivor.offset_fetch("g", "t").error_code == 88
     assert client.end_txn("x", producer, commit=commit).error_code == 0
     wait_until(lambda: state(emulator).startswith("Complete"))
+    expected = 5 if commit else -1
     answer = survivor.offset_fetch("g", "t")
-    assert (answer.error_code, answer.committed_offset) == (0, 5 if commit else -1)
+    assert (answer.error_code, answer.committed_offset) == (0, expected)
+    reader = next(node for node in emulator.living_nodes if node != emulator.coordinator(group="g"))
+    emulator.move_coordinator(reader, group="g")  # which reads the marker from the log
+    assert connect(reader).offset_fetch("g", "t").committed_offset == expected
 
 
 @pytest.mark.parametrize("end", ENDS)

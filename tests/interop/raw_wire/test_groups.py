@@ -82,6 +82,7 @@ def test_joining_syncing_and_leaving(client: RawClient, group: str) -> None:
     [
         ({"group_id": "", "session_timeout": milliseconds(1)}, 24),
         ({"session_timeout": milliseconds(5_999)}, 26),
+        ({"session_timeout": milliseconds(1_800_001)}, 26),
         ({"protocol_type": ""}, 23),
         ({"protocols": ()}, 23),
         ({"member_id": "nobody"}, 25),
@@ -120,7 +121,9 @@ def test_who_joins_again_without_need(client: RawClient, group: str) -> None:
 
 
 @pytest.mark.parametrize("version", [6, 8, 9])
-def test_static_members(client: RawClient, group: str, topic: str, version: int) -> None:
+def test_static_members(
+    client: RawClient, wire: Wire, group: str, topic: str, transactional_id: str, version: int
+) -> None:
     instance: dict[str, Any] = {"group_instance_id": "i"}
     first = join_stable(client, group, **instance)
     again = join(client, group, version=version, **instance)
@@ -137,6 +140,10 @@ def test_static_members(client: RawClient, group: str, topic: str, version: int)
     assert join(client, group, first.member_id, **instance).error_code == 82
     assert commit(client, group, 1, topic=topic, **claims(first), **instance) == 82
     assert commit(client, group, 1, topic=topic, **claims(again), **instance) == 0
+    producer = wire.init_ok(transactional_id)
+    for member_id, error in ((first.member_id, 82), (again.member_id, 0)):
+        member = {"member_id": member_id, "generation_id": 1, **instance}
+        assert client.txn_offset_commit(transactional_id, producer, group, topic, 1, **member) == error
     assert leave(client, (first.member_id, "i"), ("", "i"), group_id=group) == [82, 0]
 
 
@@ -231,7 +238,7 @@ def test_listing(client: RawClient, group: str, topic: str) -> None:
     assert mine(types_filter=("consumer",)) == []
 
 
-def test_deletion(client: RawClient, group: str, topic: str) -> None:
+def test_deletion(client: RawClient, wire: Wire, group: str, topic: str) -> None:
     assert delete(client, group) == [69]
     assert delete_offset(client, topic, group) == (69, [])
     assert delete_offset(client, topic, "") == (24, [])
@@ -239,6 +246,10 @@ def test_deletion(client: RawClient, group: str, topic: str) -> None:
     assert commit(client, group, 1, topic=topic, **claims(joined)) == 0
     assert delete(client, group) == [68]
     assert delete_offset(client, topic, group) == (0, [86])
+    other = f"{topic}-other"
+    wire.create_topic(other)
+    assert commit(client, group, 1, topic=other, **claims(joined)) == 0
+    assert [delete_offset(client, other, group) for _ in range(2)] == [(0, [0])] * 2
     assert delete_offset(client, "no-such-topic", group) == (0, [3])
     leave(client, (joined.member_id, None), group_id=group)
     assert delete_offset(client, topic, group, partition=7) == (0, [3])
