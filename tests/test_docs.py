@@ -117,6 +117,20 @@ def test_the_readme_is_one_screen_or_two() -> None:
     assert len(text.split()) <= 900
 
 
+def test_the_dual_write_page_begins_with_one(
+    run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database = tmp_path / "shop.db"
+    with sa.create_engine(f"sqlite:///{database}").begin() as connection:
+        connection.execute(sa.text("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)"))
+    emulator.create_topic("orders")
+    run(examples(DOCS / "dual-write.md")[0].replace("postgresql+psycopg://localhost/shop", f"sqlite:///{database}"))
+    assert "committed RecordMetadata(topic='orders', partition=0, offset=0" in capsys.readouterr().out
+    with sa.create_engine(f"sqlite:///{database}").connect() as connection:
+        assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(4, "lamp")]
+    assert read_topic(emulator.bootstrap_servers, "orders") == [("4", "lamp")]
+
+
 def test_the_dual_write_page_shows_an_awaited_one(
     run: Run, emulator: Emulator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -449,7 +463,8 @@ def test_every_setting_of_a_writer_is_in_the_table_with_its_default(name: str) -
     declared = [list(inspect.signature(each).parameters.values()) for each in get_overloads(made.__init__) or [made]]
     settings = [each for parameters in declared for each in parameters[:-1] if each.kind is each.KEYWORD_ONLY]
     assert all(parameters[-1].kind is inspect.Parameter.VAR_KEYWORD for parameters in declared)
-    table = {setting: default for names, default, _ in rows("dual-write.md", "Settings") for setting in ids_in(names)}
+    listed = rows("writer-reference.md", "Settings")
+    table = {setting: default for names, default, _ in listed for setting in ids_in(names)}
     of_key_values = (DOCS / "databases.md").read_text()
     for setting in settings:
         if setting.name not in table:
