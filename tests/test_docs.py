@@ -357,7 +357,7 @@ def test_readers_of_each_client_skip_what_was_aborted(run: Run, emulator: Emulat
 
 
 def test_the_page_of_the_pool_names_everything_in_its_status() -> None:
-    named = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("pool.md", "`pool.status`")))
+    named = re.findall(r"`(\w+)`", " ".join(row[0] for row in rows("writer-reference.md", "`pool.status`")))
     assert named == [field.name for field in fields(PoolStatus)]
 
 
@@ -373,9 +373,12 @@ def test_examples_of_the_emulators_security_run(run: Run, number: int) -> None:
     run(examples(DOCS / "emulator-security.md")[number])
 
 
-@pytest.mark.parametrize("number", range(len(examples(DOCS / "emulator-admin.md"))))
+ADMINISTRATION = [*examples(DOCS / "emulator-settings.md"), *examples(DOCS / "emulator-admin.md")]
+
+
+@pytest.mark.parametrize("number", range(len(ADMINISTRATION)))
 def test_examples_of_the_emulators_administration_run(run: Run, number: int) -> None:
-    run(examples(DOCS / "emulator-admin.md")[number])
+    run(ADMINISTRATION[number])
 
 
 @pytest.mark.parametrize(("page", "number"), RUN_AS_THEY_ARE)

@@ -3,7 +3,7 @@
 A comparison in a test of its own has its table beside that test, which fails when the difference is gone; the tables
 are put together here. docs/internals/interop.md shows all of them. Differences between releases of Kafka are not here:
 the emulator has profiles for them (`BrokerConfig.profile`). Settings with another default:
-docs/emulator-admin.md.
+docs/emulator-settings.md.
 """
 
 from __future__ import annotations
