@@ -1,7 +1,6 @@
-"""Records and administration of clients in other languages: the cases that all programs share by name.
+"""Clients in other languages: the cases that their programs share by name, and the fixtures to run them.
 
-A folder inherits them, with the fixture `run` of its conftest. Folders whose clients can do more have tests of their
-own.
+A folder inherits them, with the fixtures of its conftest. Folders whose clients can do more have tests of their own.
 """
 
 from __future__ import annotations
@@ -12,25 +11,42 @@ from typing import Any
 import pytest
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
-from tests.interop.case_program import CaseProgram
+from tests.interop.case_program import CaseError, CaseProgram
+from tests.interop.conftest import Broker
+from tests.interop.killed_brokers import RECORDS, SIZE, SOURCE, TARGET, KillableCluster
 from tests.interop.logged_records import CODECS, committed_values_of, records_of, values_of
+from tests.interop.secured_brokers import LIMITED_LOGIN, LOGINS, WRONG_LOGIN, Login, SecuredBroker
 from tests.interop.wire import GROUP, NOBODY, Code, Wire
 from tests.support.unavailable import skip
 
-_FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, -144)
-"""Codes of a fenced producer's error; the last is librdkafka's own."""
+_FENCED = (Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED, -144, "INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+"""Codes and names of a fenced producer's error; -144 is librdkafka's own."""
 
 _OTHER_CODECS = [pytest.param(codec, marks=pytest.mark.matrix) for codec in CODECS if codec != "lz4"]
+_OTHER_LOGINS = [pytest.param(login, marks=pytest.mark.matrix) for login in LOGINS[:-1]]
+
+Run = Callable[..., Any]
 
 
-def started(start: Callable[[], CaseProgram]) -> Iterator[CaseProgram]:
-    """The body of a fixture that runs a program; the tests are skipped where it cannot be built."""
-    try:
-        program = start()
-    except ServerUnavailableError as error:
-        skip(error)
-    yield program
-    program.close()
+def program_of(start: Callable[[], CaseProgram]) -> Any:
+    """A fixture: one program for all cases of a folder; they are skipped where it cannot be built."""
+
+    @pytest.fixture(scope="session")
+    def program() -> Iterator[CaseProgram]:
+        try:
+            program = start()
+        except ServerUnavailableError as error:
+            skip(error)
+        yield program
+        program.close()
+
+    return program
+
+
+@pytest.fixture
+def run(program: CaseProgram, broker: Broker) -> Run:
+    """Runs a case of the folder's program on the broker."""
+    return lambda case, **inputs: program.run(case, servers=broker.bootstrap_servers, **inputs)
 
 
 def write_committed_and_aborted(wire: Wire, topic: str, transactional_id: str) -> None:
@@ -43,13 +59,30 @@ def write_committed_and_aborted(wire: Wire, topic: str, transactional_id: str) -
     assert wire.produce(None, NOBODY, topic, -1, b"plain", transactional=False).error == Code.NONE
 
 
+def check_compression(run: Run, wire: Wire, topic: str, group: str, codec: str) -> None:
+    values = [f"value {number} " * 20 for number in range(100)]
+    run("produce", topic=topic, values=values, codec=codec)
+    written = records_of(wire, topic)
+    assert {record.codec for record in written} == {codec}
+    assert [(record.value or b"").decode() for record in written] == values
+    wire.wait_for_coordinator(group, GROUP)
+    assert [message["value"] for message in run("consume", topic=topic, group=group, count=100)] == values
+
+
+def check_idempotence(run: Run, wire: Wire, topic: str) -> None:
+    run("produce", topic=topic, values=["a", "b"], idempotent=True)
+    written = records_of(wire, topic)
+    assert [record.value for record in written] == [b"a", b"b"]
+    assert written[0].producer_id >= 0
+
+
 class RecordPrograms:
     """Records, read as a member of a group."""
 
     codecs: tuple[str, ...] = CODECS
     """The codecs that the program is built with."""
 
-    def test_keys_headers_and_timestamps(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+    def test_keys_headers_and_timestamps(self, run: Run, wire: Wire, topic: str, group: str) -> None:
         run("produce", topic=topic, values=["v"], codec="none", key="k", header="1", timestampMs=1_700_000_000_000)
         (record,) = records_of(wire, topic)
         assert (record.key, record.value, record.headers) == (b"k", b"v", (("h", b"1"),))
@@ -61,33 +94,27 @@ class RecordPrograms:
         assert wire.offset_fetch(group, topic) == (Code.NONE, 1)
 
     @pytest.mark.parametrize("codec", ["lz4", *_OTHER_CODECS])
-    def test_compression(self, run: Any, wire: Wire, topic: str, group: str, codec: str) -> None:
+    def test_compression(self, run: Run, wire: Wire, topic: str, group: str, codec: str) -> None:
         if codec not in self.codecs:
             pytest.skip(f"this client is without {codec} here")
-        values = [f"value {number} " * 20 for number in range(100)]
-        run("produce", topic=topic, values=values, codec=codec)
-        written = records_of(wire, topic)
-        assert {record.codec for record in written} == {codec}
-        assert [(record.value or b"").decode() for record in written] == values
-        wire.wait_for_coordinator(group, GROUP)
-        assert [message["value"] for message in run("consume", topic=topic, group=group, count=100)] == values
+        check_compression(run, wire, topic, group, codec)
 
     @pytest.mark.matrix
-    def test_large_messages(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+    def test_large_messages(self, run: Run, wire: Wire, topic: str, group: str) -> None:
         value = "x" * 900_000
         run("produce", topic=topic, values=[value], codec="none")
         assert values_of(wire, topic) == [value.encode()]
         wire.wait_for_coordinator(group, GROUP)
         assert run("consume", topic=topic, group=group, count=1)[0]["value"] == value
 
-    def test_members_share_partitions(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+    def test_members_share_partitions(self, run: Run, wire: Wire, topic: str, group: str) -> None:
         shared = f"{topic}-shared"
         wire.create_topic(shared, 4)
         wire.wait_for_coordinator(group, GROUP)
         assert run("members", topic=shared, group=group, partitions=4) == [2, 2]
 
     def test_reads_what_was_committed(
-        self, run: Any, wire: Wire, topic: str, transactional_id: str, group: str
+        self, run: Run, wire: Wire, topic: str, transactional_id: str, group: str
     ) -> None:
         write_committed_and_aborted(wire, topic, transactional_id)
         wire.wait_for_coordinator(group, GROUP)
@@ -100,7 +127,7 @@ class RecordPrograms:
 class TransactionPrograms:
     """Transactions with records, and with offsets."""
 
-    def test_commit_and_abort(self, run: Any, wire: Wire, topic: str, transactional_id: str) -> None:
+    def test_commit_and_abort(self, run: Run, wire: Wire, topic: str, transactional_id: str) -> None:
         transactions = [
             {"values": ["a", "b"], "commit": True},
             {"values": ["c"], "commit": False},
@@ -112,12 +139,12 @@ class TransactionPrograms:
         assert values_of(wire, topic) == [b"a", b"b", b"c", b"d"]
         assert committed_values_of(wire, topic) == [b"a", b"b", b"d"]
 
-    def test_second_producer_fences_the_first(self, run: Any, wire: Wire, topic: str, transactional_id: str) -> None:
+    def test_second_producer_fences_the_first(self, run: Run, wire: Wire, topic: str, transactional_id: str) -> None:
         assert run("fencing", topic=topic, transactionalId=transactional_id) in _FENCED
         wire.wait_until_settled(transactional_id)
         assert committed_values_of(wire, topic) == [b"of the second"]
 
-    def test_offsets_in_transactions(self, run: Any, wire: Wire, topic: str, transactional_id: str, group: str) -> None:
+    def test_offsets_in_transactions(self, run: Run, wire: Wire, topic: str, transactional_id: str, group: str) -> None:
         wire.wait_for_coordinator(group, GROUP)
         for offset, commit, committed in ((3, True, 3), (5, False, 3), (7, True, 7)):
             run("offsets", topic=topic, transactionalId=transactional_id, group=group, offset=offset, commit=commit)
@@ -125,18 +152,84 @@ class TransactionPrograms:
             assert wire.offset_fetch(group, topic, require_stable=True) == (Code.NONE, committed)
 
 
+class CopyPrograms:
+    """Transactions with records and the offsets of those that they were made of."""
+
+    @pytest.mark.matrix
+    def test_copy_with_aborts_is_exactly_once(
+        self, run: Run, wire: Wire, topic: str, transactional_id: str, group: str
+    ) -> None:
+        wire.create_topic(f"{topic}-copy")
+        wire.wait_for_coordinator(group, GROUP)
+        values = [b"%d" % number for number in range(60)]
+        for value in values:
+            assert wire.produce(None, NOBODY, topic, -1, value, transactional=False).error == Code.NONE
+        names = {"topic": topic, "target": f"{topic}-copy", "transactionalId": transactional_id, "group": group}
+        run("copy", count=60, size=7, committed=True, **names)
+        wire.wait_until_settled(transactional_id)
+        assert committed_values_of(wire, f"{topic}-copy") == values
+
+
+class KilledPrograms:
+    """The copy, while the broker is killed. With the fixture `killable`."""
+
+    @pytest.mark.matrix
+    def test_copy_while_the_broker_is_killed_is_exactly_once(
+        self, program: CaseProgram, killable: KillableCluster, group: str, transactional_id: str
+    ) -> None:
+        killable.prepare(group)
+        names = {"topic": SOURCE, "target": TARGET, "transactionalId": transactional_id, "group": group}
+        inputs = {"count": RECORDS, "size": SIZE, "committed": True}
+        copying = program.start("copy", servers=killable.bootstrap_servers, **names, **inputs)
+        killable.kill_while(copying)
+        killable.check(group)
+
+
+class SecurityPrograms:
+    """TLS, SASL and access control. With the fixtures of `secured_brokers.py`."""
+
+    not_authorized: str
+    """In the client's error where a topic may not be written."""
+
+    @staticmethod
+    def send(program: CaseProgram, secured: SecuredBroker, login: Login, topic: str) -> None:
+        security = secured.of_programs(login)
+        program.run("produce", servers=secured.servers(login), security=security, topic=topic, values=["v"])
+
+    @pytest.mark.parametrize("login", [*_OTHER_LOGINS, LOGINS[-1]], ids=str)
+    def test_login(
+        self, program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str, login: Login
+    ) -> None:
+        self.send(program, secured, login, secured_topic)
+        assert values_of(secured_wire, secured_topic) == [b"v"]
+
+    def test_wrong_password_is_refused(
+        self, program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str
+    ) -> None:
+        with pytest.raises(CaseError, match="SASL"):
+            self.send(program, secured, WRONG_LOGIN, secured_topic)
+        assert values_of(secured_wire, secured_topic) == []
+
+    def test_who_may_not_write_is_refused(
+        self, program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str
+    ) -> None:
+        with pytest.raises(CaseError, match=self.not_authorized):
+            self.send(program, secured, LIMITED_LOGIN, secured_topic)
+        assert values_of(secured_wire, secured_topic) == []
+
+
 class AdministrationPrograms:
     """Topics, settings and groups."""
 
-    def test_topics(self, run: Any, topic: str) -> None:
+    def test_topics(self, run: Run, topic: str) -> None:
         topic_already_exists = 36
         expected = {"again": topic_already_exists, "partitions": 4, "deleted": 0}
         assert run("topics", topic=f"{topic}-made") == expected
 
-    def test_settings(self, run: Any, topic: str) -> None:
+    def test_settings(self, run: Run, topic: str) -> None:
         assert run("settings", topic=topic) == "5000"
 
-    def test_groups(self, run: Any, wire: Wire, topic: str, group: str) -> None:
+    def test_groups(self, run: Run, wire: Wire, topic: str, group: str) -> None:
         group_id_not_found = 69
         run("produce", topic=topic, values=["a", "b"], codec="none")
         wire.wait_for_coordinator(group, GROUP)

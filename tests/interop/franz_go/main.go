@@ -1,19 +1,14 @@
-// What franz-go is asked to do. One JSON object on a line of standard input runs a case, and its result is one on a
-// line of standard output; tests/interop/case_program.py is the other side.
+// The cases of franz-go.
 package main
 
 import (
-	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -23,39 +18,8 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
-// input is what the cases are given; each uses what it needs.
-type input struct {
-	ID              int
-	Case            string
-	Servers         string
-	Topic           string
-	Target          string
-	Group           string
-	TransactionalID string
-	Values          []string
-	Codec           string
-	Count           int
-	Size            int
-	Partitions      int32
-	Committed       bool
-	ConsumerGroups  bool
-	Key             string
-	Header          string
-	Security        *security
-	TimestampMs     int64
-	Transactions    []struct {
-		Values []string
-		Commit bool
-	}
-}
-
-// security is how a broker wants its clients to come in.
-type security struct {
-	Authority, Certificate, Key   string
-	Mechanism, Username, Password string
-}
-
-func (s *security) options() ([]kgo.Opt, error) {
+// optionsOf is how a client comes in.
+func optionsOf(s *security) ([]kgo.Opt, error) {
 	var options []kgo.Opt
 	if s.Authority != "" {
 		config := &tls.Config{RootCAs: x509.NewCertPool()}
@@ -79,15 +43,6 @@ func (s *security) options() ([]kgo.Opt, error) {
 		options = append(options, kgo.SASL(login.AsSha512Mechanism()))
 	}
 	return options, nil
-}
-
-type seen struct {
-	Partition   int32             `json:"partition"`
-	Offset      int64             `json:"offset"`
-	Key         *string           `json:"key"`
-	Value       *string           `json:"value"`
-	Headers     map[string]string `json:"headers"`
-	TimestampMs int64             `json:"timestamp_ms"`
 }
 
 type caseFunc func(context.Context, input) (any, error)
@@ -127,7 +82,7 @@ func newClient(in input, options ...kgo.Opt) (*kgo.Client, error) {
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 	}
 	if in.Security != nil {
-		secure, err := in.Security.options()
+		secure, err := optionsOf(in.Security)
 		if err != nil {
 			return nil, err
 		}
@@ -192,14 +147,6 @@ func protocol(in input) []kgo.Opt {
 	return nil
 }
 
-func text(value []byte) *string {
-	if value == nil {
-		return nil
-	}
-	made := string(value)
-	return &made
-}
-
 func consume(ctx context.Context, in input) (any, error) {
 	options := readers(in)
 	if in.Group != "" {
@@ -223,7 +170,7 @@ func consume(ctx context.Context, in input) (any, error) {
 				headers[header.Key] = string(header.Value)
 			}
 			read = append(read, seen{
-				record.Partition, record.Offset, text(record.Key), text(record.Value), headers, record.Timestamp.UnixMilli(),
+				int(record.Partition), record.Offset, text(record.Key), text(record.Value), headers, record.Timestamp.UnixMilli(),
 			})
 		})
 	}
@@ -404,16 +351,13 @@ func committedOffset(ctx context.Context, in input) (int64, error) {
 
 // members: two join one after the other; how many partitions each has once both are in.
 func members(ctx context.Context, in input) (any, error) {
-	var lock sync.Mutex
-	counts := [2]int{}
+	var of shares
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for index := range 2 {
 		change := func(by int) func(context.Context, *kgo.Client, map[string][]int32) {
 			return func(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
-				lock.Lock()
-				defer lock.Unlock()
-				counts[index] += by * len(partitions[in.Topic])
+				of.change(index, func(count int) int { return count + by*len(partitions[in.Topic]) })
 			}
 		}
 		client, err := newClient(in, append(append(readers(in), protocol(in)...),
@@ -432,17 +376,12 @@ func members(ctx context.Context, in input) (any, error) {
 			}
 		}()
 	}
-	for ctx.Err() == nil {
-		lock.Lock()
-		current := counts
-		lock.Unlock()
-		if current[0] > 0 && current[1] > 0 && int32(current[0]+current[1]) == in.Partitions {
-			described, err := describeGroup(ctx, in)
-			return map[string]any{"counts": current, "protocol": described}, err
-		}
-		time.Sleep(10 * time.Millisecond)
+	counts, err := of.wait(ctx, in.Partitions)
+	if err != nil {
+		return nil, err
 	}
-	return nil, ctx.Err()
+	described, err := describeGroup(ctx, in)
+	return map[string]any{"counts": counts, "protocol": described}, err
 }
 
 // describeGroup says the group's type and state, as ListGroups has them.
@@ -765,33 +704,5 @@ func nameOf(err error) string {
 		return known.Message
 	default:
 		return err.Error()
-	}
-}
-
-func main() {
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 64<<20)
-	answers := json.NewEncoder(os.Stdout)
-	var lock sync.Mutex
-	for lines.Scan() {
-		var in input
-		if err := json.Unmarshal(lines.Bytes(), &in); err != nil {
-			panic(err)
-		}
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
-			defer cancel()
-			answer := map[string]any{"id": in.ID}
-			if result, err := cases[in.Case](ctx, in); err != nil {
-				answer["error"] = map[string]string{"name": nameOf(err), "message": err.Error()}
-			} else {
-				answer["result"] = result
-			}
-			lock.Lock()
-			defer lock.Unlock()
-			if err := answers.Encode(answer); err != nil {
-				panic(err)
-			}
-		}()
 	}
 }

@@ -1,45 +1,14 @@
-// What kafka-go is asked to do. One JSON object on a line of standard input runs a case, and its result is one on a line
-// of standard output; tests/interop/case_program.py is the other side.
+// The cases of kafka-go.
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"sync"
 	"time"
 
 	"github.com/segmentio/kafka-go"
 )
-
-// input is what the cases are given; each uses what it needs.
-type input struct {
-	ID          int
-	Case        string
-	Servers     string
-	Topic       string
-	Group       string
-	Values      []string
-	Codec       string
-	Count       int
-	Partitions  int
-	Committed   bool
-	Key         string
-	Header      string
-	TimestampMs int64
-}
-
-type seen struct {
-	Partition   int               `json:"partition"`
-	Offset      int64             `json:"offset"`
-	Key         *string           `json:"key"`
-	Value       *string           `json:"value"`
-	Headers     map[string]string `json:"headers"`
-	TimestampMs int64             `json:"timestamp_ms"`
-}
 
 type caseFunc func(context.Context, input) (any, error)
 
@@ -89,14 +58,6 @@ func produce(ctx context.Context, in input) (any, error) {
 		}
 	}
 	return nil, writer.WriteMessages(ctx, made...)
-}
-
-func text(value []byte) *string {
-	if value == nil {
-		return nil
-	}
-	made := string(value)
-	return &made
 }
 
 func reader(in input) *kafka.Reader {
@@ -155,11 +116,10 @@ func partition(ctx context.Context, in input) (any, error) {
 
 // members: two join one after the other; how many partitions each has once both are in.
 func members(ctx context.Context, in input) (any, error) {
-	var lock sync.Mutex
-	counts := [2]int{}
+	var of shares
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for index := range counts {
+	for index := range 2 {
 		group, err := kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
 			ID: in.Group, Brokers: []string{in.Servers}, Topics: []string{in.Topic}, HeartbeatInterval: 100 * time.Millisecond,
 		})
@@ -173,22 +133,11 @@ func members(ctx context.Context, in input) (any, error) {
 				if err != nil {
 					continue
 				}
-				lock.Lock()
-				counts[index] = len(generation.Assignments[in.Topic])
-				lock.Unlock()
+				of.change(index, func(int) int { return len(generation.Assignments[in.Topic]) })
 			}
 		}()
 	}
-	for ctx.Err() == nil {
-		lock.Lock()
-		current := counts
-		lock.Unlock()
-		if current[0] > 0 && current[1] > 0 && current[0]+current[1] == in.Partitions {
-			return current, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return nil, ctx.Err()
+	return of.wait(ctx, in.Partitions)
 }
 
 func client(in input) *kafka.Client {
@@ -233,7 +182,7 @@ func topics(ctx context.Context, in input) (any, error) {
 		return nil, err
 	}
 	return map[string]any{
-		"again": codeOf(again), "partitions": partitions, "deleted": codeOf(deleted.Errors[in.Topic]),
+		"again": codeOf[kafka.Error](again), "partitions": partitions, "deleted": codeOf[kafka.Error](deleted.Errors[in.Topic]),
 	}, nil
 }
 
@@ -286,7 +235,7 @@ func groups(ctx context.Context, in input) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		codes = append(codes, codeOf(deleted.Errors[in.Group]))
+		codes = append(codes, codeOf[kafka.Error](deleted.Errors[in.Group]))
 	}
 	return map[string]any{
 		"state":   described.Groups[0].GroupState,
@@ -296,43 +245,4 @@ func groups(ctx context.Context, in input) (any, error) {
 	}, nil
 }
 
-// codeOf is the broker's error code; -2 for an error of the client itself.
-func codeOf(err error) int {
-	var code kafka.Error
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &code):
-		return int(code)
-	default:
-		return -2
-	}
-}
-
-func main() {
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 64<<20)
-	answers := json.NewEncoder(os.Stdout)
-	var lock sync.Mutex
-	for lines.Scan() {
-		var in input
-		if err := json.Unmarshal(lines.Bytes(), &in); err != nil {
-			panic(err)
-		}
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
-			defer cancel()
-			answer := map[string]any{"id": in.ID}
-			if result, err := cases[in.Case](ctx, in); err != nil {
-				answer["error"] = map[string]string{"name": fmt.Sprint(codeOf(err)), "message": err.Error()}
-			} else {
-				answer["result"] = result
-			}
-			lock.Lock()
-			defer lock.Unlock()
-			if err := answers.Encode(answer); err != nil {
-				panic(err)
-			}
-		}()
-	}
-}
+func nameOf(err error) string { return fmt.Sprint(codeOf[kafka.Error](err)) }

@@ -60,16 +60,16 @@ const textOfAll = (headers) =>
 
 // Reads with a group until there are `count` records, and commits after each.
 const consume = async (input) => {
-  const { topic, group, count, readUncommitted = false, fromBeginning = true } = input
+  const { topic, group, count, committed = false } = input
   const consumer = client(input).consumer({
     groupId: group,
-    readUncommitted,
+    readUncommitted: !committed,
     maxWaitTimeInMs: 50,
     sessionTimeout: 10000,
     heartbeatInterval: 200,
   })
   await consumer.connect()
-  await consumer.subscribe({ topic, fromBeginning })
+  await consumer.subscribe({ topic, fromBeginning: true })
   const seen = []
   let done
   const enough = new Promise((resolve) => (done = resolve))
@@ -82,7 +82,7 @@ const consume = async (input) => {
         key: text(message.key),
         value: text(message.value),
         headers: textOfAll(message.headers),
-        timestamp: Number(message.timestamp),
+        timestamp_ms: Number(message.timestamp),
       })
       await consumer.commitOffsets([{ topic, partition, offset: String(Number(message.offset) + 1) }])
       if (seen.length >= count) done()
@@ -94,11 +94,11 @@ const consume = async (input) => {
 }
 
 const cases = {
-  async produce({ topic, messages, compression = 'none', acks = -1, idempotent = false, ...input }) {
+  async produce({ topic, values, key, header, timestampMs, codec = 'none', acks = -1, idempotent = false, ...input }) {
+    const common = { key, headers: header && { h: header }, timestamp: timestampMs && String(timestampMs) }
+    const messages = values.map((value) => ({ ...common, value }))
     const producer = client(input).producer({ idempotent, maxInFlightRequests: 1 })
-    return withProducer(producer, async () =>
-      producer.send({ topic, messages, acks, compression: COMPRESSION[compression] })
-    )
+    return withProducer(producer, async () => producer.send({ topic, messages, acks, compression: COMPRESSION[codec] }))
   },
 
   consume,
@@ -119,7 +119,7 @@ const cases = {
     const producer = await transactional(client(input), transactionalId)
     const transaction = await producer.transaction()
     await transaction.send({ topic, messages: [{ value, partition: 0 }] })
-    const seen = await consume({ ...input, topic, group: `${topic}-readers`, count: 1, readUncommitted: true })
+    const seen = await consume({ ...input, topic, group: `${topic}-readers`, count: 1 })
     await transaction.commit()
     await producer.disconnect()
     return seen.map((message) => message.value)
@@ -145,25 +145,14 @@ const cases = {
     return refusal
   },
 
-  async offsetsInTransactions({ topic, transactionalId, group, ...input }) {
+  // A transaction that moves a group without members.
+  async offsets({ topic, transactionalId, group, offset, commit, ...input }) {
     const producer = await transactional(client(input), transactionalId)
-    const offsets = []
-    for (const [offset, commit] of [['3', true], ['5', false]]) {
-      const transaction = await producer.transaction()
-      await transaction.sendOffsets({
-        consumerGroupId: group,
-        topics: [{ topic, partitions: [{ partition: 0, offset }] }],
-      })
-      await (commit ? transaction.commit() : transaction.abort())
-      offsets.push(
-        await withAdmin(input, async (admin) => {
-          const [fetched] = await admin.fetchOffsets({ groupId: group, topics: [topic] })
-          return Number(fetched.partitions[0].offset)
-        })
-      )
-    }
+    const transaction = await producer.transaction()
+    const topics = [{ topic, partitions: [{ partition: 0, offset: String(offset) }] }]
+    await transaction.sendOffsets({ consumerGroupId: group, topics })
+    await (commit ? transaction.commit() : transaction.abort())
     await producer.disconnect()
-    return offsets
   },
 
   // Two members one after the other; the partitions of each once both are in.
@@ -194,7 +183,7 @@ const cases = {
 
   // Copies `count` records from one topic to another, each transaction with its offsets; every third one is aborted
   // and done again.
-  async copy({ source, target, transactionalId, group, count, size, ...input }) {
+  async copy({ topic: source, target, transactionalId, group, count, size, ...input }) {
     let number = 0
     let problems = 0
     const kafka = client(input)

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+from tests.interop.killed_brokers import killable
+from tests.interop.program_cases import KilledPrograms
 
-from tests.interop.case_program import CaseProgram
-from tests.interop.killed_brokers import RECORDS, SIZE, SOURCE, TARGET, KillableCluster, killable
-
-__all__ = ["killable"]
+__all__ = ["TestKilledBroker", "killable"]
 
 
-@pytest.mark.matrix
-def test_copy_while_the_broker_is_killed_is_exactly_once(
-    program: CaseProgram, killable: KillableCluster, group: str, transactional_id: str
-) -> None:
-    killable.prepare(group)
-    names = {"source": SOURCE, "target": TARGET, "transactionalId": transactional_id, "group": group}
-    copying = program.start("copy", servers=killable.bootstrap_servers, count=RECORDS, size=SIZE, **names)
-    killable.kill_while(copying)
-    killable.check(group)
+class TestKilledBroker(KilledPrograms):
+    """The cases of every program."""

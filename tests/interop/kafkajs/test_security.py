@@ -5,60 +5,19 @@ from __future__ import annotations
 import pytest
 
 from tests.apache_kafka.secured import LIMITED
-from tests.interop.case_program import CaseError, CaseProgram
-from tests.interop.logged_records import values_of
-from tests.interop.secured_brokers import (
-    LIMITED_LOGIN,
-    LOGINS,
-    WRONG_LOGIN,
-    Login,
-    SecuredBroker,
-    certificates,
-    secured,
-    secured_topic,
-    secured_wire,
-)
-from tests.interop.wire import Wire
+from tests.interop.case_program import CaseProgram
+from tests.interop.program_cases import SecurityPrograms
+from tests.interop.secured_brokers import SecuredBroker, certificates, secured, secured_topic, secured_wire
 
-__all__ = ["certificates", "secured", "secured_topic", "secured_wire"]
-
-EVERYDAY = LOGINS[-1]
+__all__ = ["TestSecurity", "certificates", "secured", "secured_topic", "secured_wire"]
 
 
-def send(program: CaseProgram, secured: SecuredBroker, login: Login, topic: str) -> None:
-    security = secured.of_programs(login)
-    program.run("produce", servers=secured.servers(login), security=security, topic=topic, messages=[{"value": "v"}])
+class TestSecurity(SecurityPrograms):
+    """The cases of every program."""
 
+    not_authorized = "Not authorized to access topics"
 
-@pytest.mark.parametrize(
-    "login", [each if each == EVERYDAY else pytest.param(each, marks=pytest.mark.matrix) for each in LOGINS], ids=str
-)
-def test_login(
-    program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str, login: Login
-) -> None:
-    send(program, secured, login, secured_topic)
-    assert values_of(secured_wire, secured_topic) == [b"v"]
-
-
-def test_wrong_password_is_refused(
-    program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str
-) -> None:
-    with pytest.raises(CaseError) as caught:
-        send(program, secured, WRONG_LOGIN, secured_topic)
-    assert "SASL" in str(caught.value)
-    assert values_of(secured_wire, secured_topic) == []
-
-
-def test_who_may_not_write_is_refused(
-    program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str
-) -> None:
-    with pytest.raises(CaseError) as caught:
-        send(program, secured, LIMITED_LOGIN, secured_topic)
-    assert "Not authorized to access topics" in str(caught.value)
-    assert values_of(secured_wire, secured_topic) == []
-
-
-@pytest.mark.matrix
-def test_rules(program: CaseProgram, secured: SecuredBroker, secured_topic: str) -> None:
-    principal = f"User:{LIMITED}"
-    assert program.run("rules", servers=secured.bootstrap_servers, topic=secured_topic, principal=principal) == [1, 0]
+    @pytest.mark.matrix
+    def test_rules(self, program: CaseProgram, secured: SecuredBroker, secured_topic: str) -> None:
+        names = {"topic": secured_topic, "principal": f"User:{LIMITED}"}
+        assert program.run("rules", servers=secured.bootstrap_servers, **names) == [1, 0]

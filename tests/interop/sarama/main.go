@@ -1,53 +1,15 @@
-// What sarama is asked to do. One JSON object on a line of standard input runs a case, and its result is one on a line of
-// standard output; tests/interop/case_program.py is the other side.
+// The cases of sarama.
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
 )
-
-// input is what the cases are given; each uses what it needs.
-type input struct {
-	ID              int
-	Case            string
-	Servers         string
-	Topic           string
-	Group           string
-	TransactionalID string
-	Values          []string
-	Codec           string
-	Count           int
-	Partitions      int
-	Committed       bool
-	Key             string
-	Header          string
-	TimestampMs     int64
-	Offset          int64
-	Commit          bool
-	Transactions    []struct {
-		Values []string
-		Commit bool
-	}
-}
-
-type seen struct {
-	Partition   int32             `json:"partition"`
-	Offset      int64             `json:"offset"`
-	Key         *string           `json:"key"`
-	Value       *string           `json:"value"`
-	Headers     map[string]string `json:"headers"`
-	TimestampMs int64             `json:"timestamp_ms"`
-}
 
 type caseFunc func(context.Context, input) (any, error)
 
@@ -120,14 +82,6 @@ func produce(_ context.Context, in input) (any, error) {
 		}
 	}
 	return nil, producer.SendMessages(made)
-}
-
-func text(value []byte) *string {
-	if value == nil {
-		return nil
-	}
-	made := string(value)
-	return &made
 }
 
 // member is a consumer of a group: it says what it is assigned, and passes on what it reads.
@@ -207,7 +161,7 @@ func consume(ctx context.Context, in input) (any, error) {
 				headers[string(header.Key)] = string(header.Value)
 			}
 			read = append(read, seen{
-				message.Partition, message.Offset, text(message.Key), text(message.Value), headers, message.Timestamp.UnixMilli(),
+				int(message.Partition), message.Offset, text(message.Key), text(message.Value), headers, message.Timestamp.UnixMilli(),
 			})
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%d of %d read: %w", len(read), in.Count, errors.Join(ctx.Err(), leave()))
@@ -218,30 +172,16 @@ func consume(ctx context.Context, in input) (any, error) {
 
 // members: two join one after the other; how many partitions each has once both are in.
 func members(ctx context.Context, in input) (any, error) {
-	var lock sync.Mutex
-	counts := [2]int{}
-	for index := range counts {
-		assigned := func(partitions int) {
-			lock.Lock()
-			defer lock.Unlock()
-			counts[index] = partitions
-		}
+	var of shares
+	for index := range 2 {
+		assigned := func(partitions int) { of.change(index, func(int) int { return partitions }) }
 		leave, err := join(ctx, in, &member{assigned, make(chan *sarama.ConsumerMessage)})
 		if err != nil {
 			return nil, err
 		}
 		defer leave()
 	}
-	for ctx.Err() == nil {
-		lock.Lock()
-		current := counts
-		lock.Unlock()
-		if current[0] > 0 && current[1] > 0 && current[0]+current[1] == in.Partitions {
-			return current, nil
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	return nil, ctx.Err()
+	return of.wait(ctx, in.Partitions)
 }
 
 func transactional(in input) (sarama.SyncProducer, error) {
@@ -298,7 +238,7 @@ func fencing(_ context.Context, in input) (any, error) {
 	if err := both[1].CommitTxn(); err != nil {
 		return nil, err
 	}
-	return codeOf(both[0].CommitTxn()), nil
+	return codeOf[sarama.KError](both[0].CommitTxn()), nil
 }
 
 // offsets: a transaction that moves a group without members.
@@ -346,7 +286,7 @@ func topics(_ context.Context, in input) (any, error) {
 			partitions = len(described[0].Partitions)
 		}
 		return map[string]any{
-			"again": codeOf(again), "partitions": partitions, "deleted": codeOf(admin.DeleteTopic(in.Topic)),
+			"again": codeOf[sarama.KError](again), "partitions": partitions, "deleted": codeOf[sarama.KError](admin.DeleteTopic(in.Topic)),
 		}, nil
 	})
 }
@@ -387,49 +327,10 @@ func groups(_ context.Context, in input) (any, error) {
 		return map[string]any{
 			"state":   described[0].State,
 			"offset":  committed.GetBlock(in.Topic, 0).Offset,
-			"deleted": codeOf(admin.DeleteConsumerGroup(in.Group)),
-			"again":   codeOf(admin.DeleteConsumerGroup(in.Group)),
+			"deleted": codeOf[sarama.KError](admin.DeleteConsumerGroup(in.Group)),
+			"again":   codeOf[sarama.KError](admin.DeleteConsumerGroup(in.Group)),
 		}, nil
 	})
 }
 
-// codeOf is the broker's error code; -2 for an error of the client itself.
-func codeOf(err error) int {
-	var code sarama.KError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &code):
-		return int(code)
-	default:
-		return -2
-	}
-}
-
-func main() {
-	lines := bufio.NewScanner(os.Stdin)
-	lines.Buffer(nil, 64<<20)
-	answers := json.NewEncoder(os.Stdout)
-	var lock sync.Mutex
-	for lines.Scan() {
-		var in input
-		if err := json.Unmarshal(lines.Bytes(), &in); err != nil {
-			panic(err)
-		}
-		go func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Second)
-			defer cancel()
-			answer := map[string]any{"id": in.ID}
-			if result, err := cases[in.Case](ctx, in); err != nil {
-				answer["error"] = map[string]string{"name": fmt.Sprint(codeOf(err)), "message": err.Error()}
-			} else {
-				answer["result"] = result
-			}
-			lock.Lock()
-			defer lock.Unlock()
-			if err := answers.Encode(answer); err != nil {
-				panic(err)
-			}
-		}()
-	}
-}
+func nameOf(err error) string { return fmt.Sprint(codeOf[sarama.KError](err)) }
