@@ -120,6 +120,7 @@ FUNCTIONS: Final = frozenset(
         "tests/crash/test_matrix.py::test_a_fault_of_the_database_at_a_point",
         "tests/crash/test_strikes.py::test_every_place_of_a_block",
         "tests/crash/test_strikes.py::test_places_of_the_first_block_and_the_close",
+        "tests/django/test_strikes.py::test_every_place_of_a_block",
         "tests/crash/test_matrix.py::test_another_fault_at_a_point",
         "tests/examples/test_django_shop.py::test_its_commands",
         "tests/examples/test_django_shop.py::test_killed_in_the_middle_and_asked_again",

@@ -10,9 +10,16 @@ from __future__ import annotations
 
 import signal
 import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
+
+import psycopg
+import sqlalchemy as sa
+from django.db import Error as DjangoError
 
 _OURS: Final = str(Path(__file__).parents[2] / "dualwrite") + "/"
 _NO_CALLER: Final = ("__del__", "<genexpr>")
@@ -60,9 +67,40 @@ class Strike:
 
 
 def _is_swallowed(frame: FrameType | None) -> bool:
-    """Return whether SQLAlchemy gives a connection back here: it logs an exception, and drops the connection."""
+    """Return whether SQLAlchemy gives a connection back here, or an object is collected: no exception leaves these."""
     while frame is not None:
-        if frame.f_code.co_name == "_finalize_fairy":
+        if frame.f_code.co_name == "_finalize_fairy" or frame.f_code.co_filename == weakref.__file__:
             return True
         frame = frame.f_back
     return False
+
+
+def strike(at: int, act: Callable[[], object]) -> str:
+    """Strike at a place, if there is one with this number. Return where."""
+    has_reached = False
+    with Strike(at) as struck:
+        try:
+            act()
+        except Exception as error:  # and forget it: a traceback keeps a block alive whose `__exit__` was not begun
+            has_reached = is_about_strike(error)
+            if not has_reached:
+                raise
+    assert has_reached is bool(struck.where), f"the exception of {struck.where} did not reach the caller"
+    return struck.where
+
+
+def is_about_strike(error: BaseException | None) -> bool:
+    """Return whether it is the strike's error, or a database error because its driver was struck in a statement."""
+    while isinstance(error, sa.exc.DBAPIError | psycopg.Error | DjangoError):
+        error = error.__context__
+    return isinstance(error, StruckError)
+
+
+@contextmanager
+def explained(where: str) -> Iterator[None]:
+    """Note at an error which place was struck before."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"after an exception struck at {where}")
+        raise

@@ -58,11 +58,18 @@ class DjangoDualWrite(DualWrite):
         super().__init__(begun.steps, records)
         self._followed = begun.followed
         self._process_id = os.getpid()
+        self._has_left = False
+        """Whether Django has its connection back."""
 
     @property
     def belongs_to_the_parent(self) -> bool:
         """Whether this is a forked child, which shares the socket of the transaction."""
         return os.getpid() != self._process_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to end: Django has its connection back, or it is the parent's."""
+        return self._has_left or self.belongs_to_the_parent
 
     def assert_intact(self) -> None:
         """Raise a RecipeError or IllegalStateError if the transaction cannot be the decision."""
@@ -102,7 +109,7 @@ class DjangoDualWrite(DualWrite):
             self.tell(error)
             raise
         finally:
-            self._leave()
+            self.leave()
 
     def _commit(self) -> None:
         raise NotImplementedError
@@ -114,15 +121,19 @@ class DjangoDualWrite(DualWrite):
             _log.debug("%d records are dropped, because their database transaction is rolled back", len(records))
         if self.belongs_to_the_parent:
             self.progress.outcome = Outcome.ROLLED_BACK
-            self._leave()
+            self.leave()
         else:
             self._followed.let_go()
-            note_rollback(self.progress)
+            if not self.progress.database.commit_was_sent:
+                note_rollback(self.progress)
             records.close()
+            self._has_left = True
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Give the connection back to Django; harmless when repeated."""
         self.progress.records.close()
         blocking.run(self.progress.database.close())
+        self._has_left = True
 
 
 class PublishedWrite(DjangoDualWrite):

@@ -131,9 +131,25 @@ class DualWriteWrapper(_Wrapper):
     def set_autocommit(self, autocommit: bool, force_begin_transaction_with_broken_autocommit: bool = False) -> None:
         """Turn autocommit on or off; `atomic()` passes the second argument, which is for SQLite."""
         if autocommit:
+            self._end_interrupted()
             self.assert_begun()  # MySQL would commit
         super().set_autocommit(autocommit, force_begin_transaction_with_broken_autocommit)
         self._is_manual = not (autocommit or force_begin_transaction_with_broken_autocommit)
+
+    def _end_interrupted(self) -> None:
+        """End a block whose COMMIT or ROLLBACK an exception of a signal handler has interrupted.
+
+        `atomic()` rolls back after a database error only, and then turns autocommit on, which commits in MySQL.
+        """
+        if self._is_manual or self.in_atomic_block:
+            return
+        write = self._dual_write
+        if write is not None and self._has_decided(write):
+            write.leave()
+            self._dual_write = None
+            self._after_commit(write)
+        elif write is not None or self._failed_begin is not None:
+            self.rollback()
 
     def close(self) -> None:
         """Close the connection; the next one uses the autocommit of the settings."""
@@ -210,11 +226,15 @@ class DualWriteWrapper(_Wrapper):
         return self._dual_write
 
     def _drop_dual_write(self) -> None:
-        write, self._dual_write = self._dual_write, None
-        if write is not None:
+        if self._dual_write is not None:
+            self._let_go(self._dual_write)
+            self._dual_write = None
+
+    def _let_go(self, write: DjangoDualWrite) -> None:
+        if not write.is_over:
             write.drop()
-            if write.belongs_to_the_parent:
-                self._leave_connection()
+        if write.belongs_to_the_parent:
+            self._leave_connection()
 
     def _commit(self) -> None:
         if self._failed_begin is not None:
@@ -223,7 +243,6 @@ class DualWriteWrapper(_Wrapper):
         if write is None:
             super()._commit()
             return
-        self._dual_write = None
         try:
             with debug_transaction(self, "COMMIT"), self.wrap_database_errors, self.driver_errors():
                 write.decide()
@@ -231,7 +250,9 @@ class DualWriteWrapper(_Wrapper):
             write.tell(error)  # Django has translated the driver's error into this one
             raise
         finally:
-            self._after_commit(write)
+            if write.is_over:
+                self._dual_write = None
+                self._after_commit(write)
 
     def _refuse_commit(self, failed: FailedBegin) -> NoReturn:
         self.run_on_commit = []
@@ -243,7 +264,7 @@ class DualWriteWrapper(_Wrapper):
 
     def _after_commit(self, write: DjangoDualWrite) -> None:
         """Run `on_commit` callbacks if, and only if, the dual write is decided, even if an error is on its way."""
-        if write.outcome is not None and write.outcome.is_decided:
+        if self._has_decided(write):
             self.run_commit_hooks_on_set_autocommit_on = True
             self.has_just_decided = True
         else:
@@ -257,6 +278,10 @@ class DualWriteWrapper(_Wrapper):
             self.closed_in_transaction = True
             self.run_and_clear_commit_hooks()
 
+    @staticmethod
+    def _has_decided(write: DjangoDualWrite) -> bool:
+        return write.outcome is not None and write.outcome.is_decided
+
     def close_but_for_hooks(self) -> None:
         """Close the connection, and keep the `on_commit` callbacks, because their transaction is committed."""
         hooks, self.run_on_commit = self.run_on_commit, []
@@ -264,12 +289,13 @@ class DualWriteWrapper(_Wrapper):
         self.run_on_commit = hooks
 
     def _rollback(self) -> None:
-        self._failed_begin = None
-        self._drop_dual_write()
+        if self._dual_write is not None:
+            self._let_go(self._dual_write)
         try:
             super()._rollback()
         except TransactionEndedInsideError:
             self.close()  # an interruption came after a dual write began, and before it was noted here
+        self._failed_begin = self._dual_write = None  # last: until then, this can be repeated
 
     def _close(self) -> None:
         self._drop_dual_write()

@@ -54,9 +54,8 @@ class Guard:
         self._mark()
         own = vars(self._driver)
         self._before = {name: own[name] for name in _REPLACED if name in own}
-        own[_GUARD] = self  # first: from then on `stop` restores the connection
-        own["autocommit"] = self._refuse_autocommit
-        own.update(dict.fromkeys(_ENDING, self._refuse_end))
+        # in one step, which no signal handler can split: `stop` restores all of it
+        own.update({_GUARD: self, "autocommit": self._refuse_autocommit, **dict.fromkeys(_ENDING, self._refuse_end)})
 
     def stop(self) -> None:
         """Restore the connection; harmless when repeated."""
