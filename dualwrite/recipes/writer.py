@@ -179,11 +179,12 @@ async def _begin(block: Block[Any, TxT]) -> TxT:
 class Block(Generic[BindT, TxT]):
     """The beginning and the end of one block; the same for both faces."""
 
-    __slots__ = ("_bind", "_tx", "_use", "_writer")
+    __slots__ = ("_bind", "_records", "_tx", "_use", "_writer")
 
     def __init__(self, writer: _Writer[BindT, TxT], bind: BindT | None) -> None:
         self._writer = writer
         self._bind = bind
+        self._records: RecordBuffer | None = None
         self._use: Use | None = None
         self._tx: TxT | None = None
         """Set from the beginning of its database transaction until that is closed."""
@@ -195,7 +196,9 @@ class Block(Generic[BindT, TxT]):
         try:
             use.enter()
             await use.get_ready()
-            tx = self._tx = await writer.backend.begin(self._bind, writer.new_records(), use)
+            records = self._records = writer.new_records()
+            tx = self._tx = await writer.backend.begin(self._bind, records, use)
+            records.unwatch = None
         except BaseException:
             use.leave()
             raise
@@ -247,6 +250,8 @@ class Block(Generic[BindT, TxT]):
             if tx.progress.outcome is None:
                 await tx.progress.database.rollback()
             await self._close(tx.progress)
+        elif self._records is not None and self._records.unwatch is not None:
+            self._records.unwatch()
         if use is not None:
             use.leave()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from tests.crash.scenario import AnyScenario, Scenario
 from tests.recipes.pools import make_pool, put, write, written
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, events, unique
-from tests.support.strikes import Strike, StruckError
+from tests.support.strikes import Strike, explained, strike
 
 EVERY: Final = 1
 """For all places; `make test` strikes at fewer."""
@@ -52,6 +52,31 @@ def write_alone(writer: Any, scenario: AnyScenario, number: int) -> None:
         put(tx, scenario, number)
 
 
+_given: Final[dict[str, Any]] = {}
+"""The caller's connections, by topic."""
+
+
+def write_on_given(writer: Any, scenario: AnyScenario, number: int) -> None:
+    """Write on a connection that the caller keeps, and rolls back after an error."""
+    given = _given.get(scenario.topic)
+    if given is None or given.closed:  # a struck statement leaves a connection that cannot be used again
+        url = scenario.database.url
+        is_psycopg = isinstance(scenario, PsycopgScenario)
+        _given[scenario.topic] = given = (
+            psycopg.connect(conninfo_of(url)) if is_psycopg else scenario.database.engine.connect()
+        )
+    struck: BaseException | None = None
+    try:
+        with writer.transaction(given) as tx:
+            put(tx, scenario, number)
+    except BaseException as error:
+        struck = error.with_traceback(None)  # which keeps a block alive whose `__exit__` was not begun
+    if struck is not None:
+        if not given.closed:
+            given.rollback()
+        raise struck
+
+
 def write_in_session(writer: Any, scenario: AnyScenario, number: int) -> None:
     made = sessionmaker(scenario.database.engine)
     dual_write_sessions(made, writer)
@@ -67,6 +92,8 @@ FACES: Final[dict[str, tuple[type[Any], Callable[[Any], Any], Callable[[Any, Any
     "psycopg": (PsycopgScenario, lambda scenario: scenario.writer(), write_alone),
     "pool": (Scenario, pool_of, lambda pool, scenario, number: write(pool, scenario, number)),
     "psycopg-pool": (PsycopgScenario, pool_of, lambda pool, scenario, number: write(pool, scenario, number)),
+    "given": (Scenario, lambda scenario: scenario.writer(), write_on_given),
+    "psycopg-given": (PsycopgScenario, lambda scenario: scenario.writer(), write_on_given),
     "session": (Scenario, lambda scenario: scenario.writer(), write_in_session),
     "session-pool": (Scenario, pool_of, write_in_session),
 }
@@ -81,6 +108,8 @@ def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> 
     )
     scenario = kind(database, emulator, transactional_id=f"{unique('struck')}-0")
     yield Face(scenario, lambda: make(scenario), lambda writer, number: written_by(writer, scenario, number))
+    if (given := _given.pop(scenario.topic, None)) is not None:
+        given.close()
     database.close()
 
 
@@ -92,27 +121,6 @@ def assert_nothing_in_use(writer: Any) -> None:
         coordinators = [writer.coordinator]
     until(lambda: all(each._users.first is None for each in coordinators))  # the background may resolve some
     assert getattr(writer.blocks.of_thread, "tx", None) is None
-
-
-def strike(at: int, act: Callable[[], object]) -> str:
-    """Strike at a place, if there is one with this number. Return where."""
-    has_reached = False
-    with Strike(at) as struck:
-        try:
-            act()
-        except Exception as error:  # and forget it: a traceback keeps a block alive whose `__exit__` was not begun
-            has_reached = is_about_strike(error)
-            if not has_reached:
-                raise
-    assert has_reached is bool(struck.where), f"the exception of {struck.where} did not reach the caller"
-    return struck.where
-
-
-def is_about_strike(error: BaseException | None) -> bool:
-    """Return whether it is the strike's error, or SQLAlchemy's because its driver was struck in a statement."""
-    while isinstance(error, sa.exc.DBAPIError | psycopg.Error):
-        error = error.__context__
-    return isinstance(error, StruckError)
 
 
 def assert_agreed(face: Face) -> None:
@@ -129,15 +137,6 @@ _IN_TRANSACTION = (
 )
 
 
-@contextmanager
-def explained(face: Face, where: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"after an exception struck at {where}")
-        raise
-
-
 def strike_blocks(face: Face, stride: int) -> int:
     """Strike a block at each place, or at some of them, while the writer has its id. Return how many."""
     with closing(face.make()) as writer:
@@ -148,7 +147,7 @@ def strike_blocks(face: Face, stride: int) -> int:
             number = face.next()
             where = strike(at, partial(face.write, writer, number))
             face.struck[str(number)] = where
-            with explained(face, where):
+            with explained(where):
                 assert_nothing_in_use(writer)
                 face.write(writer, face.next())
     assert_agreed(face)
@@ -171,7 +170,7 @@ def strike_lives(face: Face, stride: int) -> int:
         number = face.next()
         where = strike(at, partial(live, number))
         face.struck[str(number)] = where
-        with explained(face, where):
+        with explained(where):
             for writer in made:
                 writer.close()
             live(face.next())

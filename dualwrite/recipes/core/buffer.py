@@ -7,7 +7,7 @@ row is locked as briefly as possible, and rolling back to a savepoint drops the 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from dualwrite.client.records.record import (
@@ -111,6 +111,8 @@ class RecordBuffer:
         """The error of the first refused record, None if none was."""
         self.rolled_back_beyond = False
         """Whether there was a rollback to a savepoint from before this buffer began."""
+        self.unwatch: Callable[[], None] | None = None
+        """Lets go of the caller's connection, if the block's beginning is interrupted; None once it has begun."""
 
     def __len__(self) -> int:
         return len(self._entries)

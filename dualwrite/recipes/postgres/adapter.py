@@ -244,6 +244,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         if before is not None:
             await before(connection)
         transaction = self._new_transaction(connection, records, None)  # from here on no other block may begin on it
+        records.unwatch = transaction.let_go
         was_idle = transaction.is_idle
         try:
             await self._assert_here(await transaction.begin_and_locate())

@@ -310,6 +310,8 @@ class SqlAlchemyTransaction:
 
     def __init__(self, bind: Bind, engine: sa.Engine, records: RecordBuffer, *, owned: bool) -> None:
         self._initialise(_binding(bind, owned=owned), engine, records)
+        if not owned:
+            records.unwatch = self.let_go
         self._begin_to_watch()
 
     def _initialise(self, binding: Binding, engine: sa.Engine, records: RecordBuffer) -> None:
@@ -507,15 +509,19 @@ class SqlAlchemyTransaction:
             return
         # These refer back to this transaction: the cycle would leave all of the block to the garbage collector.
         self.write = self._is_still_written = None
-        if self.session is not None:
-            forget_session(self.session)
-        vars(self.connection).pop(ON_CONNECTION, None)
-        vars(self._fairy).pop(ON_CONNECTION, None)
+        self.let_go()
         try:
             self._binding.close()
         except Exception as error:
             self._drop("closing the session", error)
             pass_on_signal(error)
+
+    def let_go(self) -> None:
+        """Watch the connection and the Session no longer; harmless when repeated."""
+        if self.session is not None:
+            forget_session(self.session)
+        vars(self.connection).pop(ON_CONNECTION, None)
+        vars(self._fairy).pop(ON_CONNECTION, None)
 
     @property
     def _belongs_to_the_parent(self) -> bool:
