@@ -460,6 +460,16 @@ def test_every_error_of_the_producer_says_what_to_do() -> None:
     assert set(listed) == expected
 
 
+def test_every_error_of_a_writer_says_what_to_do() -> None:
+    listed = [ids_in(name)[0] for name, _, _ in rows("writer-reference.md", "Errors")]
+    expected = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.RecipeError)
+    }
+    assert set(listed) == expected
+
+
 @pytest.mark.parametrize("name", [name for name in dualwrite.__all__ if name.endswith("DualWriter")])
 def test_every_setting_of_a_writer_is_in_the_table_with_its_default(name: str) -> None:
     made = getattr(dualwrite, name)
