@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +10,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.producer import Producer
+from tests.support.conditions import until
 
 MakeProducer = Callable[..., Producer]
 ReadCommitted = Callable[..., list[bytes]]
@@ -41,6 +41,14 @@ def make_producer(emulator: Emulator) -> Iterator[MakeProducer]:
 
 
 @pytest.fixture
+def producer(make_producer: MakeProducer) -> Producer:
+    """One that is ready for its first transaction."""
+    made = make_producer()
+    made.init_transactions()
+    return made
+
+
+@pytest.fixture
 def read_committed(emulator: Emulator) -> ReadCommitted:
     """All values of a topic for a read_committed consumer, once no transaction is open before the end."""
 
@@ -67,8 +75,6 @@ def read_committed(emulator: Emulator) -> ReadCommitted:
     return read
 
 
-def wait_until_markers_are_written(emulator: Emulator, timeout_s: float = 60.0) -> None:
+def wait_until_markers_are_written(emulator: Emulator) -> None:
     """Wait until the logs are complete: a commit returns when it is decided, a moment earlier."""
-    deadline_s = time.monotonic() + timeout_s
-    while any(transaction.state.startswith("Prepare") for transaction in emulator.transactions()):
-        assert time.monotonic() < deadline_s, emulator.transactions()
+    until(lambda: not any(transaction.state.startswith("Prepare") for transaction in emulator.transactions()))

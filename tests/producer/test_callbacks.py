@@ -12,7 +12,7 @@ import pytest
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import DropRequest, Fault
 from dualwrite.errors import DeliveryError, IllegalStateError, KafkaError
-from dualwrite.producer import RecordFuture, RecordMetadata
+from dualwrite.producer import Producer, RecordFuture, RecordMetadata
 from tests.producer.conftest import MakeProducer
 from tests.support.conditions import until
 
@@ -32,9 +32,7 @@ def test_each_record_is_told_once_in_order_and_in_the_io_thread(make_producer: M
     assert told == [("dualwrite-io", RecordMetadata("orders", 0, n, 1000 + n), None) for n in range(5)]
 
 
-def test_the_error_is_told(make_producer: MakeProducer) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_the_error_is_told(producer: Producer) -> None:
     producer.begin_transaction()
     told: list[tuple[RecordMetadata | None, KafkaError | None]] = []
     producer.send("orders", b"x", on_delivery=lambda *fate: told.append(fate))

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import os
 import threading
+from functools import partial
 
 import pytest
 
 from dualwrite.broker_emulator import Emulator
-from dualwrite.broker_emulator.faults import Action, CloseAfter, CloseBefore, DropReply, DropRequest, Error, Fault
+from dualwrite.broker_emulator.faults import Action, CloseBefore, DropReply, DropRequest, Error, Fault
 from dualwrite.broker_emulator.pause_points import PausePoint
 from dualwrite.client.sender import Sender
 from dualwrite.errors import (
     AbortableError,
     DeliveryError,
     FatalError,
-    FencedError,
     IllegalStateError,
     KafkaTimeoutError,
 )
 from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.producer.impatience import impatient
-
-LOSSES = [DropReply(), CloseBefore(), CloseAfter()]
-STEPS = ["Metadata", "FindCoordinator", "InitProducerId", "Produce", "EndTxn"]
+from tests.support.threads import in_threads
 
 
 def run(producer: Producer, *values: str) -> None:
@@ -34,56 +32,10 @@ def run(producer: Producer, *values: str) -> None:
         producer.complete_transaction(producer.prepare_transaction())
 
 
-@pytest.mark.parametrize("api", STEPS)
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
-def test_nothing_is_lost_or_doubled_when_a_connection_is(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, api: str, loss: Action
-) -> None:
-    fault = emulator.faults.add(Fault(api=api, action=loss))
-    producer = make_producer()
-    producer.init_transactions()
-    run(producer, "a", "b")
-    fault.wait(1)
-    assert read_committed() == [b"a", b"b"]
-
-
-@pytest.mark.parametrize("api", STEPS)
-def test_a_request_that_is_never_answered_is_sent_again(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, api: str
-) -> None:
-    emulator.faults.add(Fault(api=api, action=DropRequest()))
-    producer = make_producer(request_timeout_ms=150, delivery_timeout_ms=10_000)
-    producer.init_transactions()
-    run(producer, "a")
-    assert read_committed() == [b"a"]
-
-
-RETRIABLE = [
-    *(("InitProducerId", code) for code in (14, 15, 16, 51)),
-    *(("FindCoordinator", code) for code in (14, 15)),
-    *(("Produce", code) for code in (3, 6, 7, 14, 15, 16, 19, 20, 51)),
-    *(("EndTxn", code) for code in (14, 15, 16, 51)),
-]
-
-
-@pytest.mark.parametrize(("api", "code"), RETRIABLE)
-def test_retriable_errors_are_not_seen_by_the_application(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, api: str, code: int
-) -> None:
-    fault = emulator.faults.add(Fault(api=api, action=Error(code), count=2))
-    producer = make_producer()
-    producer.init_transactions()
-    run(producer, "a", "b")
-    assert fault.hits == 2
-    assert read_committed() == [b"a", b"b"]
-
-
 @pytest.mark.parametrize("code", [10, 29, 45, 47, 48, 87, 120])
 def test_an_abortable_error_of_a_record(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted, code: int
+    producer: Producer, emulator: Emulator, read_committed: ReadCommitted, code: int
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     emulator.faults.add(Fault(api="Produce", action=Error(code)))
     producer.begin_transaction()
     future = producer.send("orders", "lost")
@@ -98,20 +50,6 @@ def test_an_abortable_error_of_a_record(
     producer.abort_transaction()
     run(producer, "a")
     assert read_committed() == [b"a"]
-
-
-@pytest.mark.parametrize(("api", "code"), [("Produce", 90), ("Produce", 53), ("EndTxn", 90), ("EndTxn", 48)])
-def test_a_fatal_error_ends_the_producer(make_producer: MakeProducer, emulator: Emulator, api: str, code: int) -> None:
-    producer = make_producer()
-    producer.init_transactions()
-    emulator.faults.add(Fault(api=api, action=Error(code)))
-    producer.begin_transaction()
-    producer.send("orders", "lost")
-    with pytest.raises(FencedError if code == 90 else FatalError):
-        producer.commit_transaction()
-    assert producer.state is ProducerState.FATAL_ERROR
-    with pytest.raises(FatalError):
-        producer.abort_transaction()
 
 
 def test_a_lost_reply_to_keep_does_not_lose_the_transaction(
@@ -131,10 +69,8 @@ def test_a_lost_reply_to_keep_does_not_lose_the_transaction(
 
 
 def test_a_timed_out_commit_may_only_be_repeated(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+    producer: Producer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", "v")
     state = producer.prepare_transaction()
@@ -165,10 +101,8 @@ def test_a_timed_out_init_is_repeated_with_keep(make_producer: MakeProducer, emu
 
 
 def test_a_prepare_that_times_out_may_be_aborted(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+    producer: Producer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     fault = emulator.faults.add(Fault(api="Produce", action=Error(19), count=None))
     producer.begin_transaction()
     producer.send("orders", "stuck")
@@ -227,10 +161,8 @@ def test_an_idempotent_producer_goes_on_after_a_lost_batch(
 
 
 def test_connections_that_are_cut_in_between(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+    producer: Producer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     for value in ("a", "b", "c"):
         run(producer, value)
         assert emulator.disconnect_clients() >= 1
@@ -242,9 +174,7 @@ def test_connections_that_are_cut_in_between(
     assert read_committed() == [b"a", b"b", b"c", b"d"]
 
 
-def test_close_aborts_an_open_transaction(make_producer: MakeProducer, emulator: Emulator) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_close_aborts_an_open_transaction(producer: Producer, emulator: Emulator) -> None:
     producer.begin_transaction()
     producer.send("orders", "v").result(60)
     producer.close()
@@ -254,9 +184,7 @@ def test_close_aborts_an_open_transaction(make_producer: MakeProducer, emulator:
         producer.begin_transaction()
 
 
-def test_close_gives_up_when_its_time_is_up(make_producer: MakeProducer, emulator: Emulator) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_close_gives_up_when_its_time_is_up(producer: Producer, emulator: Emulator) -> None:
     producer.begin_transaction()
     producer.send("orders", "v").result(60)
     emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
@@ -264,11 +192,7 @@ def test_close_gives_up_when_its_time_is_up(make_producer: MakeProducer, emulato
     assert producer.state is ProducerState.CLOSED
 
 
-def test_a_caller_that_waits_is_told_when_another_thread_closes(
-    make_producer: MakeProducer, emulator: Emulator
-) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_a_caller_that_waits_is_told_when_another_thread_closes(producer: Producer, emulator: Emulator) -> None:
     producer.begin_transaction()
     producer.send("orders", "v").result(60)
     held = emulator.faults.add(Fault(api="EndTxn", action=Error(51), count=None))
@@ -290,11 +214,9 @@ def test_a_caller_that_waits_is_told_when_another_thread_closes(
 
 
 def test_the_next_transaction_waits_for_markers(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+    producer: Producer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     """The coordinator answers 51 until the last transaction's markers are written (KAFKA-18575)."""
-    producer = make_producer()
-    producer.init_transactions()
     held = emulator.hold(PausePoint.BEFORE_MARKER)
     run(producer, "a")
     held.wait_reached()
@@ -316,11 +238,7 @@ def test_many_threads_share_a_producer(make_producer: MakeProducer, read_committ
         for i in range(500):
             producer.send("events", f"{name}-{i}")
 
-    threads = [threading.Thread(target=send_some, args=(name,)) for name in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(*(partial(send_some, name) for name in range(4)))
     producer.commit_transaction()
     expected = sorted(f"{name}-{i}".encode() for name in range(4) for i in range(500))
     assert sorted(read_committed("events", 3)) == expected
@@ -328,10 +246,8 @@ def test_many_threads_share_a_producer(make_producer: MakeProducer, read_committ
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_after_a_fork_the_child_has_a_thread_of_its_own_and_the_parent_goes_on(
-    make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
+    producer: Producer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     run(producer, "parent 1")
     child = os.fork()
     if child == 0:

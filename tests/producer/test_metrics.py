@@ -8,7 +8,7 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.client.metrics import CALL_METRICS
 from dualwrite.errors import AbortableError
-from dualwrite.producer import TopicPartition
+from dualwrite.producer import Producer, TopicPartition
 from tests.producer.conftest import MakeProducer
 
 NOT_LEADER = 6
@@ -65,9 +65,7 @@ def test_retries_and_errors(emulator: Emulator, make_producer: MakeProducer) -> 
     assert (metrics["record-send-total"], metrics["record-error-total"], metrics["record-retry-total"]) == (1, 1, 1)
 
 
-def test_every_call_of_a_transaction_is_timed(make_producer: MakeProducer) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_every_call_of_a_transaction_is_timed(producer: Producer) -> None:
     for call in (producer.commit_transaction, producer.abort_transaction):
         producer.begin_transaction()
         producer.send("orders", b"x")

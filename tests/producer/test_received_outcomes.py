@@ -13,7 +13,7 @@ from dualwrite.client.producer_core import ProducerCore
 from dualwrite.client.records.record_future import Waiter
 from dualwrite.client.transactions.operations import Operation
 from dualwrite.errors import IllegalStateError
-from dualwrite.producer import ProducerState
+from dualwrite.producer import Producer, ProducerState
 from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.support.conditions import until
 
@@ -40,10 +40,8 @@ def test_an_answer_that_is_there_before_it_is_waited_for(
 
 @pytest.mark.parametrize("late", [False, True], ids=["before the answer", "after the answer"])
 def test_an_interrupted_wait_loses_no_outcome(
-    make_producer: MakeProducer, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, late: bool
+    producer: Producer, emulator: Emulator, monkeypatch: pytest.MonkeyPatch, late: bool
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", "a")
     held = emulator.faults.add(Fault(api="EndTxn", action=Hold()))

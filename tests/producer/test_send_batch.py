@@ -13,15 +13,13 @@ from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import DropRequest, Fault
 from dualwrite.errors import AbortableError, DeliveryError, IllegalStateError, InvalidRecordError, KafkaTimeoutError
 from dualwrite.partitioners import consistent_partition, murmur2_partition
-from dualwrite.producer import Record
+from dualwrite.producer import Producer, Record
 from tests.producer.conftest import MakeProducer, ReadCommitted
 from tests.producer.impatience import impatient
 from tests.producer.readers import read_with_librdkafka
 
 
-def test_values(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_values(producer: Producer, read_committed: ReadCommitted) -> None:
     producer.begin_transaction()
     values = [b"%d" % number for number in range(5000)]
     sent = producer.send_batch("orders", iter(values))
@@ -111,9 +109,7 @@ def test_nothing_is_something_too(make_producer: MakeProducer, records: Any) -> 
     assert (sent.done(), sent.record_count, sent.result(0)) == (True, 0, [])
 
 
-def test_outside_of_a_transaction_it_is_refused(make_producer: MakeProducer) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_outside_of_a_transaction_it_is_refused(producer: Producer) -> None:
     with pytest.raises(IllegalStateError):
         producer.send_batch("orders", [b"x"])
 

@@ -398,6 +398,9 @@ def test_a_zombie_is_fenced(world: World) -> None:
     recovering.complete_transaction(PreparedTxnState())
     with pytest.raises(FencedError):
         zombie.complete_transaction(state)
+    assert zombie.state is ProducerState.FATAL_ERROR
+    with pytest.raises(FencedError):
+        zombie.begin_transaction()
     world.commit(recovering, "after")
     assert world.committed() == ["after"]
 

@@ -35,9 +35,7 @@ def test_commit_and_abort(make_producer: MakeProducer, read_committed: ReadCommi
     assert read_committed() == [b"a", b"c"]
 
 
-def test_one_record_transaction_is_two_requests(make_producer: MakeProducer, emulator: Emulator) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_one_record_transaction_is_two_requests(producer: Producer, emulator: Emulator) -> None:
     producer.begin_transaction()
     producer.send("orders", "warm")
     producer.commit_transaction()
@@ -49,11 +47,7 @@ def test_one_record_transaction_is_two_requests(make_producer: MakeProducer, emu
     assert seen.hits == 10
 
 
-def test_several_topics_and_partitions_in_one_transaction(
-    make_producer: MakeProducer, read_committed: ReadCommitted
-) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_several_topics_and_partitions_in_one_transaction(producer: Producer, read_committed: ReadCommitted) -> None:
     producer.begin_transaction()
     futures = [producer.send("events", f"e{i}", partition=i % 3) for i in range(9)]
     futures.append(producer.send("orders", "o"))
@@ -65,9 +59,7 @@ def test_several_topics_and_partitions_in_one_transaction(
     assert read_committed("orders") == [b"o"]
 
 
-def test_key_headers_timestamp_and_tombstone_arrive(make_producer: MakeProducer, emulator: Emulator) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_key_headers_timestamp_and_tombstone_arrive(producer: Producer, emulator: Emulator) -> None:
     producer.begin_transaction()
     producer.send("orders", "v", key="k", headers={"h": b"1", "n": None}, timestamp_ms=1234567890123)
     producer.send("orders", None, key=b"gone", headers=[("h", b"1"), ("h", b"2")])
@@ -121,9 +113,7 @@ def test_memory_is_bounded(make_producer: MakeProducer, read_committed: ReadComm
     assert len(read_committed()) == 1000
 
 
-def test_offsets_are_committed_with_the_transaction(make_producer: MakeProducer, emulator: Emulator) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_offsets_are_committed_with_the_transaction(producer: Producer, emulator: Emulator) -> None:
     partition = TopicPartition("events", 1)
     for offset, commit in [(5, True), (9, False)]:
         producer.begin_transaction()
@@ -209,10 +199,8 @@ def test_an_empty_transaction_sends_nothing(make_producer: MakeProducer, emulato
     ids=["too large", "no such partition", "not bytes", "header is a number", "invalid topic"],
 )
 def test_what_cannot_be_sent_changes_nothing(
-    make_producer: MakeProducer, read_committed: ReadCommitted, send: dict[str, object]
+    producer: Producer, read_committed: ReadCommitted, send: dict[str, object]
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", "good")
     with pytest.raises(InvalidRecordError, match="not sent"):

@@ -39,16 +39,6 @@ def test_prepare_then_complete_commits(make_producer: MakeProducer, read_committ
     assert read_committed() == [b"v"]
 
 
-def test_completing_with_another_state_aborts(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
-    producer = make_producer()
-    prepared(producer)
-    producer.complete_transaction(PreparedTxnState())
-    producer.begin_transaction()
-    producer.send("orders", "next")
-    producer.commit_transaction()
-    assert read_committed() == [b"next"]
-
-
 @pytest.mark.parametrize("form", [str, lambda state: str(state).encode(), lambda state: None])
 def test_a_stored_text_is_not_taken_for_another_state(
     make_producer: MakeProducer, read_committed: ReadCommitted, form: Callable[[PreparedTxnState], object]
@@ -60,64 +50,6 @@ def test_a_stored_text_is_not_taken_for_another_state(
         producer.complete_transaction(form(state))  # type: ignore[arg-type]
     assert producer.state is ProducerState.PREPARED_TRANSACTION
     producer.complete_transaction(PreparedTxnState(str(state)))
-    assert read_committed() == [b"v"]
-
-
-@pytest.mark.parametrize("database_committed", [True, False])
-def test_recovery_after_a_crash_follows_the_database(
-    make_producer: MakeProducer, read_committed: ReadCommitted, emulator: Emulator, database_committed: bool
-) -> None:
-    state = prepared(make_producer())  # and never completed: the process is gone
-
-    recovering = make_producer()
-    recovering.init_transactions(keep_prepared_txn=True)
-    assert current(recovering.state) is ProducerState.PREPARED_TRANSACTION
-    assert recovering.prepared_txn_state == state
-    recovering.complete_transaction(state if database_committed else PreparedTxnState())
-    expected = [b"v"] if database_committed else []
-    assert recovering.state is ProducerState.READY
-    recovering.begin_transaction()
-    recovering.send("orders", "after")
-    recovering.commit_transaction()
-    assert read_committed() == [*expected, b"after"]
-    (transaction,) = emulator.transactions()
-    assert transaction.state in ("PrepareCommit", "CompleteCommit")
-
-
-def test_a_prepared_transaction_survives_any_number_of_crashes_of_its_recoverers(
-    make_producer: MakeProducer, read_committed: ReadCommitted
-) -> None:
-    state = prepared(make_producer())
-    for _ in range(3):
-        recovering = make_producer()
-        recovering.init_transactions(keep_prepared_txn=True)
-        assert recovering.prepared_txn_state == state
-    recovering.complete_transaction(state)
-    assert read_committed() == [b"v"]
-
-
-def test_initialising_without_keep_aborts(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
-    prepared(make_producer())
-    fresh = make_producer()
-    fresh.init_transactions()
-    assert fresh.state is ProducerState.READY
-    fresh.begin_transaction()
-    fresh.send("orders", "after")
-    fresh.commit_transaction()
-    assert read_committed() == [b"after"]
-
-
-def test_the_old_producer_is_fenced_by_a_recovery(make_producer: MakeProducer, read_committed: ReadCommitted) -> None:
-    zombie = make_producer()
-    state = prepared(zombie)
-    recovering = make_producer()
-    recovering.init_transactions(keep_prepared_txn=True)
-    with pytest.raises(FencedError):
-        zombie.commit_transaction()
-    assert zombie.state is ProducerState.FATAL_ERROR
-    with pytest.raises(FencedError):
-        zombie.begin_transaction()
-    recovering.complete_transaction(state)
     assert read_committed() == [b"v"]
 
 
@@ -172,11 +104,9 @@ def test_an_open_transaction_that_was_not_prepared_is_found_too(
 
 
 def test_the_pair_of_an_empty_prepared_transaction_is_not_used_again(
-    make_producer: MakeProducer, read_committed: ReadCommitted
+    producer: Producer, make_producer: MakeProducer, read_committed: ReadCommitted
 ) -> None:
     """A database that stored it would otherwise commit the next transaction after a crash."""
-    producer = make_producer()
-    producer.init_transactions()
     producer.begin_transaction()
     stored = producer.prepare_transaction()
     assert not producer.transaction_has_records
@@ -192,18 +122,6 @@ def test_the_pair_of_an_empty_prepared_transaction_is_not_used_again(
     recovering.send("orders", "after")
     recovering.commit_transaction()
     assert read_committed() == [b"after"]
-
-
-def test_each_transaction_has_a_pair_of_its_own(make_producer: MakeProducer) -> None:
-    producer = make_producer()
-    producer.init_transactions()
-    pairs = []
-    for _ in range(5):
-        producer.begin_transaction()
-        producer.send("orders", "v")
-        pairs.append(producer.prepare_transaction())
-        producer.complete_transaction(pairs[-1])
-    assert len(set(pairs)) == 5
 
 
 def test_close_leaves_a_prepared_transaction_in_doubt_and_says_so(

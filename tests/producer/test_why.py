@@ -171,11 +171,7 @@ def test_errors_by_their_names_and_the_rights_that_are_missing(make_producer: Ma
     ],
     ids=repr,
 )
-def test_what_is_no_record_is_refused_at_once_and_changes_nothing(
-    make_producer: MakeProducer, record: dict[str, Any]
-) -> None:
-    producer = make_producer()
-    producer.init_transactions()
+def test_what_is_no_record_is_refused_at_once_and_changes_nothing(producer: Producer, record: dict[str, Any]) -> None:
     producer.begin_transaction()
     with pytest.raises(InvalidRecordError, match=r"the record was not sent$"):
         producer.send(**{"topic": "orders", "value": "v"} | record)
@@ -198,14 +194,12 @@ def test_what_is_no_record_is_refused_at_once_and_changes_nothing(
     ids=["commit", "complete", "abort by close"],
 )
 def test_closing_says_once_what_is_pending_and_who_completes_it(
-    make_producer: MakeProducer,
+    producer: Producer,
     emulator: Emulator,
     caplog: pytest.LogCaptureFixture,
     end: Callable[[Producer], None],
     words: str,
 ) -> None:
-    producer = make_producer()
-    producer.init_transactions()
     producer.begin_transaction()
     producer.send("orders", "v").result(60)
     emulator.faults.add(Fault(api="EndTxn", action=DropRequest(), count=ALWAYS))

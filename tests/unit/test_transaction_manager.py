@@ -13,7 +13,6 @@ from dualwrite.client.transactions.states import ProducerState
 from dualwrite.errors import (
     AbortableError,
     Api,
-    AuthorizationError,
     CommitOutcomeUnknown,
     DualWriteError,
     FatalError,
@@ -137,27 +136,6 @@ def test_one_request_at_a_time() -> None:
     assert driver.next() is None
 
 
-def test_recovery_finds_a_prepared_transaction_and_completes_it_with_the_new_pair() -> None:
-    driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 42, 8, 42, 7))
-    manager = driver.manager
-    assert manager.state is ProducerState.PREPARED_TRANSACTION
-    assert manager.transaction.prepared_state == PreparedTxnState("42:7")
-    assert manager.transaction.has_records
-    operation = manager.complete_transaction(PreparedTxnState("42:7"))
-    assert driver.next() == m.EndTxn("t", 42, 8, True)
-    driver.answer(m.EndTxnResponse(0, 42, 9))
-    assert operation.done
-    assert (manager.state, manager.producer_epoch) == (ProducerState.READY, 9)
-    assert manager.transaction.prepared_state.is_empty
-
-
-@pytest.mark.parametrize("stored", ["", "42:6", "41:7"])
-def test_recovery_aborts_when_the_database_holds_another_state(stored: str) -> None:
-    driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 42, 8, 42, 7))
-    driver.manager.complete_transaction(PreparedTxnState(stored))
-    assert driver.next() == m.EndTxn("t", 42, 8, False)
-
-
 def test_recovery_at_the_epoch_limit_ends_with_the_pair_that_was_handed_out() -> None:
     """KIP-939, example B: the recovering client may be handed 73/MAX."""
     driver = Driver().initialised(keep=True, answer=m.InitProducerIdResponse(0, 73, 32767, 42, 32766))
@@ -192,89 +170,7 @@ def test_completing_nothing_after_an_ordinary_initialisation_is_refused() -> Non
     assert driver.manager.state is ProducerState.READY
 
 
-@pytest.mark.parametrize("code", [14, 15, 16, 51, 7])
-def test_init_is_asked_again_with_the_same_fields(code: int) -> None:
-    driver = Driver()
-    driver.manager.init_transactions(True)
-    driver.find_coordinator()
-    driver.look()
-    asked = driver.next()
-    driver.answer(m.InitProducerIdResponse(code))
-    assert driver.next() is None, "not before the back-off is over"
-    driver.now_ms += 20 if code == 51 else 100
-    if code in (15, 16):
-        driver.find_coordinator()
-    assert driver.next() == asked
-
-
-def test_a_lost_reply_to_a_keep_request_does_not_lose_the_ongoing_pair() -> None:
-    driver = Driver()
-    operation = driver.manager.init_transactions(True)
-    driver.find_coordinator()
-    driver.look()
-    asked = driver.next()
-    driver.manager.on_no_response(driver.now_ms)
-    driver.now_ms += 100
-    driver.find_coordinator()
-    assert driver.next() == asked
-    driver.answer(m.InitProducerIdResponse(0, 42, 9, 42, 7))
-    assert operation.done
-    assert driver.manager.transaction.prepared_state == PreparedTxnState("42:7")
-    assert driver.manager.producer_epoch == 9
-
-
-@pytest.mark.parametrize("code", [53, 31])
-def test_refused_permission_leaves_the_producer_uninitialised(code: int) -> None:
-    driver = Driver()
-    operation = driver.manager.init_transactions(True)
-    driver.find_coordinator()
-    driver.look()
-    driver.next()
-    driver.answer(m.InitProducerIdResponse(code))
-    assert isinstance(error_of(operation), AuthorizationError)
-    assert driver.manager.state is ProducerState.UNINITIALIZED
-    driver.manager.acknowledge(operation)
-    assert not driver.manager.init_transactions(True).done
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [(90, FencedError), (47, FencedError), (42, FatalError), (50, FatalError)],
-)
-def test_fatal_answers_to_init(code: int, expected: type[Exception]) -> None:
-    driver = Driver()
-    operation = driver.manager.init_transactions(True)
-    driver.find_coordinator()
-    driver.look()
-    driver.next()
-    driver.answer(m.InitProducerIdResponse(code))
-    assert type(error_of(operation)) is expected
-    assert driver.manager.state is ProducerState.FATAL_ERROR
-    assert str(code) in str(operation.error)
-
-
 # ---- the ends of a transaction ----------------------------------------------------------------------------------
-
-
-def test_commit_waits_for_the_records_then_adopts_the_new_epoch() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.commit_transaction()
-    assert driver.next(delivered=False) is None
-    assert driver.next() == driver.end_txn()
-    driver.answer(m.EndTxnResponse(0, 42, 8))
-    assert operation.done
-    assert (driver.manager.state, driver.manager.producer_epoch) == (ProducerState.READY, 8)
-    assert not driver.manager.transaction.has_records
-
-
-@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
-def test_a_transaction_that_kafka_never_heard_of_needs_no_request(end: str) -> None:
-    driver = Driver().initialised()
-    driver.manager.begin_transaction()
-    operation = getattr(driver.manager, end)()
-    assert driver.next() is None
-    assert operation.done
-    assert (driver.manager.state, driver.manager.producer_epoch) == (ProducerState.READY, 7)
 
 
 def test_prepare_sends_nothing_and_gives_the_pair() -> None:
@@ -289,36 +185,11 @@ def test_prepare_sends_nothing_and_gives_the_pair() -> None:
     assert driver.manager.transaction.prepared_state == PreparedTxnState("42:7")
 
 
-def test_prepare_without_two_phase_commit_is_refused() -> None:
-    driver = Driver(two_phase_commit=False).initialised().sent()
-    with pytest.raises(InvalidTxnStateError, match=r"two\.phase\.commit\.enable"):
-        driver.manager.prepare_transaction()
-
-
 def test_no_record_while_a_prepare_is_pending() -> None:
     driver = Driver().initialised().sent()
     driver.manager.prepare_transaction()
     with pytest.raises(IllegalStateError, match="prepare_transaction"):
         driver.manager.check_send()
-
-
-def test_no_pair_is_given_out_for_nothing() -> None:
-    """A database that stored it would commit the next transaction, or miss the abort of one that never was."""
-    driver = Driver().initialised()
-    manager = driver.manager
-    manager.begin_transaction()
-    prepared = manager.prepare_transaction()
-    assert driver.next() is None
-    assert manager.transaction.prepared_state.is_empty
-    manager.acknowledge(prepared)
-    completed = manager.complete_transaction(PreparedTxnState())
-    assert driver.next() is None
-    assert completed.done
-    manager.acknowledge(completed)
-    driver.sent()
-    manager.prepare_transaction()
-    assert driver.next() is None
-    assert manager.transaction.prepared_state == PreparedTxnState("42:7")
 
 
 def test_a_broker_that_keeps_and_does_not_fence_is_refused() -> None:
@@ -399,34 +270,6 @@ def test_after_a_loss_the_next_transaction_keeps_its_id() -> None:
     assert driver.manager.producer_epoch == 10
 
 
-@pytest.mark.parametrize("code", [14, 15, 16, 51, 7])
-@pytest.mark.parametrize("end", ["commit_transaction", "abort_transaction"])
-def test_the_end_is_asked_again_with_the_same_pair(code: int, end: str) -> None:
-    driver = Driver().initialised().sent()
-    getattr(driver.manager, end)()
-    asked = driver.next()
-    driver.answer(m.EndTxnResponse(code))
-    assert driver.next() is None
-    driver.now_ms += 20 if code == 51 else 100
-    if code in (15, 16):
-        driver.find_coordinator()
-    assert driver.next() == asked
-
-
-def test_a_lost_reply_is_asked_for_again_with_the_same_pair() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.commit_transaction()
-    asked = driver.next()
-    driver.manager.on_no_response(driver.now_ms)
-    assert driver.manager.retry_at_ms == driver.now_ms + 100
-    driver.now_ms += 100
-    driver.find_coordinator()
-    assert driver.next() == asked
-    driver.answer(m.EndTxnResponse(0, 42, 8))
-    assert operation.done
-    assert operation.error is None
-
-
 def test_backoff_doubles_up_to_its_limit_and_starts_over() -> None:
     driver = Driver().initialised().sent()
     driver.manager.commit_transaction()
@@ -438,32 +281,6 @@ def test_backoff_doubles_up_to_its_limit_and_starts_over() -> None:
         waits.append(driver.manager.retry_at_ms - driver.now_ms)
         driver.now_ms = driver.manager.retry_at_ms
     assert waits == [20, 200, 400, 800, 1000, 1000]
-
-
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [(90, FencedError), (47, FencedError), (48, FatalError), (49, FatalError), (53, FatalError), (999, FatalError)],
-)
-def test_fatal_answers_to_the_end(code: int, expected: type[Exception]) -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.commit_transaction()
-    driver.next()
-    driver.answer(m.EndTxnResponse(code))
-    assert type(error_of(operation)) is expected
-    assert driver.manager.state is ProducerState.FATAL_ERROR
-    assert driver.next() is None
-
-
-def test_an_abortable_commit_is_aborted_with_a_bump() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.commit_transaction()
-    driver.next()
-    driver.answer(m.EndTxnResponse(120))
-    assert isinstance(error_of(operation), AbortableError)
-    driver.manager.acknowledge(operation)
-    assert driver.manager.state is ProducerState.ABORTABLE_ERROR
-    driver.manager.abort_transaction()
-    assert driver.next() == driver.end_txn(committed=False)
 
 
 def test_a_prepared_transaction_is_not_aborted_because_its_commit_was_refused() -> None:
@@ -495,30 +312,7 @@ def test_a_lost_record_fails_the_commit_and_the_abort_bumps_the_epoch() -> None:
     assert driver.manager.error is None
 
 
-def test_a_failed_flush_is_not_prepared() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.prepare_transaction()
-    driver.manager.fail_abortable(AbortableError("a record was lost"))
-    assert isinstance(error_of(operation), AbortableError)
-    assert driver.manager.state is ProducerState.ABORTABLE_ERROR
-    assert driver.manager.transaction.prepared_state.is_empty
-
-
 # ---- calls whose outcome is not known yet -----------------------------------------------------------------------
-
-
-def test_after_a_timeout_only_the_same_call_may_be_repeated() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.commit_transaction()
-    with pytest.raises(IllegalStateError, match=r"outcome of commit_transaction\(\) is not known"):
-        driver.manager.abort_transaction()
-    assert driver.manager.commit_transaction() is operation
-    driver.next()
-    driver.answer(m.EndTxnResponse(0, 42, 8))
-    with pytest.raises(IllegalStateError, match="not known"):
-        driver.manager.begin_transaction()
-    assert driver.manager.commit_transaction() is operation
-    driver.manager.begin_transaction()
 
 
 def test_completing_with_another_state_is_another_call() -> None:
@@ -575,50 +369,13 @@ def offsets_in_flight(driver: Driver) -> Operation:
     return operation
 
 
-def test_offsets_go_to_the_group_coordinator_and_make_the_transaction_known() -> None:
-    driver = Driver().initialised()
-    driver.manager.begin_transaction()
-    operation = offsets_in_flight(driver)
-    driver.answer(m.TxnOffsetCommitResponse((0,)))
-    assert operation.done
-    assert driver.manager.transaction.has_records
-    driver.manager.acknowledge(operation)
-    driver.manager.commit_transaction()
-    assert driver.next() == driver.end_txn()
-
-
-@pytest.mark.parametrize(
-    ("codes", "expected"),
-    [
-        ((22,), AbortableError),
-        ((25, 0), AbortableError),
-        ((14, 82), AbortableError),
-        ((120,), AbortableError),
-        ((47,), FencedError),
-        ((53,), FatalError),
-    ],
-)
-def test_offsets_that_cannot_be_committed(codes: tuple[int, ...], expected: type[Exception]) -> None:
+@pytest.mark.parametrize("codes", [(25, 0), (14, 82)])
+def test_offsets_of_one_partition_that_cannot_be_committed(codes: tuple[int, ...]) -> None:
     driver = Driver().initialised()
     driver.manager.begin_transaction()
     operation = offsets_in_flight(driver)
     driver.answer(m.TxnOffsetCommitResponse(codes))
-    assert type(error_of(operation)) is expected
-
-
-@pytest.mark.parametrize("code", [3, 14, 15, 16, 51])
-def test_offsets_are_retried(code: int) -> None:
-    driver = Driver().initialised()
-    driver.manager.begin_transaction()
-    operation = offsets_in_flight(driver)
-    driver.answer(m.TxnOffsetCommitResponse((0, code)))
-    driver.now_ms += 100
-    if code in (15, 16):
-        assert driver.next() == m.FindCoordinator(m.CoordinatorType.GROUP, "g")
-        driver.answer(m.FindCoordinatorResponse(0, 5, "h", 1))
-    assert driver.next() == m.TxnOffsetCommit("t", 42, 7, GROUP, OFFSETS)
-    driver.answer(m.TxnOffsetCommitResponse((0, 0)))
-    assert operation.done
+    assert type(error_of(operation)) is AbortableError
 
 
 def test_an_answer_about_offsets_of_an_aborted_transaction_is_of_no_interest() -> None:
@@ -642,20 +399,6 @@ def test_close_wakes_all_waiters_and_ignores_late_responses() -> None:
     assert isinstance(error_of(operation), FatalError)
     driver.answer(m.EndTxnResponse(0, 42, 8))
     assert driver.manager.state is ProducerState.CLOSED
-
-
-def test_before_close_an_open_transaction_is_aborted_and_a_prepared_one_is_not() -> None:
-    driver = Driver().initialised().sent()
-    operation = driver.manager.operation_before_close()
-    assert operation is not None
-    assert driver.manager.state is ProducerState.ABORTING_TRANSACTION
-
-    driver = Driver().initialised().sent()
-    driver.manager.prepare_transaction()
-    driver.next()
-    driver.manager.prepare_transaction()  # hear how it ended
-    assert driver.manager.operation_before_close() is None
-    assert driver.manager.state is ProducerState.PREPARED_TRANSACTION
 
 
 def test_before_close_what_is_being_ended_is_waited_for() -> None:
