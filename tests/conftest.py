@@ -76,6 +76,14 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture
+def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
+    """For features of PostgreSQL alone."""
+    made = PostgresDatabase(postgres_server)
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDbServer]:
     try:

@@ -31,7 +31,6 @@ from dualwrite.errors import KafkaTimeoutError
 from dualwrite.producer import Producer
 from dualwrite.recipes.pool.status import PoolStatus
 from dualwrite.security_config import SecurityConfig
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.conditions import until
@@ -160,10 +159,9 @@ def test_the_dual_write_page_shows_an_awaited_decorator_and_sessions(
 
 
 def test_the_psycopg_page_shows_both_writers_and_a_pool(
-    run: Run, emulator: Emulator, postgres_server: PostgresServer
+    run: Run, emulator: Emulator, postgres: PostgresDatabase
 ) -> None:
-    database = PostgresDatabase(postgres_server)
-    conninfo = conninfo_of(database.url)
+    conninfo = conninfo_of(postgres.url)
     for code in examples(DOCS / "psycopg.md"):
         run(code.replace("postgresql://localhost/shop", conninfo))
     with psycopg.connect(conninfo) as connection:
@@ -173,14 +171,10 @@ def test_the_psycopg_page_shows_both_writers_and_a_pool(
     records = read_topic(emulator.bootstrap_servers, "orders")
     assert records[:3] == [("1", "lamp"), ("1", "torch"), ("3", "bulb")]
     assert sorted((int(key), value) for key, value in records[3:]) == by_the_pool
-    database.close()
 
 
-def test_the_asyncpg_page_shows_a_writer_and_a_pool(
-    run: Run, emulator: Emulator, postgres_server: PostgresServer
-) -> None:
-    database = PostgresDatabase(postgres_server)
-    dsn = conninfo_of(database.url)
+def test_the_asyncpg_page_shows_a_writer_and_a_pool(run: Run, emulator: Emulator, postgres: PostgresDatabase) -> None:
+    dsn = conninfo_of(postgres.url)
     for code in examples(DOCS / "asyncpg.md"):
         run(code.replace("postgresql://localhost/shop", dsn))
     with psycopg.connect(dsn) as connection:
@@ -190,7 +184,6 @@ def test_the_asyncpg_page_shows_a_writer_and_a_pool(
     records = read_topic(emulator.bootstrap_servers, "orders")
     assert records[:2] == [("1", "lamp"), ("3", "bulb")]
     assert sorted((int(key), value) for key, value in records[2:]) == by_the_pool
-    database.close()
 
 
 def test_the_page_of_consuming_shows_a_pipeline_in_a_loop(run: Run, emulator: Emulator, tmp_path: Path) -> None:
@@ -237,24 +230,22 @@ def test_the_emulator_page_shows_a_schema_registry(run: Run) -> None:
 
 
 def test_the_page_of_the_pool_writes_and_recovers(
-    run: Run, emulator: Emulator, postgres_server: PostgresServer, capsys: pytest.CaptureFixture[str]
+    run: Run, emulator: Emulator, postgres: PostgresDatabase, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    database = PostgresDatabase(postgres_server)
-    with database.engine.begin() as connection:
+    with postgres.engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE orders (id integer PRIMARY KEY, item text)"))
         connection.execute(sa.text("CREATE TABLE invoices (id integer PRIMARY KEY)"))
-    url = database.url.render_as_string(hide_password=False)
+    url = postgres.url.render_as_string(hide_password=False)
     threads, tasks, outbox, recovery = examples(ROOT / "docs" / "pool.md")
     for code in (threads, tasks, recovery):
         run(code.replace("postgresql+psycopg://localhost/shop", url))
-    run(outbox.replace("postgresql://localhost/shop", conninfo_of(database.url)))
+    run(outbox.replace("postgresql://localhost/shop", conninfo_of(postgres.url)))
     assert sorted(int(key) for key, _ in read_topic(emulator.bootstrap_servers, "orders")) == list(range(100))
     assert sorted(int(key) for key, _ in read_topic(emulator.bootstrap_servers, "invoices")) == [
         *range(20),
         *range(3000, 3100),
     ]
     assert "max_writers=8, in_use=0" in capsys.readouterr().out
-    database.close()
 
 
 def test_the_tutorial_dies_on_both_sides_of_the_decision(
@@ -286,25 +277,22 @@ def test_the_tutorial_dies_on_both_sides_of_the_decision(
 
 
 def test_the_page_of_the_order_sends_the_version_of_a_row(
-    run: Run, emulator: Emulator, postgres_server: PostgresServer
+    run: Run, emulator: Emulator, postgres: PostgresDatabase
 ) -> None:
-    database = PostgresDatabase(postgres_server)
-    with database.engine.begin() as connection:
+    with postgres.engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE accounts (owner text PRIMARY KEY, version integer, sum integer)"))
         connection.execute(sa.text("INSERT INTO accounts VALUES ('anna', 0, 0)"))
     (code,) = examples(DOCS / "order.md")
-    url = database.url.render_as_string(hide_password=False)
+    url = postgres.url.render_as_string(hide_password=False)
     named = run(code.replace("postgresql+psycopg://localhost/shop", url))
     with named["pool"]:
         named["deposit"]("anna", 5)
         named["deposit"]("anna", 7)
     assert read_topic(emulator.bootstrap_servers, "accounts") == [("anna", "1: 5"), ("anna", "2: 7")]
-    database.close()
 
 
-def test_the_page_of_fastapi_is_a_whole_service(run: Run, emulator: Emulator, postgres_server: PostgresServer) -> None:
-    database = PostgresDatabase(postgres_server)
-    url = database.url.render_as_string(hide_password=False)
+def test_the_page_of_fastapi_is_a_whole_service(run: Run, emulator: Emulator, postgres: PostgresDatabase) -> None:
+    url = postgres.url.render_as_string(hide_password=False)
     (code,) = examples(DOCS / "fastapi.md")
     with TestClient(run(code.replace("postgresql+psycopg://localhost/shop", url))["app"]) as client:
         orders = ("1?item=lamp", "1?item=lamp", "1?item=shade")
@@ -314,16 +302,12 @@ def test_the_page_of_fastapi_is_a_whole_service(run: Run, emulator: Emulator, po
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
     assert refused.json() == {"detail": "this was not written"}
     assert read_topic(emulator.bootstrap_servers, "orders") == [("1", "lamp")]
-    with database.engine.connect() as connection:
+    with postgres.engine.connect() as connection:
         assert connection.execute(sa.text("SELECT id, item FROM orders")).all() == [(1, "lamp")]
-    database.close()
 
 
-def test_the_page_of_faststream_is_a_whole_service(
-    run: Run, emulator: Emulator, postgres_server: PostgresServer
-) -> None:
-    database = PostgresDatabase(postgres_server)
-    url = database.url.render_as_string(hide_password=False)
+def test_the_page_of_faststream_is_a_whole_service(run: Run, emulator: Emulator, postgres: PostgresDatabase) -> None:
+    url = postgres.url.render_as_string(hide_password=False)
     service, shop = examples(DOCS / "faststream.md")
     emulator.create_topic("invoices")
     run(shop)
@@ -337,9 +321,8 @@ def test_the_page_of_faststream_is_a_whole_service(
 
     asyncio.run(serve())
     assert read_topic(emulator.bootstrap_servers, "invoices") == [("1", "one lamp")]
-    with database.engine.connect() as connection:
+    with postgres.engine.connect() as connection:
         assert connection.execute(sa.text("SELECT id, item FROM invoices")).all() == [(1, "lamp")]
-    database.close()
 
 
 @pytest.mark.parametrize("number", range(len(examples(DOCS / "reading.md"))))

@@ -23,7 +23,6 @@ class Backend:
     """How writers are made from the URL of a database, and used."""
 
     make: Callable[[str, dict[str, Any], PauseHook | None], Any]
-    make_pool: Callable[[str, dict[str, Any], PauseHook | None], Any]
     write: Callable[[Any, str, int], Seen]
     """One dual write of the events with a number, by a writer or a pool."""
 
@@ -32,19 +31,11 @@ def _sqlalchemy(url: str, settings: dict[str, Any], pause: PauseHook | None = No
     return DualWriter(sa.create_engine(url), pause=pause, **settings)
 
 
-def _sqlalchemy_pool(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> DualWriter:
-    return DualWriter(sa.create_engine(url), pause=pause, **settings)
-
-
 def _psycopg(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> PsycopgDualWriter:
     return PsycopgDualWriter(conninfo_of(sa.make_url(url)), pause=pause, **settings)
 
 
-def _psycopg_pool(url: str, settings: dict[str, Any], pause: PauseHook | None = None) -> PsycopgDualWriter:
-    return PsycopgDualWriter(conninfo_of(sa.make_url(url)), pause=pause, **settings)
-
-
 BACKENDS: Final[Mapping[str, Backend]] = {
-    SQL: Backend(_sqlalchemy, _sqlalchemy_pool, write_events),
-    PSYCOPG: Backend(_psycopg, _psycopg_pool, write_psycopg_events),
+    SQL: Backend(_sqlalchemy, write_events),
+    PSYCOPG: Backend(_psycopg, write_psycopg_events),
 }

@@ -16,7 +16,8 @@ from tests.support.servers.apache_kafka import ApacheKafka
 from tests.support.unavailable import skip
 
 from .clusters import KINDS, Cluster
-from .faces import Face
+from .faces import FACES, Face
+from .reading import create_topics
 
 MakeProducer = Callable[..., ParticipantProducer]
 
@@ -77,3 +78,21 @@ def make_face() -> Iterator[MakeFace]:
     yield make
     for producer in made:
         producer.close()
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def topic(cluster: Cluster, new_name: NewName) -> str:
+    name = new_name("topic")
+    create_topics(cluster.bootstrap_servers, name)
+    return name
+
+
+@pytest.fixture
+def transactional_id(new_name: NewName) -> str:
+    return new_name("txn")

@@ -26,7 +26,6 @@ from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import AtPoint
 from tests.interop.wire import wait_for
@@ -203,10 +202,8 @@ def controlled(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def application(controlled: Cluster, postgres_server: PostgresServer) -> Iterator[Application]:
-    database = PostgresDatabase(postgres_server)
-    yield Application(Rules(controlled), database)
-    database.close()
+def application(controlled: Cluster, postgres: PostgresDatabase) -> Application:
+    return Application(Rules(controlled), postgres)
 
 
 def assert_agreed(application: Application, names: list[str]) -> None:

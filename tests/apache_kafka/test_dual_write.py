@@ -16,7 +16,7 @@ from tests.support.kafka_ids import kafka_id_of
 from . import worker
 from .clusters import Cluster, killed
 from .conftest import NewName
-from .reading import create_topics, read_committed
+from .reading import read_committed
 
 
 @pytest.fixture
@@ -24,13 +24,6 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made = PostgresDatabase(request.getfixturevalue("postgres_server"))
     yield made
     made.close()
-
-
-@pytest.fixture
-def topic(cluster: Cluster, new_name: NewName) -> str:
-    name = new_name("topic")
-    create_topics(cluster.bootstrap_servers, name)
-    return name
 
 
 @pytest.fixture

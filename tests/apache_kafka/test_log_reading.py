@@ -18,7 +18,7 @@ from tests.interop.wire import wait_for
 
 from .clusters import Cluster
 from .conftest import MakeFace, NewName
-from .faces import FACES, Face
+from .faces import Face
 from .reading import read_committed
 
 SHORT_TIMEOUT_MS: Final = 3_000
@@ -28,17 +28,6 @@ RECORDS: Final[list[dict[str, Any]]] = [
     {"value": None, "key": b"tombstone", "timestamp_ms": 2},
     {"value": bytes(range(256)), "key": b"", "timestamp_ms": 3, "headers": [("a", b"1"), ("a", None)]},
 ]
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def transactional_id(new_name: NewName) -> str:
-    return new_name("txn")
 
 
 @pytest.fixture

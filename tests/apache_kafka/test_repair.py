@@ -6,7 +6,6 @@ prepared transactions have one, or by hand, with or without a trace at the coord
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -32,6 +31,7 @@ from tests.support.databases import PostgresDatabase, event_bodies
 from tests.support.kafka_ids import kafka_id_of
 from tests.support.real_kafkas import OLDER, RELEASED, real_kafka
 from tests.support.servers.apache_kafka import ApacheKafka
+from tests.support.threads import in_threads
 
 from . import worker
 from .backends import BACKENDS, SQL
@@ -102,13 +102,6 @@ class World:
             bootstrap_servers=self.cluster.bootstrap_servers,
             **settings,
         )
-
-
-@pytest.fixture
-def postgres(request: pytest.FixtureRequest) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(request.getfixturevalue("postgres_server"))
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -229,7 +222,7 @@ def test_the_background_of_a_pool_repairs(backend: str, world: World) -> None:
     world.time_out_soon()
     killed(worker.pooled_dual_write, DECIDED, world.url, world.pool_settings, world.topic, backend)
     ABORTS["timeout" if world.cluster.is_bounded else "operator"](world)
-    with BACKENDS[backend].make_pool(world.url, world.pool_settings, None) as pool:
+    with BACKENDS[backend].make(world.url, world.pool_settings, None) as pool:
         pool.recover()  # begins the background; the lease of the dead process may not have expired yet
         until(lambda: len(world.published()) > 0)
         world.assert_equal(1)
@@ -298,17 +291,12 @@ def test_the_repair_dies_and_times_out_too(point: PausePoint, world: World) -> N
 def test_several_repair_at_once(world: World) -> None:
     world.decide_and_die()
     by_operator(world)
-    outcomes: list[Outcome] = []
 
-    def recover() -> None:
+    def recover() -> list[Outcome]:
         with world.writer() as writer:
-            outcomes.extend(found.outcome for found in writer.recover())
+            return [found.outcome for found in writer.recover()]
 
-    threads = [threading.Thread(target=recover) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outcomes = [outcome for of_one in in_threads(*[recover] * 3) for outcome in of_one]
     assert outcomes.count(Outcome.REPAIRED) == 1  # the others find it done, or finish it between its two commits
     world.assert_equal(1)
 

@@ -15,16 +15,9 @@ from tests.spark.kafka_world import claim, everything
 
 from .clusters import Cluster
 from .conftest import NewName
-from .reading import create_topics, read_committed
+from .reading import read_committed
 
 MakeSide = Callable[..., ProducerSinkKafka]
-
-
-@pytest.fixture
-def topic(cluster: Cluster, new_name: NewName) -> str:
-    name = new_name("topic")
-    create_topics(cluster.bootstrap_servers, name)
-    return name
 
 
 @pytest.fixture

@@ -18,27 +18,9 @@ from tests.interop.wire import NOBODY, Code, End, Init, Wire
 from .clusters import Cluster, killed_after_prepare
 from .conftest import MakeFace, NewName
 from .faces import FACES, Face
-from .reading import create_topics, read_committed
+from .reading import read_committed
 
 NOTHING = PreparedTxnState()
-
-
-@pytest.fixture(params=FACES)
-def face(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-def topic(cluster: Cluster, new_name: NewName) -> str:
-    name = new_name("topic")
-    create_topics(cluster.bootstrap_servers, name)
-    return name
-
-
-@pytest.fixture
-def transactional_id(new_name: NewName) -> str:
-    return new_name("txn")
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def pooled_dual_write(
 ) -> None:
     """Write event 1 to both sides under an id of a pool, and die at `point`."""
     writing = BACKENDS[backend]
-    tell.send(repr(writing.write(writing.make_pool(database_url, settings, AtPoint(point, die)), topic, 1)))
+    tell.send(repr(writing.write(writing.make(database_url, settings, AtPoint(point, die)), topic, 1)))
 
 
 def die() -> None:

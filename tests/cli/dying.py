@@ -9,7 +9,8 @@ from typing import Final
 import sqlalchemy as sa
 
 from dualwrite.recipes.core.pause_points import PausePoint
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Scenario, event_texts, make_writer, write_events
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Scenario, event_texts, make, write_events
 from tests.support.forked_processes import processes
 
 _WITHIN_S: Final = 60
@@ -17,7 +18,7 @@ _WITHIN_S: Final = 60
 
 def die(url: str, bootstrap_servers: str, transactional_id: str, topic: str, point: PausePoint, number: int) -> None:
     kill = AtPoint(point, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    writer = make_writer(sa.create_engine(url), bootstrap_servers, transactional_id, pause=kill)
+    writer = make(DualWriter, sa.create_engine(url), bootstrap_servers, transactional_id, pause=kill)
     raise SystemExit(f"still alive after {point}: {write_events(writer, topic, number)}")
 
 

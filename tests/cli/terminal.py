@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -45,9 +44,7 @@ class InTerminal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.interrupt()
 
     def read_until(self, is_shown: Callable[[str], bool]) -> None:

@@ -175,12 +175,10 @@ def verdicts(call: Call, emulator: Emulator, url: sa.URL) -> dict[str, str]:
     return {check["what"]: check["verdict"] for check in done.document["checks"] if check["where"] == "database"}
 
 
-def test_settings_of_postgres_that_forget(call: Call, postgres_server: PostgresServer, emulator: Emulator) -> None:
-    database = PostgresDatabase(postgres_server)
-    create_state_table(database.engine)
-    database.close()
-    path = database.url.query["options"]
-    forgetful = database.url.update_query_dict(
+def test_settings_of_postgres_that_forget(call: Call, postgres: PostgresDatabase, emulator: Emulator) -> None:
+    create_state_table(postgres.engine)
+    path = postgres.url.query["options"]
+    forgetful = postgres.url.update_query_dict(
         {"options": f"{path} -csynchronous_commit=off -cdefault_transaction_isolation=serializable"}
     )
     found = verdicts(call, emulator, forgetful)

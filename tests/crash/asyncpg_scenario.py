@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
 import asyncpg
 import sqlalchemy as sa
@@ -14,51 +14,25 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
-from tests.crash.awaited import AwaitedWriter
-from tests.crash.psycopg_scenario import LIMITS
-from tests.crash.scenario import POINTS_BEFORE_WRITE_AND_COMMIT, ScenarioOf, Seen, event_texts
+from tests.crash.awaited import AwaitedScenarioOf, AwaitedWriter
+from tests.crash.psycopg_scenario import conninfo_of
+from tests.crash.scenario import POINTS_BEFORE_WRITE_AND_COMMIT
 from tests.support.databases import PostgresDatabase
-
-ResultT = TypeVar("ResultT")
 
 INSERT = "INSERT INTO events (id, event_key, body) VALUES ($1, 'k', $2)"
 
 
-def dsn_of(url: sa.URL) -> str:
-    """For asyncpg itself."""
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
-
-
-def make_asyncpg_writer(
-    source: Any, bootstrap_servers: str, transactional_id: str, pause: PauseHook | None = None, **settings: Any
-) -> AsyncpgDualWriter:
-    return AsyncpgDualWriter(
-        dsn_of(source) if isinstance(source, sa.URL) else source,
-        bootstrap_servers=bootstrap_servers,
-        transactional_id=transactional_id,
-        pause=pause,
-        **(LIMITS | settings),
-    )
-
-
-async def write_asyncpg_events(writer: AsyncpgDualWriter, topic: str, number: int) -> Seen:
-    """Write like `write_events`. A cancellation ends here, which only a test may do."""
-    tx: AsyncpgDualTransaction | None = None
-    try:
-        async with writer.transaction() as tx:
-            for index, body in enumerate(event_texts(str(number))):
-                await tx.connection.execute(INSERT, number * 10 + index, body)
-                tx.send(topic, value=body, key="k")
-    except (Exception, asyncio.CancelledError) as error:
-        return Seen(error, tx.outcome if tx else None)
-    return Seen(None, tx.outcome)
+async def insert_by_asyncpg(tx: AsyncpgDualTransaction, event_id: int, body: str) -> None:
+    await tx.connection.execute(INSERT, event_id, body)
 
 
 @dataclass
-class AsyncpgScenario(ScenarioOf[AwaitedWriter[AsyncpgDualWriter]]):
+class AsyncpgScenario(AwaitedScenarioOf[AsyncpgDualWriter]):
     """A scenario whose writers are awaited and know nothing of SQLAlchemy."""
 
-    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    async def insert(self, tx: AsyncpgDualTransaction, event_id: int, body: str) -> None:
+        await insert_by_asyncpg(tx, event_id, body)
+
     loops_of_writers: list[asyncio.Runner] | None = None
     """None: the writers share one loop; else each has one of its own, as a process has, and may be in any thread."""
     database_error = asyncpg.PostgresError
@@ -66,13 +40,7 @@ class AsyncpgScenario(ScenarioOf[AwaitedWriter[AsyncpgDualWriter]]):
     def awaited_writer(
         self, pause: PauseHook | None = None, *, source: Any = None, **settings: Any
     ) -> AsyncpgDualWriter:
-        return make_asyncpg_writer(
-            source or self.database.engine.url,
-            self.emulator.bootstrap_servers,
-            self.transactional_id,
-            pause=pause,
-            **settings,
-        )
+        return self.make(AsyncpgDualWriter, source or conninfo_of(self.database.engine.url), pause, **settings)
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
@@ -85,17 +53,8 @@ class AsyncpgScenario(ScenarioOf[AwaitedWriter[AsyncpgDualWriter]]):
         if self.loops_of_writers is not None:
             runner = asyncio.Runner()
             self.loops_of_writers.append(runner)
-        source = None if engine is None else engine.url
+        source = None if engine is None else conninfo_of(engine.url)
         return AwaitedWriter(runner, self.awaited_writer(pause, source=source, **settings))
-
-    def write_events(self, writer: AwaitedWriter[AsyncpgDualWriter], number: int) -> Seen:
-        return writer.run(write_asyncpg_events(writer.awaited, self.topic, number))
-
-    async def insert(self, tx: AsyncpgDualTransaction, event_id: int, body: str) -> None:
-        await tx.connection.execute(INSERT, event_id, body)
-
-    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        return self.runner.run(coroutine)
 
 
 @contextmanager

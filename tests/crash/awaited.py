@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import sqlalchemy as sa
@@ -31,6 +30,7 @@ from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 
 ResultT = TypeVar("ResultT")
 AwaitedT = TypeVar("AwaitedT", bound=AsyncDualWriter | AsyncPsycopgDualWriter | AsyncpgDualWriter)
+Insert = Callable[[Any, int, str], Awaitable[None]]
 
 
 class AwaitedWriter(Generic[AwaitedT]):
@@ -73,19 +73,68 @@ class AwaitedWriter(Generic[AwaitedT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
+async def insert_by_session(tx: AsyncDualTransaction, event_id: int, body: str) -> None:
+    await tx.session.execute(sa.insert(events), {"id": event_id, "event_key": "k", "body": body})
+
+
+async def write_awaited_events(
+    writer: AwaitedT, insert: Insert, topic: str, number: int, *, goes_on: bool = False
+) -> Seen:
+    """Write like `write_events`. A cancellation ends here, which only a test may do.
+
+    If it `goes_on`, one strikes behind the last await of the block, too.
+    """
+    tx: Any = None
+    try:
+        async with writer.transaction() as tx:
+            for index, body in enumerate(event_texts(str(number))):
+                await insert(tx, number * 10 + index, body)
+                tx.send(topic, value=body, key="k")
+        if goes_on:
+            await asyncio.sleep(0)
+    except (Exception, asyncio.CancelledError) as error:
+        return Seen(error, tx.outcome if tx else None)
+    return Seen(None, tx.outcome)
+
+
 @dataclass
-class AwaitedScenario(ScenarioOf[AwaitedWriter[AsyncDualWriter]]):
-    """A scenario whose writers are awaited. To be used in `awaited_scenario`."""
+class AwaitedScenarioOf(ScenarioOf[AwaitedWriter[AwaitedT]], Generic[AwaitedT]):
+    """A scenario whose writers are awaited, in one loop."""
+
+    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+
+    async def insert(self, tx: Any, event_id: int, body: str) -> None:
+        raise NotImplementedError
+
+    def awaited_writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedT:
+        raise NotImplementedError
+
+    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter[AwaitedT]:
+        return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))
+
+    def write_events(self, writer: AwaitedWriter[AwaitedT], number: int) -> Seen:
+        return writer.run(write_awaited_events(writer.awaited, self.insert, self.topic, number))
+
+    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
+        return self.runner.run(coroutine)
+
+
+@dataclass
+class AwaitedScenario(AwaitedScenarioOf[AsyncDualWriter]):
+    """A scenario of `AsyncDualWriter`. To be used in `awaited_scenario`."""
 
     driver: str = "psycopg"
-    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     engine: AsyncEngine = field(init=False)
+
+    async def insert(self, tx: AsyncDualTransaction, event_id: int, body: str) -> None:
+        await insert_by_session(tx, event_id, body)
+
+    def write_events(self, writer: AwaitedWriter[AsyncDualWriter], number: int) -> Seen:
+        return writer.run(write_awaited_events(writer.awaited, self.insert, self.topic, number, goes_on=True))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,25 +142,11 @@ class AwaitedScenario(ScenarioOf[AwaitedWriter[AsyncDualWriter]]):
         self.engine = awaited_through_faults(self.database, self.driver)
 
     def awaited_writer(self, pause: PauseHook | None = None, **settings: Any) -> AsyncDualWriter:
-        return make_awaited_writer(
-            self.engine, self.emulator.bootstrap_servers, self.transactional_id, pause=pause, **settings
-        )
+        return self.make(AsyncDualWriter, self.engine, pause, **settings)
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
         return POINTS_BEFORE_WRITE_AND_COMMIT if self.driver == "psycopg" else POINTS_BEFORE_COMMIT_REQUEST
-
-    def writer(self, pause: PauseHook | None = None, **settings: Any) -> AwaitedWriter[AsyncDualWriter]:
-        return AwaitedWriter(self.runner, self.awaited_writer(pause, **settings))
-
-    def write_events(self, writer: AwaitedWriter[AsyncDualWriter], number: int) -> Seen:
-        return self.run(write_awaited_events(writer.awaited, self.topic, number))
-
-    async def insert(self, tx: AsyncDualTransaction, event_id: int, body: str) -> None:
-        await tx.session.execute(sa.insert(events), {"id": event_id, "event_key": "k", "body": body})
-
-    def run(self, coroutine: Coroutine[Any, Any, ResultT]) -> ResultT:
-        return self.runner.run(coroutine)
 
     def assert_nothing_open(self) -> None:
         super().assert_nothing_open()
@@ -131,34 +166,3 @@ def awaited_scenario(
         scenario = (made or AwaitedScenario)(database, emulator, driver=driver, runner=runner)
         yield scenario
         runner.run(scenario.engine.dispose())
-
-
-def make_awaited_writer(
-    engine: AsyncEngine,
-    bootstrap_servers: str,
-    transactional_id: str,
-    pause: PauseHook | None = None,
-    **settings: Any,
-) -> AsyncDualWriter:
-    limits: dict[str, Any] = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
-    return AsyncDualWriter(
-        engine,
-        bootstrap_servers=bootstrap_servers,
-        transactional_id=transactional_id,
-        pause=pause,
-        **(limits | settings),
-    )
-
-
-async def write_awaited_events(writer: AsyncDualWriter, topic: str, number: int) -> Seen:
-    """Write like `write_events`. A cancellation ends here, which only a test may do."""
-    tx: AsyncDualTransaction | None = None
-    try:
-        async with writer.transaction() as tx:
-            for index, body in enumerate(event_texts(str(number))):
-                await tx.session.execute(sa.insert(events), {"id": number * 10 + index, "event_key": "k", "body": body})
-                tx.send(topic, value=body, key="k")
-        await asyncio.sleep(0)  # where a cancellation strikes behind the last await of the block
-    except (Exception, asyncio.CancelledError) as error:
-        return Seen(error, tx.outcome if tx else None)
-    return Seen(None, tx.outcome)

@@ -24,6 +24,8 @@ from dualwrite.errors import DualWriteError, IllegalStateError, OutcomeUnknown, 
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction
 
 events = sa.Table(
     "chaos_events",
@@ -153,6 +155,13 @@ class Block:
 
 def bodies_of(name: str) -> list[str]:
     return [f"{name}:{index}" for index in range(RECORDS_PER_WRITE)]
+
+
+def insert(tx: Any, body: str) -> Any:
+    """Insert a row in a block of any writer. Returns an awaitable if it is one for asyncio."""
+    if isinstance(tx, DualTransaction | AsyncDualTransaction):
+        return tx.session.execute(sa.insert(events), {"body": body})
+    return tx.connection.execute(INSERT, (body,))
 
 
 def log_to(path: Path) -> None:

@@ -19,10 +19,9 @@ from dualwrite.recipes.consume.consume import (
     OffsetsInTransaction,
 )
 from dualwrite.recipes.consume.consume_async import AsyncConsumeTransformWrite
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction
-from tests.crash.awaited import make_awaited_writer
-from tests.crash.scenario import make_writer
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.scenario import make
 from tests.support.consumers import LIBRARIES, aiokafka_consumer
 
 SESSION_TIMEOUT_MS = 1_000
@@ -135,7 +134,7 @@ def _work(task: Task, end: Connection) -> None:
     consumer = LIBRARIES[task.library](task.bootstrap_servers, "carriers", SESSION_TIMEOUT_MS)
     if task.has_trouble and task.library.startswith("confluent"):
         consumer = Erring(consumer, KafkaError(KafkaError._TRANSPORT, "made up"))
-    writer = make_writer(engine, task.bootstrap_servers, task.transactional_id)
+    writer = make(DualWriter, engine, task.bootstrap_servers, task.transactional_id)
     pipeline = ConsumeTransformWrite(
         writer,
         consumer,
@@ -162,7 +161,7 @@ async def _work_awaited(task: Task, end: Connection) -> None:
     place = OffsetsInDatabase(engine) if task.place == "database" else OffsetsInTransaction()
     async with (
         aiokafka_consumer(task.bootstrap_servers, "carriers", SESSION_TIMEOUT_MS) as consumer,
-        make_awaited_writer(engine, task.bootstrap_servers, task.transactional_id) as writer,
+        make(AsyncDualWriter, engine, task.bootstrap_servers, task.transactional_id) as writer,
     ):
         pipeline = AsyncConsumeTransformWrite(
             writer,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Self
 
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from django.db import DatabaseError, connections, transaction
 from dualwrite.recipes.core.dual_write import DualWrite
 from dualwrite.recipes.core.pause_points import PauseHook, PausePoint
 from dualwrite.recipes.core.slot import SlotState
-from tests.crash.scenario import POINTS_BEFORE_WRITE_AND_COMMIT, ScenarioOf, Seen, event_texts
+from tests.crash.scenario import LIMITS, POINTS_BEFORE_WRITE_AND_COMMIT, ScenarioOf, Seen, event_texts
 from tests.django.project import INSERT, add_alias, drop_alias, pool_on
 from tests.recipes.pools import QUIET_LEASE_MS, AnyPool, LeaseTable
 from tests.support.conditions import until
@@ -31,8 +30,7 @@ def add_django_alias(
     **settings: Any,
 ) -> None:
     """Add a database whose pool has `transactional_id` as its first slot."""
-    limits = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
-    given = {"bootstrap_servers": bootstrap_servers, "lease_ms": QUIET_LEASE_MS, **limits, "pause": pause, **settings}
+    given = {"bootstrap_servers": bootstrap_servers, "lease_ms": QUIET_LEASE_MS, **LIMITS, "pause": pause, **settings}
     add_alias(
         alias, url, {"prefix": transactional_id.removesuffix("-0"), **given}, CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True
     )
@@ -89,9 +87,7 @@ class DjangoWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -10,7 +10,7 @@ from dualwrite.producer import Producer
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PauseHook
 from dualwrite.recipes.stores.key_value import KeyValueDualWriter
-from tests.crash.scenario import Predecessor, Seen, event_texts
+from tests.crash.scenario import LIMITS, Predecessor, Seen, event_texts
 from tests.support.databases import unique
 from tests.support.key_value_stores import KeyValueStore
 from tests.support.topics import read_topic
@@ -49,12 +49,11 @@ class KeyValueScenario:
         self.emulator.create_topic(self.topic)
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> Writer:
-        defaults = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
         return self.store.writer(
             bootstrap_servers=self.emulator.bootstrap_servers,
             transactional_id=self.transactional_id,
             pause=pause,
-            **(defaults | settings),
+            **(LIMITS | settings),
         )
 
     @property

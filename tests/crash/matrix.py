@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Collection
 from enum import StrEnum
+from typing import Any
+
+import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Fault
+from dualwrite.errors import OutcomeUnknown
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.killed import run_until_killed_at
@@ -19,6 +25,7 @@ from tests.crash.scenario import (
     InjectedError,
     Predecessor,
     event_texts,
+    losing_the_commit,
 )
 from tests.support.databases import Database
 
@@ -143,3 +150,80 @@ def check_a_kill_at_a_point(scenario: AnyScenario, point: PausePoint, predecesso
         scenario.assert_both_sides_agree()
         assert scenario.write(writer, 2).error is None
         scenario.assert_both_sides_agree()
+
+
+def check_a_lost_commit(scenario: AnyScenario, *, applied: bool) -> None:
+    """Where the database answers, the outcome is found at once."""
+    with scenario.writer(losing_the_commit(scenario.database, applied=applied)) as writer:
+        seen = scenario.write(writer, 1)
+        assert seen.took_effect is applied
+        assert (seen.error is None) is applied
+        assert writer.state is SlotState.READY
+        assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+
+
+RESOLVERS = ["resolve", "next write", "next process"]
+
+
+def check_a_commit_that_is_lost_with_the_database(
+    scenario: AnyScenario, resolver: str, *, applied: bool, has_row: bool = False
+) -> None:
+    """The outcome is unknown until the database is back; with `has_row`, the row is there before the write."""
+    lose = losing_the_commit(scenario.database, applied=applied, and_database=True)
+    writer = scenario.writer(lose, resolve_timeout_ms=1_000)
+    if has_row:
+        writer.recover()
+    seen = scenario.write(writer, 1)
+    assert isinstance(seen.error, OutcomeUnknown)
+    assert seen.outcome is None
+    assert seen.error.transactional_id == scenario.transactional_id
+    assert seen.error.prepared_state
+    assert "recover()" in str(seen.error)
+    assert writer.state is SlotState.UNRESOLVED
+    with pytest.raises(OutcomeUnknown):
+        writer.recover()
+
+    scenario.database.come_back()
+    scenario.expected += event_texts("1") if applied else []
+    expected_outcome = Outcome.COMMITTED if applied else Outcome.ROLLED_BACK
+    if resolver == "resolve":
+        (resolution,) = writer.recover()
+        assert resolution.outcome is expected_outcome
+        assert str(resolution.prepared_state) == seen.error.prepared_state
+        scenario.assert_both_sides_agree()
+        assert writer.recover() == []
+    elif resolver == "next process":
+        writer.close()
+        writer = scenario.writer()
+        assert [found.outcome for found in writer.recover()] == [expected_outcome]
+        scenario.assert_both_sides_agree()
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+    writer.close()
+
+
+def cancel() -> None:
+    """Cancel the current task."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+def check_a_cancellation(
+    scenario: AnyScenario, writer: Any, hook: AtPoint, *, may_be_unresolved: Collection[PausePoint]
+) -> BaseException:
+    """It strikes at the first await after the point; a later query gets the row's outcome."""
+    seen = scenario.write(writer, 1)
+    assert hook.struck
+    assert isinstance(seen.error, asyncio.CancelledError)
+    if writer.state is SlotState.UNRESOLVED:
+        assert hook.point in may_be_unresolved
+        (found,) = writer.recover()
+        if found.outcome == "committed":
+            scenario.expected += event_texts("1")
+    else:
+        assert (seen.outcome == "committed") is (hook.point in POINTS_AFTER_THE_DECISION)
+    assert scenario.write(writer, 2).error is None
+    scenario.assert_both_sides_agree()
+    return seen.error

@@ -76,8 +76,7 @@ def main(options: list[str]) -> None:
     with style:
         if arguments.later:
             style.write(100)
-            recover = getattr(style, "run", lambda found: found)
-            recover(style.pool.recover())
+            style.recover()
             kill.is_armed = True
         for number in range(arguments.first, arguments.first + BLOCKS):
             style.write(number)

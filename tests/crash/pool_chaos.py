@@ -279,7 +279,10 @@ class Chaos:
 
     def _expect_the_tier(self) -> None:
         with Producer(
-            transactional_id=f"{self._job.prefix}-tier", transaction_two_phase_commit_enable=True, **self._job.producer
+            transactional_id=f"{self._job.prefix}-tier",
+            transaction_two_phase_commit_enable=True,
+            accept_bounded_guarantee=True,
+            **self._job.producer,
         ) as producer:
             producer.init_transactions()
             assert producer.guarantee.tier is self._plan.tier, producer.guarantee

@@ -6,27 +6,27 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
 from dualwrite.delivery import Outbox
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.pause_points import PauseHook
-from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
-    INSERT,
     GivenUpError,
     Job,
     Journal,
     Orders,
     bodies_of,
-    events,
+    insert,
 )
+from tests.support.writers import entered, got
 
 GIVEN_UP: Final = 0.1
 """The share of blocks that are given up."""
@@ -55,116 +55,84 @@ def pool_settings(job: Job, writers: int, pause: PauseHook | None = None) -> dic
 
 
 class PoolWorker:
-    """One process, whose threads share a pool."""
+    """One process, whose threads or tasks share a pool."""
 
-    def __init__(self, job: Job, name: str, orders: Orders, *, on_psycopg: bool, kind: Kind = "pool") -> None:
+    def __init__(self, job: Job, name: str, orders: Orders, library: str, kind: Kind = "pool") -> None:
         self._job = job
         self._name = name
         self._orders = orders
-        settings = pool_settings(job, job.writers, orders.reach) | settings_of(kind)
-        self._pool: DualWriter | PsycopgDualWriter = (
-            PsycopgDualWriter(job.conninfo, **settings)
-            if on_psycopg
-            else DualWriter(sa.create_engine(job.database_url, pool_size=job.writers, pool_pre_ping=True), **settings)
-        )
+        self._settings = pool_settings(job, job.writers, orders.reach) | settings_of(kind)
+        self._library = library
         self._stopped = threading.Event()
         self._journal = Journal(job, name)
 
     def work(self) -> None:
-        threads = [threading.Thread(target=self._write_on, args=(number,)) for number in range(self._job.writers)]
-        for thread in threads:
-            thread.start()
-        self._orders.obey(self._stopped.set)
-        for thread in threads:
-            thread.join()
-        self._pool.close()
+        if self._library == "tasks":
+            asyncio.run(self._work_in_tasks())
+            return
+        pool = (
+            PsycopgDualWriter(self._job.conninfo, **self._settings)
+            if self._library == "psycopg"
+            else DualWriter(
+                sa.create_engine(self._job.database_url, pool_size=self._job.writers, pool_pre_ping=True),
+                **self._settings,
+            )
+        )
+        with ThreadPoolExecutor(self._job.writers) as threads:
+            writing = [
+                threads.submit(blocking.run, self._write_on(pool, number)) for number in range(self._job.writers)
+            ]
+            self._orders.obey(self._stopped.set)
+            for thread in writing:
+                thread.result()
+        pool.close()
 
-    def _write_on(self, thread: int) -> None:
-        chance = random.Random(f"{self._name}/{thread}")
+    async def _work_in_tasks(self) -> None:
+        async with AsyncPsycopgDualWriter(self._job.conninfo, **self._settings) as pool:
+            tasks = [asyncio.create_task(self._write_on(pool, number)) for number in range(self._job.writers)]
+            await asyncio.to_thread(self._orders.obey, self._stopped.set)
+            await asyncio.gather(*tasks)
+
+    async def _write_on(self, pool: Any, number_of_writer: int) -> None:
+        chance = random.Random(f"{self._name}/{number_of_writer}")
         number = 0
         while not self._stopped.is_set():
             number += 1
-            self._write(f"{self._name}/{thread}/{number}", give_up=chance.random() < GIVEN_UP)
+            name = f"{self._name}/{number_of_writer}/{number}"
+            await self._write(pool, name, give_up=chance.random() < GIVEN_UP)
             if self._job.rest_s:
-                self._stopped.wait(chance.uniform(0, self._job.rest_s))
+                await self._rest(chance.uniform(0, self._job.rest_s))
 
-    def _write(self, name: str, *, give_up: bool) -> None:
-        with self._journal.block(name) as block, self._pool.transaction() as tx:
-            block.tx = tx
-            for body in bodies_of(name):
-                _insert(tx, body)
-                tx.send(self._job.topic, value=body, key=name)
-            if give_up:
-                raise GivenUpError
-        if block.is_trouble:
-            self._stopped.wait(AFTER_TROUBLE_S)
-
-
-def _insert(tx: DualTransaction | PsycopgDualTransaction, body: str) -> None:
-    if isinstance(tx, PsycopgDualTransaction):
-        tx.connection.execute(INSERT, (body,))
-    else:
-        tx.session.execute(sa.insert(events), {"body": body})
-
-
-class TaskWorker:
-    """One process, whose tasks share a pool."""
-
-    def __init__(self, job: Job, name: str, orders: Orders, kind: Kind = "pool") -> None:
-        self._job = job
-        self._name = name
-        self._orders = orders
-        self._kind = kind
-        self._is_stopped = False
-        self._journal = Journal(job, name)
-
-    def work(self) -> None:
-        asyncio.run(self._work())
-
-    async def _work(self) -> None:
-        async with AsyncExitStack() as stack:
-            settings = pool_settings(self._job, self._job.writers, self._orders.reach) | settings_of(self._kind)
-            pool = await stack.enter_async_context(AsyncPsycopgDualWriter(self._job.conninfo, **settings))
-            tasks = [asyncio.create_task(self._write_on(pool, task)) for task in range(self._job.writers)]
-            await asyncio.to_thread(self._orders.obey, self._stop)
-            await asyncio.gather(*tasks)
-
-    def _stop(self) -> None:
-        self._is_stopped = True
-
-    async def _write_on(self, blocks: Any, task: int) -> None:
-        chance = random.Random(f"{self._name}/{task}")
-        number = 0
-        while not self._is_stopped:
-            number += 1
-            await self._write(blocks, f"{self._name}/{task}/{number}", give_up=chance.random() < GIVEN_UP)
-            if self._job.rest_s:
-                await asyncio.sleep(chance.uniform(0, self._job.rest_s))
-
-    async def _write(self, blocks: Any, name: str, *, give_up: bool) -> None:
+    async def _write(self, pool: Any, name: str, *, give_up: bool) -> None:
         with self._journal.block(name) as block:
-            async with blocks.transaction() as tx:
+            async with entered(pool.transaction()) as tx:
                 block.tx = tx
                 for body in bodies_of(name):
-                    await tx.connection.execute(INSERT, (body,))
+                    await got(insert(tx, body))
                     tx.send(self._job.topic, value=body, key=name)
                 if give_up:
                     raise GivenUpError
         if block.is_trouble:
-            await asyncio.sleep(AFTER_TROUBLE_S)
+            await self._rest(AFTER_TROUBLE_S)
+
+    async def _rest(self, seconds: float) -> None:
+        if self._library == "tasks":
+            await asyncio.sleep(seconds)
+        else:
+            self._stopped.wait(seconds)
 
 
-POOL_KINDS: Final[dict[str, Callable[[Job, str, Orders], PoolWorker | TaskWorker]]] = {
-    "sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False),
-    "psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True),
-    "tasks": TaskWorker,
-    "outbox_sqlalchemy": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=False, kind="outbox"),
-    "outbox_psycopg": lambda job, name, orders: PoolWorker(job, name, orders, on_psycopg=True, kind="outbox"),
-    "outbox_tasks": lambda job, name, orders: TaskWorker(job, name, orders, "outbox"),
+POOL_KINDS: Final[dict[str, tuple[str, Kind]]] = {
+    "sqlalchemy": ("sqlalchemy", "pool"),
+    "psycopg": ("psycopg", "pool"),
+    "tasks": ("tasks", "pool"),
+    "outbox_sqlalchemy": ("sqlalchemy", "outbox"),
+    "outbox_psycopg": ("psycopg", "outbox"),
+    "outbox_tasks": ("tasks", "outbox"),
 }
 
 
 def work_through_pool(job: Job, name: str, kind: str, orders: Any) -> None:
     """Run a process of one of `POOL_KINDS`."""
     os.nice(job.niceness)
-    POOL_KINDS[kind](job, name, Orders(orders)).work()
+    PoolWorker(job, name, Orders(orders), *POOL_KINDS[kind]).work()

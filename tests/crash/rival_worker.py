@@ -10,9 +10,8 @@ import asyncio
 import os
 import random
 import threading
-import time
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import create_async_engine
@@ -22,12 +21,11 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
-from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.chaos_job import (
     AFTER_TROUBLE_S,
     EXPECTED,
-    INSERT,
     NEW_WRITER,
     Block,
     GivenUpError,
@@ -35,8 +33,9 @@ from tests.crash.chaos_job import (
     Journal,
     Orders,
     bodies_of,
-    events,
+    insert,
 )
+from tests.support.writers import closed, entered, got
 
 LONGEST_LIFE: Final = 60
 """The longest life of a writer, in blocks."""
@@ -46,110 +45,51 @@ MIN_AGE_MS: Final = 500
 ROUND_S: Final = 0.3
 
 
-class Writer(Protocol):
+class Writer:
     """One writer of any kind. A blocking one never suspends."""
 
-    async def write(self, block: Block, topic: str, *, key: str, give_up: bool) -> None: ...
-
-    async def recover(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def rest(self, seconds: float) -> None: ...
-
-
-def _settings(job: Job, transactional_id: str, orders: Orders) -> dict[str, Any]:
-    return {
-        "transactional_id": transactional_id,
-        "lock_timeout_ms": 2_000,
-        "resolve_timeout_ms": 60_000,
-        "pause": orders.reach,
-        **job.away,
-        **job.producer,
-    }
-
-
-class _Blocking:
-    """`DualWriter` or `PsycopgDualWriter`."""
-
-    def __init__(self, writer: DualWriter | PsycopgDualWriter, dispose: Callable[[], None]) -> None:
-        self._writer = writer
-        self._dispose = dispose
+    def __init__(self, kind: str, job: Job, transactional_id: str, orders: Orders) -> None:
+        make, source_of = _WRITERS[kind]
+        self._source = source_of(job)
+        self._writer = make(
+            self._source,
+            transactional_id=transactional_id,
+            lock_timeout_ms=2_000,
+            resolve_timeout_ms=60_000,
+            pause=orders.reach,
+            **job.away,
+            **job.producer,
+        )
+        self._is_awaited = "async" in kind
 
     async def write(self, block: Block, topic: str, *, key: str, give_up: bool) -> None:
-        with self._writer.transaction() as tx:
+        async with entered(self._writer.transaction()) as tx:
             block.tx = tx
             for body in bodies_of(block.name):
-                if isinstance(tx, DualTransaction):
-                    tx.session.execute(sa.insert(events), {"body": body})
-                else:
-                    tx.connection.execute(INSERT, (body,))
+                await got(insert(tx, body))
                 tx.send(topic, value=body, key=key)
             if give_up:
                 raise GivenUpError
 
     async def recover(self) -> None:
-        self._writer.recover()
+        await got(self._writer.recover())
 
     async def close(self) -> None:
-        self._writer.close()
-        self._dispose()
+        await closed(self._writer, self._source)
 
     async def rest(self, seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - no loop: `blocking.run` carries it out
+        await (asyncio.sleep if self._is_awaited else blocking.sleep)(seconds)
 
 
-class _Awaited:
-    """`AsyncDualWriter` or `AsyncPsycopgDualWriter`."""
-
-    def __init__(
-        self, writer: AsyncDualWriter | AsyncPsycopgDualWriter, dispose: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        self._writer = writer
-        self._dispose = dispose
-
-    async def write(self, block: Block, topic: str, *, key: str, give_up: bool) -> None:
-        async with self._writer.transaction() as tx:
-            block.tx = tx
-            for body in bodies_of(block.name):
-                if isinstance(tx, AsyncDualTransaction):
-                    await tx.session.execute(sa.insert(events), {"body": body})
-                else:
-                    await tx.connection.execute(INSERT, (body,))
-                tx.send(topic, value=body, key=key)
-            if give_up:
-                raise GivenUpError
-
-    async def recover(self) -> None:
-        await self._writer.recover()
-
-    async def close(self) -> None:
-        await self._writer.close()
-        await self._dispose()
-
-    async def rest(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-
-async def _nothing() -> None: ...
-
-
-def _on_sqlalchemy(job: Job, transactional_id: str, orders: Orders) -> Writer:
-    engine = sa.create_engine(job.database_url, pool_size=1, pool_pre_ping=True)
-    return _Blocking(DualWriter(engine, **_settings(job, transactional_id, orders)), engine.dispose)
-
-
-def _on_psycopg(job: Job, transactional_id: str, orders: Orders) -> Writer:
-    return _Blocking(PsycopgDualWriter(job.conninfo, **_settings(job, transactional_id, orders)), lambda: None)
-
-
-def _on_async_sqlalchemy(job: Job, transactional_id: str, orders: Orders) -> Writer:
-    engine = create_async_engine(job.database_url, pool_size=1, pool_pre_ping=True)
-    return _Awaited(AsyncDualWriter(engine, **_settings(job, transactional_id, orders)), engine.dispose)
-
-
-def _on_async_psycopg(job: Job, transactional_id: str, orders: Orders) -> Writer:
-    return _Awaited(AsyncPsycopgDualWriter(job.conninfo, **_settings(job, transactional_id, orders)), _nothing)
+_WRITERS: Final[dict[str, tuple[Callable[..., Any], Callable[[Job], Any]]]] = {
+    "sqlalchemy": (DualWriter, lambda job: sa.create_engine(job.database_url, pool_size=1, pool_pre_ping=True)),
+    "psycopg": (PsycopgDualWriter, lambda job: job.conninfo),
+    "async-sqlalchemy": (
+        AsyncDualWriter,
+        lambda job: create_async_engine(job.database_url, pool_size=1, pool_pre_ping=True),
+    ),
+    "async-psycopg": (AsyncPsycopgDualWriter, lambda job: job.conninfo),
+}
 
 
 class Rival:
@@ -160,7 +100,7 @@ class Rival:
         job: Job,
         name: str,
         orders: Orders,
-        make: Callable[[Job, str, Orders], Writer],
+        kind: str,
         transactional_id: str,
         key: str | None = None,
     ) -> None:
@@ -169,7 +109,7 @@ class Rival:
         self._key = key
         self._name = name
         self._orders = orders
-        self._make = make
+        self._kind = kind
         self._chance = random.Random(name)
         self._journal = Journal(job, name)
         self._is_stopped = False
@@ -184,7 +124,7 @@ class Rival:
     async def work(self) -> None:
         while not self._is_stopped:
             self._journal.note(self._name, NEW_WRITER, "")
-            writer = self._make(self._job, self._transactional_id, self._orders)
+            writer = Writer(self._kind, self._job, self._transactional_id, self._orders)
             try:
                 await self._use(writer)
             finally:
@@ -214,18 +154,18 @@ class Rival:
         return None
 
 
-RIVAL_KINDS: Final[dict[str, Callable[[Job, str, Orders], Writer]]] = {
-    "rival-sqlalchemy": _on_sqlalchemy,
-    "rival-psycopg": _on_psycopg,
-    "rival-async-sqlalchemy": _on_async_sqlalchemy,
-    "rival-async-psycopg": _on_async_psycopg,
-}
+RIVAL_KINDS: Final = tuple(f"rival-{kind}" for kind in _WRITERS)
+ONLY_KINDS: Final = tuple(f"only-{kind}" for kind in _WRITERS)
 
 
 def work_as_rival(job: Job, name: str, kind: str, orders: Any) -> None:
     """Run a process of one of `RIVAL_KINDS`."""
     os.nice(job.niceness)
-    _work(Rival(job, name, Orders(orders), RIVAL_KINDS[kind], job.rival_id), kind)
+    _work(Rival(job, name, Orders(orders), _writer_of(kind), job.rival_id), kind)
+
+
+def _writer_of(kind: str) -> str:
+    return kind.partition("-")[2]
 
 
 def _work(rival: Rival, kind: str) -> None:
@@ -237,9 +177,6 @@ def _work(rival: Rival, kind: str) -> None:
         blocking.run(rival.work())
 
 
-ONLY_KINDS: Final = {kind.replace("rival", "only"): make for kind, make in RIVAL_KINDS.items()}
-
-
 def key_of(name: str) -> str:
     """Return the key of an only writer, the same in every life of its process."""
     return name.partition(".")[0]
@@ -249,7 +186,7 @@ def work_as_only_writer(job: Job, name: str, kind: str, orders: Any) -> None:
     """Run a process of one of `ONLY_KINDS`."""
     os.nice(job.niceness)
     key = key_of(name)
-    _work(Rival(job, name, Orders(orders), ONLY_KINDS[kind], f"{job.prefix}-only-{key}", key), kind)
+    _work(Rival(job, name, Orders(orders), _writer_of(kind), f"{job.prefix}-only-{key}", key), kind)
 
 
 RECOVERY: Final = "recovery"

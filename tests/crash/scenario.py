@@ -23,8 +23,11 @@ from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
 
 WriterT = TypeVar("WriterT")
+MadeT = TypeVar("MadeT")
 
 ROWS_PER_WRITE = 2
+
+LIMITS: dict[str, Any] = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000}
 
 POINTS_OF_A_TAKE_OVER = (PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
 POINTS_BEFORE_COMMIT_REQUEST = (PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
@@ -48,6 +51,14 @@ class Predecessor(StrEnum):
 
 class InjectedError(Exception):
     """Raised at a pause point by the tests."""
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+class OrdinaryError(Exception):
+    """Raised in a block by the tests."""
 
 
 @dataclass
@@ -82,6 +93,10 @@ class ScenarioOf(Generic[WriterT]):
 
     def writer(self, pause: PauseHook | None = None, **settings: Any) -> WriterT:
         raise NotImplementedError
+
+    def make(self, kind: Callable[..., MadeT], source: Any, pause: PauseHook | None, **settings: Any) -> MadeT:
+        """Make a writer of a kind, with the scenario's id."""
+        return make(kind, source, self.emulator.bootstrap_servers, self.transactional_id, pause, **settings)
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
@@ -158,13 +173,7 @@ class Scenario(ScenarioOf[DualWriter]):
     """A scenario whose writers are `DualWriter`."""
 
     def writer(self, pause: PauseHook | None = None, *, engine: sa.Engine | None = None, **settings: Any) -> DualWriter:
-        return make_writer(
-            engine or self.database.engine,
-            self.emulator.bootstrap_servers,
-            self.transactional_id,
-            pause=pause,
-            **settings,
-        )
+        return self.make(DualWriter, engine or self.database.engine, pause, **settings)
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
@@ -175,20 +184,17 @@ class Scenario(ScenarioOf[DualWriter]):
         return write_events(writer, self.topic, number)
 
 
-def make_writer(
-    engine: sa.Engine,
+def make(
+    kind: Callable[..., WriterT],
+    source: Any,
     bootstrap_servers: str,
     transactional_id: str,
     pause: PauseHook | None = None,
     **settings: Any,
-) -> DualWriter:
-    return DualWriter(
-        engine,
-        bootstrap_servers=bootstrap_servers,
-        transactional_id=transactional_id,
-        pause=pause,
-        **({"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_000, "max_block_ms": 60_000} | settings),
-    )
+) -> WriterT:
+    """Make a writer of a kind, whose limits a slow machine does not reach."""
+    settings = LIMITS | {"transactional_id": transactional_id, "pause": pause} | settings
+    return kind(source, bootstrap_servers=bootstrap_servers, **settings)
 
 
 def event_texts(name: str) -> list[str]:
@@ -229,3 +235,26 @@ class AtPoint:
             self._armed = False
             self.struck = True
             self._act()
+
+
+def losing_the_commit(
+    database: Database, *, applied: bool, and_database: bool = False, first: Callable[[], object] = lambda: None
+) -> AtPoint:
+    """Lose the response to COMMIT, and with `and_database` every connection to the database until it comes back."""
+
+    def lose() -> None:
+        first()
+        database.lose_commit(applied=applied)
+        if and_database:
+            database.refuse_new_connections()
+
+    return AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose)
+
+
+def crash_at(point: PausePoint) -> AtPoint:
+    """Let the process be gone at its first time at a point."""
+
+    def crash() -> None:
+        raise Crash
+
+    return AtPoint(point, crash)

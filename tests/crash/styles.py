@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from dualwrite.errors import DualWriteError
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from tests.crash.asyncpg_scenario import dsn_of
-from tests.crash.psycopg_scenario import conninfo_of
+from tests.crash.scenario import OrdinaryError
+from tests.support.writers import KINDS, Kind, closed, entered, got
 
 INSERT: Final = "INSERT INTO events (id, event_key, body) VALUES ({0}, 'k', '{0}')"
 PATIENCE_S: Final = 60.0
-
-
-class OrdinaryError(Exception):
-    pass
 
 
 @dataclass(eq=False)
@@ -56,9 +46,9 @@ class Member:
 
 
 class Style:
-    """A pool, and how its blocks carry out a script."""
+    """A pool, and how its blocks carry out a script: each in a thread, or in a task of the loop of one thread."""
 
-    on_sqlalchemy = False
+    kind: ClassVar[Kind]
 
     def __init__(self, url: sa.URL, topic: str, **settings: Any) -> None:
         self.url = url
@@ -67,17 +57,37 @@ class Style:
         self.pool: Any = None
 
     def __enter__(self) -> Self:
-        raise NotImplementedError
+        if self.kind.is_awaited:
+            self.loop = asyncio.new_event_loop()
+            self.thread = threading.Thread(target=self.loop.run_forever)
+            self.thread.start()
+        self.run(self._begin())
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        raise NotImplementedError
+    async def _begin(self) -> None:
+        self.source = self.kind.source(self.url)
+        self.pool = self.kind.writer(self.source, **self.settings)
+
+    def __exit__(self, *_: object) -> None:
+        self.run(closed(self.pool, self.source))
+        if self.kind.is_awaited:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self.thread.join()
+            self.loop.close()
+
+    def run(self, steps: Coroutine[Any, Any, Any]) -> Any:
+        """Carry out a coroutine, in the loop if there is one, and return its result."""
+        if self.kind.is_awaited:
+            return asyncio.run_coroutine_threadsafe(steps, self.loop).result(PATIENCE_S)
+        return blocking.run(steps)
+
+    def recover(self) -> None:
+        self.run(got(self.pool.recover()))
 
     def start(self, number: int, *script: str) -> Member:
         """Start a block with a thread or task of its own."""
         member = Member(number, script or ("put",))
-        member.future = self._started(member)
+        member.future = self._started(self.run_block(member))
         return member
 
     def write(self, number: int, *script: str) -> Member:
@@ -86,41 +96,22 @@ class Style:
         assert member.error is None, member.error
         return member
 
-    def _started(self, member: Member) -> Future[None]:
-        raise NotImplementedError
-
     def closing(self) -> Future[None]:
         """Begin to close the pool."""
-        raise NotImplementedError
 
-    def sql(self, text: str) -> Any:
-        return sa.text(text) if self.on_sqlalchemy else text
+        async def close() -> None:
+            await got(self.pool.close())
 
-    def send(self, member: Member) -> None:
-        member.tx.send(self.topic, key="k", value=str(member.number))
+        return self._started(close())
 
-
-class ThreadStyle(Style):
-    def __enter__(self) -> Self:
-        self.pool = self.make()
-        return self
-
-    def make(self) -> Any:
-        raise NotImplementedError
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.pool.close()
-
-    def _started(self, member: Member) -> Future[None]:
+    def _started(self, steps: Coroutine[Any, Any, None]) -> Future[None]:
+        if self.kind.is_awaited:
+            return asyncio.run_coroutine_threadsafe(steps, self.loop)
         future: Future[None] = Future()
 
         def run() -> None:
             try:
-                with self.pool.transaction() as member.tx:
-                    for step in member.script:
-                        self.do(step, member)
+                blocking.run(steps)
             except BaseException as error:
                 future.set_exception(error)
             else:
@@ -129,186 +120,83 @@ class ThreadStyle(Style):
         threading.Thread(target=run, daemon=True).start()
         return future
 
-    def closing(self) -> Future[None]:
-        future: Future[None] = Future()
-
-        def close() -> None:
-            try:
-                self.pool.close()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-
-        threading.Thread(target=close, daemon=True).start()
-        return future
-
-    def execute(self, member: Member, text: str) -> Any:
-        on = member.tx.session if self.on_sqlalchemy else member.tx.connection
-        return on.execute(self.sql(text))
-
-    def do(self, step: str, member: Member) -> None:
-        match step:
-            case "put":
-                self.execute(member, INSERT.format(member.number))
-                self.send(member)
-            case "hold":
-                member.holds.set()
-                assert member.hold.wait(PATIENCE_S)
-            case "raise":
-                raise OrdinaryError
-            case "bad":
-                self.execute(member, "SELECT * FROM no_such_table")
-            case "swallow":
-                with suppress(Exception):
-                    self.execute(member, "SELECT * FROM no_such_table")
-            case "refused":
-                with suppress(DualWriteError):
-                    member.tx.send("not a topic", value="x")
-            case "commit":
-                with suppress(DualWriteError):
-                    (member.tx.session if self.on_sqlalchemy else member.tx.connection).commit()
-            case "rollback":
-                with suppress(DualWriteError):
-                    (member.tx.session if self.on_sqlalchemy else member.tx.connection).rollback()
-            case "part":
-                with suppress(OrdinaryError), member.tx.savepoint():
-                    self.execute(member, INSERT.format(member.number + 1000))
-                    member.tx.send(self.topic, key="k", value="part")
-                    raise OrdinaryError
-            case _:
-                member.seen.append(self.execute(member, step).fetchall())
-
-
-class PsycopgThreads(ThreadStyle):
-    def make(self) -> Any:
-        return PsycopgDualWriter(conninfo_of(self.url), **self.settings)
-
-
-class SqlAlchemyThreads(ThreadStyle):
-    on_sqlalchemy = True
-
-    def make(self) -> Any:
-        self.engine = sa.create_engine(self.url.set(drivername="postgresql+psycopg"))
-        return DualWriter(self.engine, **self.settings)
-
-    def __exit__(self, *how: Any) -> None:
-        super().__exit__(*how)
-        self.engine.dispose()
-
-
-class TaskStyle(Style):
-    def __enter__(self) -> Self:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
-        self.thread.start()
-        self.run(self.begin())
-        return self
-
-    async def begin(self) -> None:
-        raise NotImplementedError
-
-    async def end(self) -> None:
-        await self.pool.close()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.run(self.end())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join()
-        self.loop.close()
-
-    def run(self, steps: Any) -> Any:
-        """Carry out a coroutine in the loop, and return its result."""
-        return asyncio.run_coroutine_threadsafe(steps, self.loop).result(PATIENCE_S)
-
-    def closing(self) -> Future[None]:
-        return asyncio.run_coroutine_threadsafe(self.pool.close(), self.loop)
-
-    def _started(self, member: Member) -> Future[None]:
-        return asyncio.run_coroutine_threadsafe(self.run_block(member), self.loop)
-
     async def run_block(self, member: Member) -> None:
-        async with self.pool.transaction() as member.tx:
+        async with entered(self.pool.transaction()) as member.tx:
             for step in member.script:
-                await self.do(step, member)
+                await self._do(step, member)
 
-    async def execute(self, member: Member, text: str) -> Any:
-        on = member.tx.session if self.on_sqlalchemy else member.tx.connection
-        return await on.execute(self.sql(text))
+    async def _execute(self, member: Member, text: str) -> Any:
+        return await got(self.kind.execute(member.tx, text))
 
-    async def do(self, step: str, member: Member) -> None:
+    async def _do(self, step: str, member: Member) -> None:
         match step:
             case "put":
-                await self.execute(member, INSERT.format(member.number))
+                await self._execute(member, INSERT.format(member.number))
                 self.send(member)
             case "hold":
                 member.holds.set()
-                await asyncio.to_thread(member.hold.wait, PATIENCE_S)
+                if self.kind.is_awaited:
+                    await asyncio.to_thread(member.hold.wait, PATIENCE_S)
+                else:
+                    assert member.hold.wait(PATIENCE_S)
             case "raise":
                 raise OrdinaryError
             case "bad":
-                await self.execute(member, "SELECT * FROM no_such_table")
+                await self._execute(member, "SELECT * FROM no_such_table")
             case "swallow":
                 with suppress(Exception):
-                    await self.execute(member, "SELECT * FROM no_such_table")
+                    await self._execute(member, "SELECT * FROM no_such_table")
             case "refused":
                 with suppress(DualWriteError):
                     member.tx.send("not a topic", value="x")
-            case "commit":
+            case "commit" | "rollback":
                 with suppress(DualWriteError):
-                    await (member.tx.session if self.on_sqlalchemy else member.tx.connection).commit()
-            case "rollback":
-                with suppress(DualWriteError):
-                    await (member.tx.session if self.on_sqlalchemy else member.tx.connection).rollback()
+                    await self._end(member, step)
             case "part":
                 with suppress(OrdinaryError):
-                    async with member.tx.savepoint():
-                        await self.execute(member, INSERT.format(member.number + 1000))
+                    async with entered(member.tx.savepoint()):
+                        await self._execute(member, INSERT.format(member.number + 1000))
                         member.tx.send(self.topic, key="k", value="part")
                         raise OrdinaryError
             case _:
-                found = await self.execute(member, step)
-                member.seen.append(found.fetchall() if self.on_sqlalchemy else await found.fetchall())
+                member.seen.append(await self._rows(member, step))
+
+    async def _end(self, member: Member, step: str) -> None:
+        on = member.tx.session if self.kind.is_on_sqlalchemy else member.tx.connection
+        await got(getattr(on, step)())
+
+    async def _rows(self, member: Member, query: str) -> list[Any]:
+        found: list[Any] = await got((await self._execute(member, query)).fetchall())
+        return found
+
+    def send(self, member: Member) -> None:
+        member.tx.send(self.topic, key="k", value=str(member.number))
 
 
-class PsycopgTasks(TaskStyle):
-    async def begin(self) -> None:
-        self.pool = AsyncPsycopgDualWriter(conninfo_of(self.url), **self.settings)
+class PsycopgThreads(Style):
+    kind = KINDS["psycopg"]
 
 
-class AsyncpgTasks(TaskStyle):
-    async def begin(self) -> None:
-        self.pool = AsyncpgDualWriter(dsn_of(self.url), **self.settings)
-
-    async def do(self, step: str, member: Member) -> None:
-        match step:
-            case "commit" | "rollback":  # a connection has no such methods
-                with suppress(DualWriteError):
-                    await self.execute(member, step.upper())
-            case "put" | "hold" | "raise" | "bad" | "swallow" | "refused" | "part":
-                await super().do(step, member)
-            case _:
-                member.seen.append([tuple(row) for row in await member.tx.connection.fetch(step)])
+class SqlAlchemyThreads(Style):
+    kind = KINDS["sqlalchemy"]
 
 
-class SqlAlchemyTasks(TaskStyle):
-    on_sqlalchemy = True
-
-    async def begin(self) -> None:
-        self.engine: AsyncEngine = create_async_engine(self.url.set(drivername="postgresql+psycopg"))
-        self.pool = AsyncDualWriter(self.engine, **self.settings)
-
-    async def end(self) -> None:
-        await super().end()
-        await self.engine.dispose()
+class PsycopgTasks(Style):
+    kind = KINDS["psycopg-awaited"]
 
 
-STYLES: Final[list[Callable[..., AbstractContextManager[Any]]]] = [
-    PsycopgThreads,
-    SqlAlchemyThreads,
-    PsycopgTasks,
-    AsyncpgTasks,
-    SqlAlchemyTasks,
-]
+class AsyncpgTasks(Style):
+    kind = KINDS["asyncpg-alone"]
+
+    async def _end(self, member: Member, step: str) -> None:
+        await self._execute(member, step.upper())  # a connection has no such methods
+
+    async def _rows(self, member: Member, query: str) -> list[Any]:
+        return [tuple(row) for row in await member.tx.connection.fetch(query)]
+
+
+class SqlAlchemyTasks(Style):
+    kind = KINDS["sqlalchemy-awaited"]
+
+
+STYLES: Final[list[type[Style]]] = [PsycopgThreads, SqlAlchemyThreads, PsycopgTasks, AsyncpgTasks, SqlAlchemyTasks]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.matrix import (
     FaultKind,
     Survivor,
+    cancel,
     cases_with_predecessors,
+    check_a_cancellation,
     check_a_fault_at_a_point,
     check_a_kill_at_a_point,
 )
 from tests.crash.scenario import (
-    POINTS_AFTER_THE_DECISION,
     AtPoint,
     Predecessor,
-    event_texts,
 )
 
 Case = tuple[str, PausePoint, Predecessor]
@@ -54,28 +51,10 @@ def test_a_fault_at_a_point(
 
 @cases
 def test_a_cancellation_at_a_point(awaited: AwaitedScenario, point: PausePoint, predecessor: Predecessor) -> None:
-    """It strikes at the first await after the point; a later query gets the row's outcome."""
     awaited.leave_behind(predecessor)
-
-    def cancel() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-
     hook = AtPoint(point, cancel)
     with awaited.writer(hook) as writer:
-        seen = awaited.write(writer, 1)
-        assert hook.struck
-        assert isinstance(seen.error, asyncio.CancelledError)
-        if writer.state is SlotState.UNRESOLVED:
-            assert point in awaited.points_before_commit_request
-            (found,) = writer.recover()
-            if found.outcome == "committed":
-                awaited.expected += event_texts("1")
-        else:
-            assert (seen.outcome == "committed") is (point in POINTS_AFTER_THE_DECISION)
-        assert awaited.write(writer, 2).error is None
-        awaited.assert_both_sides_agree()
+        check_a_cancellation(awaited, writer, hook, may_be_unresolved=awaited.points_before_commit_request)
 
 
 _KILLS = [

@@ -22,8 +22,9 @@ from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.guarantee import Tier
 from dualwrite.producer import Producer
 from dualwrite.recipes.consume.consume import forget_consumed_offsets
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.consuming_worker import ANOTHER_LOG, Task, carried, shelves, work
-from tests.crash.scenario import make_writer
+from tests.crash.scenario import make
 from tests.producer.test_tiers import TIERS
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
@@ -131,9 +132,8 @@ def places_by_partition(records: Sequence[tuple[str, str]]) -> dict[str, list[in
 
 @pytest.mark.parametrize("place", ["database", "transaction"])
 @pytest.mark.parametrize("library", ["kafka-python", "confluent-kafka", "aiokafka"])
-def test_every_record_is_carried_once(emulator: Emulator, postgres_server: object, library: str, place: str) -> None:
-    database = PostgresDatabase(postgres_server)  # type: ignore[arg-type]
-    engine = sa.create_engine(database.url)
+def test_every_record_is_carried_once(emulator: Emulator, postgres: PostgresDatabase, library: str, place: str) -> None:
+    engine = sa.create_engine(postgres.url)
     carried.metadata.create_all(engine)
     with Producer(bootstrap_servers=emulator.bootstrap_servers) as producer:
         for number in range(RECORDS):
@@ -141,7 +141,7 @@ def test_every_record_is_carried_once(emulator: Emulator, postgres_server: objec
         producer.flush()
     given = [(f"{number % PARTITIONS}/{number // PARTITIONS}", f"record {number}") for number in range(RECORDS)]
 
-    url = database.url.render_as_string(hide_password=False)
+    url = postgres.url.render_as_string(hide_password=False)
     workers = Workers(Task(url, emulator.bootstrap_servers, "", library, place))
     chance = random.Random(f"{library} {place}")
     try:
@@ -154,7 +154,7 @@ def test_every_record_is_carried_once(emulator: Emulator, postgres_server: objec
         statuses = workers.stop()
     assert statuses == [0, 0]
     for task in workers.tasks:
-        with make_writer(engine, emulator.bootstrap_servers, task.transactional_id) as writer:
+        with make(DualWriter, engine, emulator.bootstrap_servers, task.transactional_id) as writer:
             writer.recover()
 
     in_table, in_topic = rows(engine), read_topic(emulator.bootstrap_servers, "out")
@@ -163,7 +163,6 @@ def test_every_record_is_carried_once(emulator: Emulator, postgres_server: objec
     for found in (in_table, in_topic) if place == "transaction" else (in_table,):
         assert all(offsets == sorted(offsets) for offsets in places_by_partition(found).values())
     engine.dispose()
-    database.close()
 
 
 class Site:
@@ -209,7 +208,7 @@ class Site:
 
 def assert_carried_once(site: Site, workers: Workers) -> None:
     for task in workers.tasks:
-        with make_writer(site.engine, site.emulator.bootstrap_servers, task.transactional_id) as writer:
+        with make(DualWriter, site.engine, site.emulator.bootstrap_servers, task.transactional_id) as writer:
             writer.recover()
     assert Counter(rows(site.engine)) == Counter(site.given)
     assert Counter(read_topic(site.emulator.bootstrap_servers, "out")) == Counter(site.given)
@@ -220,11 +219,10 @@ def assert_carried_once(site: Site, workers: Workers) -> None:
     ("tier", "library", "place"), COMBINATIONS, ids=[f"tier {tier}-{rest[0]}-{rest[1]}" for tier, *rest in COMBINATIONS]
 )
 def test_every_record_is_in_effect_once_on_the_kafka_of_today(
-    postgres_server: object, tier: Tier, library: str, place: str
+    postgres: PostgresDatabase, tier: Tier, library: str, place: str
 ) -> None:
     """Under kills, freezes, lock timeouts, errors of the consumer, and with a topic that is created anew."""
-    database = PostgresDatabase(postgres_server)  # type: ignore[arg-type]
-    engine = sa.create_engine(database.url)
+    engine = sa.create_engine(postgres.url)
     carried.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(sa.insert(shelves), [{"shelf": number} for number in range(PARTITIONS)])
@@ -240,7 +238,7 @@ def test_every_record_is_in_effect_once_on_the_kafka_of_today(
     with Emulator(config=config, topics={"in": PARTITIONS, "out": 1}) as emulator:
         site = Site(emulator, engine, chance)
         site.fill(RECORDS // 10, "before")
-        url = database.url.render_as_string(hide_password=False)
+        url = postgres.url.render_as_string(hide_password=False)
         workers = Workers(Task(url, emulator.bootstrap_servers, "", library, place, has_trouble=True))
         locking = threading.Thread(target=site.lock_shelves)
         locking.start()
@@ -257,7 +255,6 @@ def test_every_record_is_in_effect_once_on_the_kafka_of_today(
         assert statuses == [0, 0]
         assert_carried_once(site, workers)
     engine.dispose()
-    database.close()
 
 
 def trouble_workers(workers: Workers, site: Site, chance: random.Random) -> None:

@@ -6,7 +6,6 @@ All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`, and the possible eff
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,14 +13,13 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario
-from tests.crash.awaited import AwaitedWriter
 from tests.crash.matrix import (
     FaultKind,
     Survivor,
+    cancel,
     cases_with_predecessors,
+    check_a_cancellation,
     check_a_fault_at_a_point,
     check_a_fault_of_a_ready_writer,
     check_a_kill_at_a_point,
@@ -34,19 +32,11 @@ from tests.crash.scenario import (
     AtPoint,
     Predecessor,
     ScenarioOf,
-    event_texts,
 )
 from tests.support.databases import PostgresDatabase
 
 # Before and after the decision.
 _HEART = [PausePoint.BEFORE_DATABASE_COMMIT, PausePoint.AFTER_DATABASE_COMMIT]
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 Blocking = PsycopgScenario | AsyncpgScenario
@@ -153,41 +143,16 @@ _CANCELLED = [point for point in PausePoint if point is not PausePoint.AFTER_KAF
 
 @pytest.mark.parametrize("point", _CANCELLED)
 def test_a_cancellation_at_a_point(cancelled: ScenarioOf[Any], point: PausePoint) -> None:
-    """It strikes at the first await after the point; a later query gets the row's outcome."""
     cancelled.leave_behind(Predecessor.COMMITTED)
-    hook = AtPoint(point, _cancel)
+    hook = AtPoint(point, cancel)
     with cancelled.writer(hook) as writer:
-        _check_a_cancellation(cancelled, writer, hook, may_be_unresolved=point in _AT_COMMIT)
+        assert check_a_cancellation(cancelled, writer, hook, may_be_unresolved=_AT_COMMIT).__notes__
 
 
 @pytest.mark.parametrize("point", [point for point in _OF_A_READY_WRITER if point in _CANCELLED])
 def test_a_cancellation_at_a_point_of_a_ready_writer(cancelled: ScenarioOf[Any], point: PausePoint) -> None:
-    hook = AtPoint(point, _cancel, armed=False)
+    hook = AtPoint(point, cancel, armed=False)
     with cancelled.writer(hook) as writer:
         assert cancelled.write(writer, 0).error is None
         hook.arm()
-        _check_a_cancellation(cancelled, writer, hook, may_be_unresolved=point in _AT_COMMIT)
-
-
-def _cancel() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-
-
-def _check_a_cancellation(
-    cancelled: ScenarioOf[Any], writer: AwaitedWriter[Any], hook: AtPoint, *, may_be_unresolved: bool
-) -> None:
-    seen = cancelled.write(writer, 1)
-    assert hook.struck
-    assert isinstance(seen.error, asyncio.CancelledError)
-    assert seen.error.__notes__
-    if writer.state is SlotState.UNRESOLVED:
-        assert may_be_unresolved
-        (found,) = writer.recover()
-        if found.outcome == "committed":
-            cancelled.expected += event_texts("1")
-    else:
-        assert (seen.outcome == "committed") is (hook.point in POINTS_AFTER_THE_DECISION)
-    assert cancelled.write(writer, 2).error is None
-    cancelled.assert_both_sides_agree()
+        assert check_a_cancellation(cancelled, writer, hook, may_be_unresolved=_AT_COMMIT).__notes__

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.testing.network_proxy import NetworkProxy
-from dualwrite.testing.postgres import PostgresServer
 from tests.support.conditions import until
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, event_bodies, events
 
@@ -21,13 +20,6 @@ _SESSIONS = {
     "mysql": "SELECT id FROM information_schema.processlist",
     "mariadb": "SELECT id FROM information_schema.processlist",
 }
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("lose", [NetworkProxy.swallow_answer_to, NetworkProxy.cut_at])

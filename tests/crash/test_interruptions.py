@@ -125,13 +125,14 @@ def test_a_block_that_is_dropped_is_rolled_back(scenario: Scenario) -> None:
 
 _LEAVES_A_BLOCK_OPEN = """
 import sys, sqlalchemy as sa
-from tests.crash.psycopg_scenario import make_psycopg_writer
-from tests.crash.scenario import make_writer
+from dualwrite import DualWriter, PsycopgDualWriter
+from tests.crash.psycopg_scenario import conninfo_of
+from tests.crash.scenario import make
 url = sa.make_url(sys.argv[1])
 if sys.argv[5] == "PsycopgScenario":
-    writer = make_psycopg_writer(url, sys.argv[2], sys.argv[3], max_block_ms=3_600_000)
+    writer = make(PsycopgDualWriter, conninfo_of(url), sys.argv[2], sys.argv[3], max_block_ms=3_600_000)
 else:
-    writer = make_writer(sa.create_engine(url), sys.argv[2], sys.argv[3], max_block_ms=3_600_000)
+    writer = make(DualWriter, sa.create_engine(url), sys.argv[2], sys.argv[3], max_block_ms=3_600_000)
 with writer.transaction() as tx:
     tx.send(sys.argv[4], value="0")
 block = writer.transaction()

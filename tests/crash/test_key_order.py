@@ -16,7 +16,6 @@ from dualwrite.delivery import Direct
 from dualwrite.errors import KafkaUnreachableError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.leases import outbox_id_of
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.killed import run_until_killed
 from tests.crash.ordered_worker import KEYS, LEASE_MS, PREFIX, change, decide_and_die, work
 from tests.support.conditions import until
@@ -31,14 +30,12 @@ TOPIC = "accounts"
 
 
 @pytest.fixture
-def accounts(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    with made.aside.begin() as connection:
+def accounts(postgres: PostgresDatabase) -> PostgresDatabase:
+    with postgres.aside.begin() as connection:
         connection.execute(sa.text("CREATE TABLE accounts (owner text PRIMARY KEY, version integer NOT NULL)"))
         for owner in KEYS:
             connection.execute(sa.text("INSERT INTO accounts VALUES (:owner, 0)"), {"owner": owner})
-    yield made
-    made.close()
+    return postgres
 
 
 def versions(database: PostgresDatabase) -> dict[str, int]:

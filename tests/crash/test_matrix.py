@@ -12,7 +12,6 @@ import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.matrix import (
     FaultKind,
     Survivor,
@@ -44,16 +43,14 @@ def test_a_fault_of_the_database_at_a_point(
 @pytest.mark.parametrize("fault", [fault for fault in FaultKind if fault not in _OF_THE_DATABASE])
 @pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
 def test_another_fault_at_a_point(
-    postgres_server: PostgresServer,
+    postgres: PostgresDatabase,
     emulator: Emulator,
     point: PausePoint,
     predecessor: Predecessor,
     fault: FaultKind,
     survivor: Survivor,
 ) -> None:
-    database = PostgresDatabase(postgres_server)
-    check_a_fault_at_a_point(Scenario(database, emulator), point, predecessor, fault, survivor)
-    database.close()
+    check_a_fault_at_a_point(Scenario(postgres, emulator), point, predecessor, fault, survivor)
 
 
 @pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())

@@ -19,7 +19,7 @@ from dualwrite.recipes.pool import outbox_publisher
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AtPoint
-from tests.crash.styles import PATIENCE_S, Member, Style, TaskStyle
+from tests.crash.styles import PATIENCE_S, Member, Style
 from tests.crash.test_psycopg_interruptions import InterruptedAt
 from tests.producer.cancelling import Moment, cancelled_at
 from tests.recipes.outboxes import Open, assert_published, open_style, outbox_pool, scenario
@@ -57,10 +57,9 @@ def silent_style(scenario: PsycopgScenario, open_style: Open, **settings: Any) -
     with outbox_pool(scenario, SILENT) as pool:
         write(pool, scenario, 0)
     style = open_style(SILENT, lease_ms=QUIET_LEASE_MS, **settings)
-    recover = getattr(style, "run", lambda found: found)
-    recover(style.pool.recover())  # before the background begins, which would sweep
+    style.recover()  # before the background begins, which would sweep
     style.write(1)
-    recover(style.pool.recover())
+    style.recover()
     until(lambda: style.pool.status.outbox_blocks > 0)
     return style
 
@@ -211,7 +210,7 @@ def test_a_task_that_is_cancelled_while_it_commits(
     scenario: PsycopgScenario, open_style: Open, fails: bool, be_quick: Callable[[], None]
 ) -> None:
     style = silent_style(scenario, open_style)
-    if not isinstance(style, TaskStyle):
+    if not style.kind.is_awaited:
         pytest.skip("a thread cannot be cancelled")
     commit = SlowCommit(scenario, fails=fails)
     lost = style.start(2)
@@ -232,7 +231,7 @@ def test_a_task_that_is_cancelled_at_every_suspension(
     scenario: PsycopgScenario, open_style: Open, moment: Moment, again: bool, be_quick: Callable[[], None]
 ) -> None:
     style = silent_style(scenario, open_style)
-    if not isinstance(style, TaskStyle):
+    if not style.kind.is_awaited:
         pytest.skip("a thread cannot be cancelled")
     be_quick()
     expected, met = [0, 1], set[Outcome | None]()

@@ -23,8 +23,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.pool.coordinator import PooledBlock
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
-from dualwrite.testing.postgres import PostgresServer
-from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario, dsn_of
+from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor
@@ -68,7 +67,7 @@ def make_pool(awaited: AnyScenario, source: Any = None, **settings: Any) -> AnyP
     if isinstance(awaited, AwaitedPsycopgScenario):
         return AsyncPsycopgDualWriter(source or conninfo_of(awaited.database.engine.url), **complete)
     if isinstance(awaited, AsyncpgScenario):
-        return AsyncpgDualWriter(source or dsn_of(awaited.database.engine.url), **complete)
+        return AsyncpgDualWriter(source or conninfo_of(awaited.database.engine.url), **complete)
     return AsyncDualWriter(awaited.engine, **complete)
 
 
@@ -260,13 +259,12 @@ _SOURCES = [
 
 @pytest.mark.parametrize(("opened", "source_of"), _SOURCES)
 def test_blocks_without_sqlalchemy_may_hold_every_connection(
-    postgres_server: PostgresServer, emulator: Emulator, opened: Callable[..., Any], source_of: Callable[[str], Any]
+    postgres: PostgresDatabase, emulator: Emulator, opened: Callable[..., Any], source_of: Callable[[str], Any]
 ) -> None:
     """A lease with a connection of its own would wait for the blocks that wait for it."""
-    database = PostgresDatabase(postgres_server)
 
     async def use(awaited: AnyScenario) -> None:
-        async with source_of(conninfo_of(database.url)) as source, make_pool(awaited, source) as pool:
+        async with source_of(conninfo_of(postgres.url)) as source, make_pool(awaited, source) as pool:
             together = asyncio.Barrier(2)
 
             async def write_together(number: int) -> None:
@@ -276,9 +274,8 @@ def test_blocks_without_sqlalchemy_may_hold_every_connection(
 
             await asyncio.gather(*(write_together(number) for number in range(6)))
 
-    with opened(database, emulator) as awaited:
+    with opened(postgres, emulator) as awaited:
         awaited.transactional_id = f"{unique('pool')}-0"
         awaited.run(use(awaited))
         assert written(awaited) == {str(number) for number in range(6)}
         awaited.assert_nothing_open()
-    database.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,16 +16,13 @@ from dualwrite.recipes.psycopg import driver as psycopg_driver
 from dualwrite.recipes.psycopg import transaction as psycopg_transaction
 from dualwrite.recipes.psycopg.driver import AnyConnection, Values, answered, executed
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario
 from tests.support.databases import PostgresDatabase
 
 
 @pytest.fixture
-def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[PsycopgScenario]:
-    database = PostgresDatabase(postgres_server)
-    yield PsycopgScenario(database, emulator)
-    database.close()
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    return PsycopgScenario(postgres, emulator)
 
 
 class InterruptedAt:

@@ -5,7 +5,6 @@ Events between the two must leave the row as it was.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import psycopg
@@ -24,9 +23,9 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
-from tests.crash.scenario import POINTS_AFTER_LOCK, AtPoint, Seen
+from tests.crash.scenario import POINTS_AFTER_LOCK, AtPoint
+from tests.crash.sleeping import Sleeper
 from tests.support.databases import PostgresDatabase
 
 INVALID_RECORD = 87
@@ -34,10 +33,8 @@ DEADLINE_S = 30
 
 
 @pytest.fixture
-def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[PsycopgScenario]:
-    database = PostgresDatabase(postgres_server)
-    yield PsycopgScenario(database, emulator)
-    database.close()
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    return PsycopgScenario(postgres, emulator)
 
 
 @pytest.fixture
@@ -161,37 +158,9 @@ def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connectio
 # -- two living processes with one id --
 
 
-class Sleeper:
-    """A ready writer in a thread that sleeps at a point of dual write 1 until it is woken."""
-
-    def __init__(self, scenario: PsycopgScenario, point: PausePoint) -> None:
-        self._asleep = threading.Event()
-        self._wake = threading.Event()
-        hook = AtPoint(point, self._sleep, armed=False)
-        self.writer = ready(scenario, hook)
-        hook.arm()
-        self.seen: Seen | None = None
-        self._thread = threading.Thread(target=self._run, args=(scenario,), daemon=True)
-        self._thread.start()
-        assert self._asleep.wait(DEADLINE_S)
-
-    def _sleep(self) -> None:
-        self._asleep.set()
-        assert self._wake.wait(DEADLINE_S)
-
-    def _run(self, scenario: PsycopgScenario) -> None:
-        self.seen = scenario.write(self.writer, 1)
-
-    def wake(self) -> Seen:
-        self._wake.set()
-        self._thread.join(DEADLINE_S)
-        assert self.seen is not None
-        return self.seen
-
-
 @pytest.mark.parametrize("point", POINTS_AFTER_LOCK)
 def test_nobody_decides_while_a_ready_writer_holds_the_row(scenario: PsycopgScenario, point: PausePoint) -> None:
-    older = Sleeper(scenario, point)
+    older = Sleeper(scenario, point, has_written=True)
     with scenario.writer(lock_timeout_ms=50) as newer:
         with pytest.raises(RowLockTimeoutError):
             newer.recover()
@@ -206,7 +175,7 @@ def test_nobody_decides_while_a_ready_writer_holds_the_row(scenario: PsycopgScen
 def test_a_ready_zombie_whose_database_transaction_is_gone_changes_nothing(
     scenario: PsycopgScenario, point: PausePoint
 ) -> None:
-    older = Sleeper(scenario, point)
+    older = Sleeper(scenario, point, has_written=True)
     scenario.database.cut()
     with scenario.writer() as newer:
         newer.recover()

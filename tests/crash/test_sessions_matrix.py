@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.errors import OutcomeUnknown
-from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
-from tests.crash.matrix import FaultKind, Survivor, check_a_fault_at_a_point, check_a_kill_at_a_point
+from tests.crash.matrix import (
+    RESOLVERS,
+    FaultKind,
+    Survivor,
+    check_a_commit_that_is_lost_with_the_database,
+    check_a_fault_at_a_point,
+    check_a_kill_at_a_point,
+    check_a_lost_commit,
+)
 from tests.crash.of_sessions import SessionScenario, Way
-from tests.crash.scenario import AtPoint, Predecessor, event_texts
+from tests.crash.scenario import Predecessor
 from tests.support.databases import Database
 
 FAULTS = (FaultKind.EXCEPTION, FaultKind.DATABASE_ANSWER_LOST, FaultKind.BROKER_CUT)
@@ -39,41 +44,13 @@ def test_a_kill_at_a_point(database: Database, emulator: Emulator, point: PauseP
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_outcome_is_found_at_once_where_the_database_answers(scenario: SessionScenario, applied: bool) -> None:
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: scenario.database.lose_commit(applied=applied))
-    with scenario.writer(lose) as writer:
-        seen = scenario.write(writer, 1)
-        assert seen.took_effect is applied
-        assert (seen.error is None) is applied
-        assert writer.state is SlotState.READY
-        assert scenario.write(writer, 2).error is None
-    scenario.assert_both_sides_agree()
+    check_a_lost_commit(scenario, applied=applied)
 
 
 @pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.parametrize("resolver", ["resolve", "next session", "next process"])
+@pytest.mark.parametrize("resolver", RESOLVERS)
 def test_the_outcome_is_unknown_until_the_database_is_back(
     scenario: SessionScenario, applied: bool, resolver: str
 ) -> None:
     """The next session has begun its transaction before it commits: the lost commit is found out under its lock."""
-
-    def lose_commit_and_database() -> None:
-        scenario.database.lose_commit(applied=applied)
-        scenario.database.refuse_new_connections()
-
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
-    writer = scenario.writer(lose, resolve_timeout_ms=1_000)
-    seen = scenario.write(writer, 1)
-    assert isinstance(seen.error, OutcomeUnknown)
-    assert seen.outcome is None
-    assert writer.state is SlotState.UNRESOLVED
-    scenario.database.come_back()
-    scenario.expected += event_texts("1") if applied else []
-    if resolver == "resolve":
-        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED if applied else Outcome.ROLLED_BACK]
-        scenario.assert_both_sides_agree()
-    elif resolver == "next process":
-        writer.close()
-        writer = scenario.writer()
-    assert scenario.write(writer, 2).error is None
-    scenario.assert_both_sides_agree()
-    writer.close()
+    check_a_commit_that_is_lost_with_the_database(scenario, resolver, applied=applied)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import FencedError, OutcomeUnknown, RowLockTimeoutError
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.asyncpg_scenario import AsyncpgScenario
@@ -22,52 +19,14 @@ from tests.crash.scenario import (
     AtPoint,
     Predecessor,
     Scenario,
-    Seen,
 )
+from tests.crash.sleeping import sleeping
+from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
 pytestmark = pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg", "asyncpg"], indirect=True)
 
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
-DEADLINE_S = 30
-
-
-class Sleeper:
-    """The older process: a thread that does dual write 1 and sleeps at a pause point until woken."""
-
-    def __init__(self, scenario: Scenario, point: PausePoint) -> None:
-        self._asleep = threading.Event()
-        self._wake = threading.Event()
-        self.writer = scenario.writer(AtPoint(point, self._sleep))
-        self.seen: Seen | None = None
-        self._thread = threading.Thread(target=self._run, args=(scenario,), daemon=True)
-
-    def _sleep(self) -> None:
-        self._asleep.set()
-        assert self._wake.wait(DEADLINE_S)
-
-    def _run(self, scenario: Scenario) -> None:
-        self.seen = scenario.write(self.writer, 1)
-
-    def fall_asleep(self) -> None:
-        self._thread.start()
-        assert self._asleep.wait(DEADLINE_S)
-
-    def wake(self) -> Seen:
-        self._wake.set()
-        self._thread.join(DEADLINE_S)
-        assert self.seen is not None
-        return self.seen
-
-
-@contextmanager
-def sleeping(scenario: Scenario, point: PausePoint) -> Iterator[Sleeper]:
-    sleeper = Sleeper(scenario, point)
-    sleeper.fall_asleep()
-    try:
-        yield sleeper
-    finally:
-        sleeper.wake()
 
 
 def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence[PausePoint]:
@@ -191,12 +150,6 @@ def test_an_idle_owner_recovers_what_its_unknown_successor_left(scenario: Scenar
 
 def test_two_processes_recover_at_once(scenario: Scenario) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
-    found: list[Resolution] = []
-    writers = [scenario.writer() for _ in range(4)]
-    threads = [threading.Thread(target=lambda writer=writer: found.extend(writer.recover())) for writer in writers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert [each.outcome for each in found] == [Outcome.COMMITTED]
+    found = in_threads(*(scenario.writer().recover for _ in range(4)))
+    assert [each.outcome for of_one in found for each in of_one] == [Outcome.COMMITTED]
     scenario.assert_both_sides_agree()

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import FencedError, RowLockTimeoutError, StateRowError
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.stores.zookeeper import add_versioned_set, node_name
-from tests.crash.key_value_scenario import KeyValueScenario, Writer
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor, Seen
+from tests.crash.key_value_scenario import KeyValueScenario
+from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor
+from tests.crash.sleeping import sleeping
 from tests.support.key_value_stores import ZooKeeperStore
 from tests.support.servers.zookeeper import ZooKeeperServer
+from tests.support.threads import in_threads
 
-DEADLINE_S = 30
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
 
 
@@ -33,41 +31,6 @@ def store(zookeeper_server: ZooKeeperServer) -> Iterator[ZooKeeperStore]:
 @pytest.fixture
 def scenario(store: ZooKeeperStore, emulator: Emulator) -> KeyValueScenario:
     return KeyValueScenario(store, emulator)
-
-
-class Sleeper:
-    """A dual write that stands still at a point until it is woken."""
-
-    def __init__(self, scenario: KeyValueScenario, point: PausePoint) -> None:
-        self._asleep = threading.Event()
-        self._wake = threading.Event()
-        self.writer: Writer = scenario.writer(AtPoint(point, self._sleep))
-        self.seen: Seen | None = None
-        self._thread = threading.Thread(target=self._run, args=(scenario,), daemon=True)
-        self._thread.start()
-        assert self._asleep.wait(DEADLINE_S)
-
-    def _sleep(self) -> None:
-        self._asleep.set()
-        assert self._wake.wait(DEADLINE_S)
-
-    def _run(self, scenario: KeyValueScenario) -> None:
-        self.seen = scenario.write(self.writer, 1)
-
-    def wake(self) -> Seen:
-        self._wake.set()
-        self._thread.join(DEADLINE_S)
-        assert self.seen is not None
-        return self.seen
-
-
-@contextmanager
-def sleeping(scenario: KeyValueScenario, point: PausePoint) -> Iterator[Sleeper]:
-    sleeper = Sleeper(scenario, point)
-    try:
-        yield sleeper
-    finally:
-        sleeper.wake()
 
 
 @pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
@@ -129,14 +92,8 @@ def test_a_living_owner_is_waited_for(scenario: KeyValueScenario) -> None:
 
 def test_several_recover_at_once(scenario: KeyValueScenario) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
-    found: list[Resolution] = []
-    writers = [scenario.writer() for _ in range(4)]
-    threads = [threading.Thread(target=lambda writer=writer: found.extend(writer.recover())) for writer in writers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    assert [each.outcome for each in found] == [Outcome.COMMITTED]
+    found = in_threads(*(scenario.writer().recover for _ in range(4)))
+    assert [each.outcome for of_one in found for each in of_one] == [Outcome.COMMITTED]
     scenario.assert_both_sides_agree()
 
 

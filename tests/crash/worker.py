@@ -6,21 +6,22 @@ import argparse
 import asyncio
 import os
 import signal
+from typing import Any
 
 import sqlalchemy as sa
 
+from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.pause_points import PausePoint
-from tests.crash.asyncpg_scenario import make_asyncpg_writer, write_asyncpg_events
-from tests.crash.awaited import make_awaited_writer, write_awaited_events
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
+from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
+from tests.crash.asyncpg_scenario import insert_by_asyncpg
+from tests.crash.awaited import insert_by_session, write_awaited_events
 from tests.crash.django_scenario import add_django_alias, write_django_events
 from tests.crash.of_sessions import Way, write_events_of_session
-from tests.crash.psycopg_scenario import (
-    make_awaited_psycopg_writer,
-    make_psycopg_writer,
-    write_awaited_psycopg_events,
-    write_psycopg_events,
-)
-from tests.crash.scenario import AtPoint, Seen, make_writer, write_events
+from tests.crash.psycopg_scenario import conninfo_of, insert_by_psycopg, write_psycopg_events
+from tests.crash.scenario import AtPoint, Seen, make, write_events
 from tests.support.awaited_databases import awaited_engine
 
 
@@ -39,13 +40,7 @@ def main(options: list[str]) -> None:
     kill = AtPoint(point, lambda: os.kill(os.getpid(), signal.SIGKILL), armed=not arguments.ready)
     if arguments.django:
         seen = _write_django(arguments, kill)
-    elif arguments.psycopg == "blocking":
-        seen = _write_psycopg(arguments, kill)
-    elif arguments.psycopg == "awaited":
-        seen = asyncio.run(_write_awaited_psycopg(arguments, kill))
-    elif arguments.asyncpg:
-        seen = asyncio.run(_write_asyncpg(arguments, kill))
-    elif arguments.awaited:
+    elif arguments.awaited or arguments.asyncpg or arguments.psycopg == "awaited":
         seen = asyncio.run(_write_awaited(arguments, kill))
     else:
         seen = _write(arguments, kill)
@@ -53,8 +48,15 @@ def main(options: list[str]) -> None:
 
 
 def _write(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
+    given = (arguments.bootstrap_servers, arguments.transactional_id, pause)
+    if arguments.psycopg:
+        of_psycopg = make(PsycopgDualWriter, conninfo_of(sa.make_url(arguments.database_url)), *given)
+        if arguments.ready:
+            write_psycopg_events(of_psycopg, arguments.topic, number=0)
+            pause.arm()
+        return write_psycopg_events(of_psycopg, arguments.topic, number=1)
     engine = sa.create_engine(arguments.database_url)
-    writer = make_writer(engine, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    writer = make(DualWriter, engine, *given)
     if arguments.sessions:
         return write_events_of_session(engine, writer, arguments.topic, 1, arguments.sessions)
     return write_events(writer, arguments.topic, number=1)
@@ -70,30 +72,17 @@ def _write_django(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
 
 
 async def _write_awaited(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
-    engine = awaited_engine(sa.make_url(arguments.database_url), arguments.awaited)
-    writer = make_awaited_writer(engine, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
-    return await write_awaited_events(writer, arguments.topic, number=1)
-
-
-def _write_psycopg(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
     url = sa.make_url(arguments.database_url)
-    writer = make_psycopg_writer(url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
+    kinds: tuple[Any, Any, Any] = (
+        (AsyncDualWriter, awaited_engine(url, arguments.awaited), insert_by_session)
+        if arguments.awaited
+        else (AsyncpgDualWriter, conninfo_of(url), insert_by_asyncpg)
+        if arguments.asyncpg
+        else (AsyncPsycopgDualWriter, conninfo_of(url), insert_by_psycopg)
+    )
+    kind, source, insert = kinds
+    writer = make(kind, source, arguments.bootstrap_servers, arguments.transactional_id, pause)
     if arguments.ready:
-        write_psycopg_events(writer, arguments.topic, number=0)
+        await write_awaited_events(writer, insert, arguments.topic, number=0)
         pause.arm()
-    return write_psycopg_events(writer, arguments.topic, number=1)
-
-
-async def _write_awaited_psycopg(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
-    url = sa.make_url(arguments.database_url)
-    writer = make_awaited_psycopg_writer(url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
-    return await write_awaited_psycopg_events(writer, arguments.topic, number=1)
-
-
-async def _write_asyncpg(arguments: argparse.Namespace, pause: AtPoint) -> Seen:
-    url = sa.make_url(arguments.database_url)
-    writer = make_asyncpg_writer(url, arguments.bootstrap_servers, arguments.transactional_id, pause=pause)
-    if arguments.ready:
-        await write_asyncpg_events(writer, arguments.topic, number=0)
-        pause.arm()
-    return await write_asyncpg_events(writer, arguments.topic, number=1)
+    return await write_awaited_events(writer, insert, arguments.topic, number=1)

@@ -5,17 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.testing.postgres import PostgresServer
 from tests.django.project import Shop, shop_on
 from tests.support.databases import Database, PostgresDatabase
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    """For features of PostgreSQL alone."""
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 @pytest.fixture

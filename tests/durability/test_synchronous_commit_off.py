@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.sql.postgres import RAISE
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, rows
+from tests.durability.faces import AWAITED, TABLE, TOPIC, Face, rows
 from tests.support.postgres_pair import PostgresNode
 from tests.support.topics import read_topic
 
@@ -46,7 +46,7 @@ def test_a_crash_right_after_the_decision_loses_neither_side(
     with sa.create_engine(url).begin() as connection:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
         connection.exec_driver_sql(TABLE)
-    face = FACES[kind](url, emulator.bootstrap_servers, "writer")
+    face = Face(kind, url, emulator.bootstrap_servers, "writer")
     face.write(1, *lowered)
     face.write(2, *lowered)
     one_node.crash()

@@ -15,10 +15,11 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import NotDurableError, OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
-from tests.durability.faces import AWAITED, FACES, TABLE, TOPIC, Face, Writing, closed_whatever, rows
+from tests.durability.faces import AWAITED, TABLE, TOPIC, Face, Writing, closed_whatever, rows
 from tests.support.conditions import until
 from tests.support.postgres_pair import PostgresPair
 from tests.support.topics import read_topic
+from tests.support.writers import KINDS
 
 ID = "writer"
 WAITING = "FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
@@ -33,7 +34,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def face(kind: str, pair: PostgresPair, emulator: Emulator) -> Iterator[Face]:
     """One dual write is done, the standby is away."""
     pair.primary.ask(TABLE)
-    made = FACES[kind](pair.primary.url, emulator.bootstrap_servers, ID)
+    made = Face(kind, pair.primary.url, emulator.bootstrap_servers, ID)
     made.write(1)
     pair.standby.crash()
     yield made
@@ -52,7 +53,7 @@ def begun(face: Face, pair: PostgresPair) -> Writing:
 
 
 def successor(kind: str, node_url: object, emulator: Emulator) -> Face:
-    return FACES[kind](node_url, emulator.bootstrap_servers, ID)  # type: ignore[arg-type]
+    return Face(kind, node_url, emulator.bootstrap_servers, ID)  # type: ignore[arg-type]
 
 
 def assert_both_sides_agree(pair: PostgresPair, emulator: Emulator, expected: list[int], kind: str) -> None:
@@ -83,7 +84,7 @@ def test_a_commit_that_waits_is_not_cancelled_with_its_task(
 
 @pytest.mark.parametrize(
     ("kind", "end"),
-    [*((kind, "pg_cancel_backend") for kind in FACES), ("psycopg", "pg_terminate_backend")],
+    [*((kind, "pg_cancel_backend") for kind in KINDS), ("psycopg", "pg_terminate_backend")],
     indirect=["kind"],
 )
 def test_kafka_is_not_told_of_a_commit_whose_wait_was_ended(
@@ -140,14 +141,14 @@ def test_another_process_does_not_tell_kafka_before_it_is_durable(
 
 def test_a_role_without_rights_can_make_a_row_durable(pair: PostgresPair, emulator: Emulator) -> None:
     pair.primary.ask(TABLE)
-    with_all = FACES["sqlalchemy"](pair.primary.url, emulator.bootstrap_servers, ID)
+    with_all = Face("sqlalchemy", pair.primary.url, emulator.bootstrap_servers, ID)
     with_all.write(1)
     with_all.close()
     pair.primary.ask("CREATE ROLE clerk LOGIN")
     pair.primary.ask(
         "GRANT SELECT, INSERT, UPDATE ON kafka_transaction_state, kafka_transaction_database, events TO clerk"
     )
-    clerk = FACES["psycopg"](pair.primary.url.set(username="clerk"), emulator.bootstrap_servers, ID)
+    clerk = Face("psycopg", pair.primary.url.set(username="clerk"), emulator.bootstrap_servers, ID)
     assert clerk.recover() == []
     clerk.write(2)
     clerk.close()

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.producer import Producer
-from dualwrite.testing.postgres import PostgresServer
 from examples.flights.comparison import TopicRecord
 from examples.flights.errors import WorkerFailedError
 from examples.flights.events import Event, read_events
@@ -41,12 +40,10 @@ RECORDS = [TopicRecord(0, event.number, event.key, event.value) for event in EVE
 
 
 @pytest.fixture
-def engine(postgres_server: PostgresServer) -> Iterator[sa.Engine]:
-    database = PostgresDatabase(postgres_server)
-    METADATA.create_all(database.engine)
-    StoreTables(None).create(database.engine)
-    yield database.engine
-    database.close()
+def engine(postgres: PostgresDatabase) -> sa.Engine:
+    METADATA.create_all(postgres.engine)
+    StoreTables(None).create(postgres.engine)
+    return postgres.engine
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------

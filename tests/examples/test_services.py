@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -14,17 +13,16 @@ from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.testing.postgres import URL_VARIABLE, PostgresServer
+from dualwrite.testing.postgres import URL_VARIABLE
 from examples import leaving_outbox, pipeline, worker
 from tests.support.databases import PostgresDatabase
+from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
 
 @pytest.fixture
-def engine(postgres_server: PostgresServer) -> Iterator[sa.Engine]:
-    database = PostgresDatabase(postgres_server)
-    yield database.engine
-    database.close()
+def engine(postgres: PostgresDatabase) -> sa.Engine:
+    return postgres.engine
 
 
 @pytest.mark.parametrize(
@@ -39,12 +37,10 @@ def engine(postgres_server: PostgresServer) -> Iterator[sa.Engine]:
         ("leaving_outbox", "1 record of the outbox was left to publish; the table can be dropped\n"),
     ],
 )
-def test_it_runs(postgres_server: PostgresServer, module: str, said: str) -> None:
-    database = PostgresDatabase(postgres_server)
-    environment = {**os.environ, URL_VARIABLE: database.url.render_as_string(hide_password=False)}
+def test_it_runs(postgres: PostgresDatabase, module: str, said: str) -> None:
+    environment = {**os.environ, URL_VARIABLE: postgres.url.render_as_string(hide_password=False)}
     command = [sys.executable, "-m", f"examples.{module}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    database.close()
     assert (done.returncode, sorted(done.stdout.splitlines())) == (0, sorted(said.splitlines())), done.stderr
 
 
@@ -60,11 +56,7 @@ def test_two_workers_share_the_jobs(engine: sa.Engine, emulator: Emulator) -> No
         with DualWriter(engine, bootstrap_servers=servers, transactional_id=f"worker-{number}") as writer:
             worker.work(writer, stops[number], when_idle=stops[number].set)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(lambda: run(0), lambda: run(1))
     with Session(engine) as session:
         jobs = session.scalars(sa.select(worker.Job)).all()
     assert all(job.square == job.number**2 for job in jobs)

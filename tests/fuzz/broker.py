@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from tests.fuzz.cases import Entrance
@@ -119,9 +118,7 @@ class FuzzedBroker:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.is_alive:
             self.kill()
         self._directory.cleanup()

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -31,9 +32,10 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.crash.asyncpg_scenario import dsn_of
+from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.conditions import until
 from tests.support.servers.pgbouncer import PgBouncer
+from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
 TOPIC: Final = "bounced"
@@ -124,11 +126,7 @@ class Workload:
                 strikes[what]()
 
     def in_threads(self, pool: DualWriter | PsycopgDualWriter) -> None:
-        threads = [threading.Thread(target=self._write_on, args=(pool, number)) for number in range(2 * WRITERS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(*(partial(self._write_on, pool, number) for number in range(2 * WRITERS)))
 
     def _write_on(self, pool: DualWriter | PsycopgDualWriter, number: int) -> None:
         chance = random.Random(f"{self._seed}/{number}")
@@ -295,7 +293,7 @@ def _tasks(load: Workload) -> None:
 
 def _asyncpg(load: Workload) -> None:
     async def run() -> None:
-        async with AsyncpgDualWriter(dsn_of(load._pooler.url), **load.settings()) as pool:
+        async with AsyncpgDualWriter(conninfo_of(load._pooler.url), **load.settings()) as pool:
             await load.in_tasks(pool.transaction, savepoints=True)
 
     asyncio.run(run())
@@ -305,7 +303,7 @@ def _asyncpg_pool(load: Workload) -> None:
     async def run() -> None:
         async with (
             asyncpg.create_pool(
-                dsn_of(load._pooler.url), min_size=0, max_size=WRITERS, statement_cache_size=0
+                conninfo_of(load._pooler.url), min_size=0, max_size=WRITERS, statement_cache_size=0
             ) as connections,
             AsyncpgDualWriter(connections, **load.settings()) as pool,
         ):

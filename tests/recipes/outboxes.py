@@ -13,7 +13,6 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sql import outbox_statements
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario
 from tests.crash.styles import STYLES, Style
@@ -33,10 +32,8 @@ def scenario_of(database: PostgresDatabase, emulator: Emulator) -> PsycopgScenar
 
 
 @pytest.fixture
-def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[PsycopgScenario]:
-    database = PostgresDatabase(postgres_server)
-    yield scenario_of(database, emulator)
-    database.close()
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
+    return scenario_of(postgres, emulator)
 
 
 @pytest.fixture(params=STYLES, ids=lambda style: style.__name__)

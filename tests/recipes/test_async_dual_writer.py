@@ -34,7 +34,6 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
-    OutcomeUnknown,
     RecipeError,
     TransactionDoomedError,
     TransactionEndedInsideError,
@@ -47,15 +46,12 @@ from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.asyncpg_scenario import asyncpg_scenario
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
+from tests.crash.matrix import check_a_commit_that_is_lost_with_the_database
 from tests.crash.psycopg_scenario import awaited_psycopg_scenario
-from tests.crash.scenario import AtPoint, event_texts
+from tests.crash.scenario import AtPoint, OrdinaryError, event_texts
 from tests.recipes.steps import raw_rollback
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 from tests.support.topics import read_topic
-
-
-class OrdinaryError(Exception):
-    pass
 
 
 @pytest.fixture
@@ -312,7 +308,7 @@ _ON_POSTGRES: dict[str, Callable[[PostgresDatabase, Emulator], AbstractContextMa
 
 @pytest.mark.parametrize("driver", _ON_POSTGRES)
 def test_a_forked_child_that_leaves_the_block_does_not_end_it(
-    emulator: Emulator, postgres_server: Any, driver: str
+    emulator: Emulator, postgres: PostgresDatabase, driver: str
 ) -> None:
     """Its ROLLBACK would go through the socket that it shares with its parent, and its loop is its parent's too."""
     me = os.getpid()
@@ -323,8 +319,7 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_it(
             raise SystemExit
         os.waitpid(child, 0)
 
-    database = PostgresDatabase(postgres_server)
-    with _ON_POSTGRES[driver](database, emulator) as awaited:
+    with _ON_POSTGRES[driver](postgres, emulator) as awaited:
         writer = awaited.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave))
         try:
             assert awaited.write(writer, 1).error is None
@@ -333,7 +328,6 @@ def test_a_forked_child_that_leaves_the_block_does_not_end_it(
                 os._exit(0)
         awaited.assert_both_sides_agree()
         writer.close()
-    database.close()
 
 
 # ---- in doubt ---------------------------------------------------------------------------------------------------
@@ -353,22 +347,7 @@ def test_what_kafka_has_not_confirmed_is_in_doubt_and_completed(awaited: Awaited
 def test_a_commit_without_an_answer_is_resolved_once_the_database_is_back(
     awaited: AwaitedScenario, applied: bool
 ) -> None:
-    def lose_commit_and_database() -> None:
-        awaited.database.lose_commit(applied=applied)
-        awaited.database.refuse_new_connections()
-
-    hook = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
-    with awaited.writer(hook, resolve_timeout_ms=1_000) as writer:
-        seen = awaited.write(writer, 1)
-        assert isinstance(seen.error, OutcomeUnknown)
-        assert writer.state is SlotState.UNRESOLVED
-        with pytest.raises(OutcomeUnknown):
-            writer.recover()
-        awaited.database.come_back()
-        awaited.expected += event_texts("1") if applied else []
-        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED if applied else Outcome.ROLLED_BACK]
-        assert awaited.write(writer, 2).error is None
-    awaited.assert_both_sides_agree()
+    check_a_commit_that_is_lost_with_the_database(awaited, "resolve", applied=applied)
 
 
 # ---- cancellation in the ways of programs -----------------------------------------------------------------------
@@ -584,11 +563,10 @@ async def waits_for_a_lock(engine: AsyncEngine) -> None:
 
 
 def test_a_second_loop_is_refused_once_and_has_a_producer_of_its_own_then(
-    emulator: Emulator, postgres_server: Any
+    emulator: Emulator, postgres: PostgresDatabase
 ) -> None:
     """The connections of the first one went with it."""
-    database = PostgresDatabase(postgres_server)
-    with awaited_scenario(database, emulator, "psycopg") as awaited:
+    with awaited_scenario(postgres, emulator, "psycopg") as awaited:
         writer = awaited.awaited_writer()
         awaited.run(write(writer, awaited, 1))
         awaited.run(awaited.engine.dispose())
@@ -600,14 +578,11 @@ def test_a_second_loop_is_refused_once_and_has_a_producer_of_its_own_then(
             second.run(awaited.engine.dispose())
             second.run(writer.close())
         awaited.assert_both_sides_agree()
-    database.close()
 
 
-def test_with_uvloop(emulator: Emulator, postgres_server: Any) -> None:
-    database = PostgresDatabase(postgres_server)
-    with awaited_scenario(database, emulator, "asyncpg", uvloop.new_event_loop) as awaited:
+def test_with_uvloop(emulator: Emulator, postgres: PostgresDatabase) -> None:
+    with awaited_scenario(postgres, emulator, "asyncpg", uvloop.new_event_loop) as awaited:
         with awaited.writer() as writer:
             assert awaited.write(writer, 1).error is None
         awaited.assert_both_sides_agree()
     assert [value for _, value in read_topic(emulator.bootstrap_servers, awaited.topic)] == event_texts("1")
-    database.close()

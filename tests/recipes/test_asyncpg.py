@@ -32,21 +32,12 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.testing.postgres import PostgresServer
-from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario, dsn_of
+from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario
+from tests.crash.psycopg_scenario import conninfo_of
+from tests.crash.scenario import OrdinaryError
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies, unique
 from tests.support.topics import read_topic
-
-
-class OrdinaryError(Exception):
-    pass
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -64,7 +55,7 @@ def writer(scenario: AsyncpgScenario) -> Iterator[AsyncpgDualWriter]:
 @pytest.fixture(params=["connection", "pool"])
 def connection(request: pytest.FixtureRequest, scenario: AsyncpgScenario) -> Iterator[Any]:
     """Open a connection of the caller's own, or take one that a pool hands out."""
-    dsn = dsn_of(scenario.database.url)
+    dsn = conninfo_of(scenario.database.url)
     if request.param == "pool":
         pool = scenario.run(asyncpg.create_pool(dsn, min_size=1, max_size=1).__aenter__())
         made = scenario.run(pool.acquire().__aenter__())
@@ -113,7 +104,7 @@ async def test_connections_of_every_origin(
     scenario: AsyncpgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
 ) -> None:
     async with (
-        source(dsn_of(scenario.database.engine.url)) as database,
+        source(conninfo_of(scenario.database.engine.url)) as database,
         scenario.awaited_writer(source=database) as writer,
     ):
         for number in range(7):
@@ -134,7 +125,7 @@ async def test_a_pool_gets_its_connection_back_as_it_was(scenario: AsyncpgScenar
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     async with (
-        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        from_a_pool(conninfo_of(scenario.database.url)) as pool,
         scenario.awaited_writer(source=pool) as writer,
     ):
         for number in range(2):
@@ -168,7 +159,7 @@ async def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(scen
 async def test_our_own_statements_leave_no_prepared_ones_and_use_no_codec_of_the_caller(
     scenario: AsyncpgScenario,
 ) -> None:
-    connection = await asyncpg.connect(dsn_of(scenario.database.url))
+    connection = await asyncpg.connect(conninfo_of(scenario.database.url))
     for name in ("text", "varchar", "int8"):
         await connection.set_type_codec(
             name, schema="pg_catalog", encoder=str, decoder=lambda text: f"decoded {text}", format="text"
@@ -189,7 +180,7 @@ async def test_the_callers_limit_of_time_is_not_one_of_ours(scenario: AsyncpgSce
     """asyncpg would send a cancel request, which a COMMIT must not get."""
     async with scenario.awaited_writer() as writer:
         await writer.recover()
-        connection = await asyncpg.connect(dsn_of(scenario.database.url), command_timeout=0.2)
+        connection = await asyncpg.connect(conninfo_of(scenario.database.url), command_timeout=0.2)
         await connection.execute(_SLOW_COMMIT)
         async with writer.transaction(connection) as tx:
             await put(tx, scenario, 1)
@@ -213,7 +204,7 @@ async def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scen
     """The writer's queries between blocks must not wait for the connection that the block holds."""
     async with (
         asyncio.timeout(30),
-        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        from_a_pool(conninfo_of(scenario.database.url)) as pool,
         scenario.awaited_writer(source=pool) as writer,
     ):
         for number in range(2):
@@ -248,7 +239,7 @@ async def test_the_wait_for_a_connection_of_an_exhausted_pool_is_limited(
 ) -> None:
     async with (
         asyncio.timeout(30),
-        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        from_a_pool(conninfo_of(scenario.database.url)) as pool,
         open_writer(scenario, pool, wait_ms) as writer,
     ):
         await writer.recover()
@@ -273,7 +264,7 @@ async def test_a_cancelled_wait_for_a_connection_of_an_exhausted_pool_takes_none
 ) -> None:
     async with (
         asyncio.timeout(30),
-        from_a_pool(dsn_of(scenario.database.url)) as pool,
+        from_a_pool(conninfo_of(scenario.database.url)) as pool,
         open_writer(scenario, pool, 60_000) as writer,
     ):
         await writer.recover()
@@ -318,7 +309,7 @@ async def test_a_host_that_disappears_is_noticed_on_connections_of_every_origin(
         wire = driver.unwrapped(connection)._transport.get_extra_info("socket")
         return bool(wire.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
 
-    dsn = dsn_of(scenario.database.engine.url)
+    dsn = conninfo_of(scenario.database.engine.url)
     own = await asyncpg.connect(dsn)
     async with source(dsn) as database, scenario.awaited_writer(source=database) as writer:
         for connection in (None, own):
@@ -336,7 +327,7 @@ async def test_a_reset_without_end_does_not_hold_up_a_block_that_is_committed(
         await asyncio.get_running_loop().create_future()
 
     async with (
-        asyncpg.create_pool(dsn_of(scenario.database.url), min_size=1, max_size=1, reset=never) as pool,
+        asyncpg.create_pool(conninfo_of(scenario.database.url), min_size=1, max_size=1, reset=never) as pool,
         scenario.awaited_writer(source=pool) as writer,
     ):
         for number in range(2):
@@ -622,7 +613,7 @@ async def test_a_connection_that_was_closed_inside(
 
 async def test_a_connection_that_was_given_back_inside(scenario: AsyncpgScenario) -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
-    async with from_a_pool(dsn_of(scenario.database.url)) as pool, scenario.awaited_writer(source=pool) as writer:
+    async with from_a_pool(conninfo_of(scenario.database.url)) as pool, scenario.awaited_writer(source=pool) as writer:
         with pytest.raises(TransactionEndedInsideError):
             async with writer.transaction() as tx:
                 await put(tx, scenario, 1)
@@ -955,7 +946,7 @@ async def test_a_connection_on_which_another_dual_write_begins_while_a_block_wai
 ) -> None:
     """Each would commit the other's rows, without their records."""
     snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ"  # in which a block of a pool gets its id before it begins
-    dsn = dsn_of(scenario.database.url)
+    dsn = conninfo_of(scenario.database.url)
     one, other = await asyncpg.connect(dsn), await asyncpg.connect(dsn)
     await one.execute(snapshot)
     await other.execute(snapshot)
@@ -988,7 +979,7 @@ async def test_a_connection_on_which_another_dual_write_begins_while_a_block_wai
 async def test_a_connection_to_another_database(scenario: AsyncpgScenario, postgres_server: PostgresServer) -> None:
     """A lost commit would be looked up in the wrong one, and a committed transaction aborted in Kafka."""
     other = postgres_server.create_database(unique("other"))
-    connection = await asyncpg.connect(dsn_of(other))
+    connection = await asyncpg.connect(conninfo_of(other))
     async with scenario.awaited_writer() as writer:
         for begun_before in (False, True):
             if begun_before:
@@ -1009,7 +1000,7 @@ def test_what_is_no_database(wrong: Any) -> None:
 
 
 async def test_a_locked_row_times_out_with_a_sentence(scenario: AsyncpgScenario) -> None:
-    holder = await asyncpg.connect(dsn_of(scenario.database.url))
+    holder = await asyncpg.connect(conninfo_of(scenario.database.url))
     async with scenario.awaited_writer(lock_timeout_ms=50) as writer:
         await writer.recover()
         async with holder.transaction():

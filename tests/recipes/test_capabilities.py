@@ -22,22 +22,11 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from dualwrite.recipes.stores.rocksdb import RocksDbDualTransaction
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, PsycopgScenario, conninfo_of
+from tests.crash.scenario import OrdinaryError
 from tests.support.databases import PostgresDatabase
 from tests.support.key_value_stores import RocksDbStore, in_directory
-
-
-class OrdinaryError(Exception):
-    pass
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 @pytest.fixture

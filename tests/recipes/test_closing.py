@@ -26,18 +26,10 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import AtPoint
 from tests.producer.test_tiers import BOUNDED, LONG_AFTER_MS, TIERS
 from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections
-from tests.recipes.test_kafka_away import (
-    AsyncFace,
-    AsyncpgPool,
-    AsyncPsycopgPool,
-    AsyncSqlAlchemyPool,
-    Face,
-    PsycopgPool,
-    SqlAlchemyPool,
-    World,
-)
+from tests.recipes.test_kafka_away import PSYCOPG_POOL, SQLALCHEMY_POOL, Face, How, World
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
+from tests.support.writers import KINDS, got
 
 TRANSACTION_ABORTABLE = 120
 HANGS_S = 1.0
@@ -47,13 +39,7 @@ LONG_S = 20.0
 
 PATIENT: dict[str, Any] = {"max_block_ms": 60_000, "lock_timeout_ms": 60_000, "lease_ms": QUIET_LEASE_MS}
 
-POOLS: list[type[Face]] = [
-    SqlAlchemyPool,
-    PsycopgPool,
-    AsyncSqlAlchemyPool,
-    AsyncPsycopgPool,
-    AsyncpgPool,
-]
+POOLS = [How(kind, is_pool=True) for kind in KINDS]
 
 
 @contextmanager
@@ -93,10 +79,10 @@ class FirstAttempt:
                 raise RowLockTimeoutError("the first attempt of the background has failed")
 
 
-def pool_in_doubt(kind: type[Face], world: World) -> Face:
+def pool_in_doubt(how: How, world: World) -> Face:
     """Return a pool that has decided event 1 without Kafka's confirmation, and whose background waits."""
     pause: Any = FirstAttempt()
-    face = kind(world, pause)
+    face = Face(world, how, pause)
     world.emulator.faults.add(Fault(api="EndTxn", action=Error(TRANSACTION_ABORTABLE)))
     face.write(1)
     deadline_s = time.monotonic() + LONG_S
@@ -114,10 +100,7 @@ def let_kafka_hang(world: World, *apis: str) -> None:
 
 
 def close_within(face: Face, timeout_s: float) -> None:
-    if isinstance(face, AsyncFace):
-        face.runner.run(face.writer.close(timeout_s))
-    else:
-        face.writer.close(timeout_s)
+    face.run(got(face.writer.close(timeout_s)))
 
 
 def leases_of(world: World) -> list[tuple[bool, int]]:
@@ -135,19 +118,19 @@ def expire_leases(world: World) -> None:
 
 def recover_anew(world: World) -> None:
     """Recover in another process."""
-    another = SqlAlchemyPool(world)
+    another = Face(world, SQLALCHEMY_POOL)
     another.writer.recover()
     another.close()
 
 
-parametrized = pytest.mark.parametrize("kind", POOLS, ids=lambda kind: kind.__name__)
+parametrized = pytest.mark.parametrize("how", POOLS, ids=str)
 ON_TIERS = on(Tier.KEEP_PREPARED, *BOUNDED)
 
 
 @ON_TIERS
 @parametrized
-def test_both_sides_agree_right_after_close(world: World, kind: type[Face]) -> None:
-    pool_in_doubt(kind, world).close()
+def test_both_sides_agree_right_after_close(world: World, how: How) -> None:
+    pool_in_doubt(how, world).close()
     world.assert_both_sides_have(1)
     ((has_owner, _),) = leases_of(world)
     assert not has_owner
@@ -155,8 +138,8 @@ def test_both_sides_agree_right_after_close(world: World, kind: type[Face]) -> N
 
 @on(*BOUNDED)
 @parametrized
-def test_what_kafka_has_aborted_is_published_again(world: World, kind: type[Face]) -> None:
-    face = pool_in_doubt(kind, world)
+def test_what_kafka_has_aborted_is_published_again(world: World, how: How) -> None:
+    face = pool_in_doubt(how, world)
     world.emulator.advance_clock(LONG_AFTER_MS)
     until(lambda: not any(each.state == "Ongoing" for each in world.emulator.transactions()))
     face.close()
@@ -165,8 +148,8 @@ def test_what_kafka_has_aborted_is_published_again(world: World, kind: type[Face
 
 @ON_TIERS
 @parametrized
-def test_kafka_hangs(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
-    face = pool_in_doubt(kind, world)
+def test_kafka_hangs(world: World, how: How, caplog: pytest.LogCaptureFixture) -> None:
+    face = pool_in_doubt(how, world)
     let_kafka_hang(world)
     began_s = time.monotonic()
     close_within(face, HANGS_S)
@@ -180,8 +163,8 @@ def test_kafka_hangs(world: World, kind: type[Face], caplog: pytest.LogCaptureFi
 
 @on(Tier.KEEP_PREPARED)
 @parametrized
-def test_no_time_is_left(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
-    close_within(pool_in_doubt(kind, world), 0)
+def test_no_time_is_left(world: World, how: How, caplog: pytest.LogCaptureFixture) -> None:
+    close_within(pool_in_doubt(how, world), 0)
     assert f"transactional id {world.name}-0 is closed while" in caplog.text
     assert leases_of(world) == [(True, 0)]
     recover_anew(world)
@@ -190,8 +173,8 @@ def test_no_time_is_left(world: World, kind: type[Face], caplog: pytest.LogCaptu
 
 @on(Tier.KEEP_PREPARED)
 @parametrized
-def test_kafka_is_known_to_be_away(world: World, kind: type[Face]) -> None:
-    face = pool_in_doubt(kind, world)
+def test_kafka_is_known_to_be_away(world: World, how: How) -> None:
+    face = pool_in_doubt(how, world)
     world.lose_kafka()
     with pytest.raises(Exception, match="neither side was changed: Kafka cannot be reached"):
         face.write(2)
@@ -206,10 +189,10 @@ def test_kafka_is_known_to_be_away(world: World, kind: type[Face]) -> None:
 
 @ON_TIERS
 @parametrized
-def test_a_process_that_has_the_slot_by_now_is_not_fenced(world: World, kind: type[Face]) -> None:
-    face = pool_in_doubt(kind, world)
+def test_a_process_that_has_the_slot_by_now_is_not_fenced(world: World, how: How) -> None:
+    face = pool_in_doubt(how, world)
     expire_leases(world)
-    other = kind(world)
+    other = Face(world, how)
     other.write(2)  # under the slot, which is recovered first
     face.close()
     other.write(3)
@@ -219,9 +202,9 @@ def test_a_process_that_has_the_slot_by_now_is_not_fenced(world: World, kind: ty
 
 
 @on(Tier.KEEP_PREPARED)
-@pytest.mark.parametrize("kind", [SqlAlchemyPool, PsycopgPool], ids=lambda kind: kind.__name__)
-def test_the_database_is_away(world: World, kind: type[Face], caplog: pytest.LogCaptureFixture) -> None:
-    face = pool_in_doubt(kind, world)
+@pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
+def test_the_database_is_away(world: World, how: How, caplog: pytest.LogCaptureFixture) -> None:
+    face = pool_in_doubt(how, world)
     world.database.refuse_new_connections()
     drop_idle_connections(face.writer)
     face.close()
@@ -233,11 +216,9 @@ def test_the_database_is_away(world: World, kind: type[Face], caplog: pytest.Log
 
 
 @on(Tier.KEEP_PREPARED)
-@pytest.mark.parametrize("kind", [AsyncSqlAlchemyPool, AsyncPsycopgPool, AsyncpgPool], ids=lambda kind: kind.__name__)
-def test_a_task_that_is_cancelled_closes_its_pool(world: World, kind: type[AsyncFace]) -> None:
-    face = pool_in_doubt(kind, world)
-    assert isinstance(face, AsyncFace)
-
+@pytest.mark.parametrize("how", [how for how in POOLS if KINDS[how.kind].is_awaited], ids=str)
+def test_a_task_that_is_cancelled_closes_its_pool(world: World, how: How) -> None:
+    face = pool_in_doubt(how, world)
     entered = asyncio.Event()
 
     async def used() -> None:
@@ -253,15 +234,15 @@ def test_a_task_that_is_cancelled_closes_its_pool(world: World, kind: type[Async
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    face.runner.run(cancelled())
+    face.run(cancelled())
     world.assert_both_sides_have(1)
     face.close()
 
 
 @on(Tier.KEEP_PREPARED)
 @pytest.mark.parametrize("hangs", [False, True])
-@pytest.mark.parametrize("kind", [SqlAlchemyPool, PsycopgPool], ids=lambda kind: kind.__name__)
-def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, kind: type[Face], hangs: bool) -> None:
+@pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
+def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, how: How, hangs: bool) -> None:
     """No thread can be started then."""
     script = textwrap.dedent(f"""
         import atexit
@@ -275,7 +256,7 @@ def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, kind: ty
         url = sa.make_url({world.database.url.render_as_string(hide_password=False)!r})
         database = SimpleNamespace(engine=sa.create_engine(url), url=url)
         world = SimpleNamespace(emulator=servers, database=database, topic={world.topic!r}, name={world.name!r})
-        face = tested.{kind.__name__}(world, tested.FirstAttempt())
+        face = tested.Face(world, tested.How({how.kind!r}, is_pool=True), tested.FirstAttempt())
         face.write(1)
         tested.until(lambda: face.writer.status.background_failures_total)
         atexit.register(face.writer.close, {HANGS_S if hangs else LONG_S})
@@ -298,8 +279,8 @@ def test_a_pool_that_is_closed_while_the_interpreter_ends(world: World, kind: ty
 
 @on(Tier.KEEP_PREPARED)
 @pytest.mark.parametrize("applied", [True, False])
-@pytest.mark.parametrize("kind", [SqlAlchemyPool, PsycopgPool], ids=lambda kind: kind.__name__)
-def test_a_commit_without_a_response_is_resolved(world: World, kind: type[Face], applied: bool) -> None:
+@pytest.mark.parametrize("how", [SQLALCHEMY_POOL, PSYCOPG_POOL], ids=str)
+def test_a_commit_without_a_response_is_resolved(world: World, how: How, applied: bool) -> None:
     def lose_commit_and_database() -> None:
         (slot,) = face.writer.pool.registry.all_slots()
         slot.coordinator.owned.resolve_timeout_ms = 100
@@ -307,7 +288,7 @@ def test_a_commit_without_a_response_is_resolved(world: World, kind: type[Face],
         world.database.refuse_new_connections()
         drop_idle_connections(face.writer)
 
-    face = kind(world, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
+    face = Face(world, how, AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database))
     with pytest.raises(OutcomeUnknown):
         face.write(1)
     deadline_s = time.monotonic() + LONG_S

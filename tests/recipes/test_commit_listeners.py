@@ -23,8 +23,8 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from tests.crash.awaited import AwaitedWriter, make_awaited_writer
-from tests.crash.scenario import InjectedError, Scenario, make_writer
+from tests.crash.awaited import AwaitedWriter
+from tests.crash.scenario import InjectedError, Scenario
 from tests.recipes.outboxes import assert_published, outbox_pool, settings_for
 from tests.support.awaited_databases import awaited_through_faults
 from tests.support.databases import (
@@ -94,8 +94,8 @@ class Site:
     def writer(self, **settings: Any) -> Iterator[Any]:
         """Open a writer; one of asyncio has the blocking names."""
         scenario = self.scenario
-        make: Any = make_awaited_writer if self._is_awaited else make_writer
-        made = make(self.engine, scenario.emulator.bootstrap_servers, scenario.transactional_id, **settings)
+        kind: Any = AsyncDualWriter if self._is_awaited else DualWriter
+        made = scenario.make(kind, self.engine, **{"pause": None, **settings})
         with AwaitedWriter(self._runner, made) if self._is_awaited else made as writer:
             yield writer
 

@@ -31,7 +31,6 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.network_proxy import NetworkProxy
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import AtPoint, Scenario
 from tests.recipes.steps import put
 from tests.support.databases import PostgresDatabase, event_bodies, events
@@ -42,10 +41,8 @@ INSERT = sa.insert(events)
 
 
 @pytest.fixture
-def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[Scenario]:
-    database = PostgresDatabase(postgres_server)
-    yield Scenario(database, emulator)
-    database.close()
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> Scenario:
+    return Scenario(postgres, emulator)
 
 
 class Last:

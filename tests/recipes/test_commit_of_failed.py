@@ -16,7 +16,6 @@ from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.styles import INSERT
 from tests.recipes.outboxes import outbox_pool, scenario, settings_for
@@ -93,7 +92,7 @@ def test_on_psycopg(scenario: PsycopgScenario, failing: Failing, style: dict[str
 async def test_on_asyncpg(
     scenario: PsycopgScenario, failing: Failing, style: dict[str, object], has_records: bool
 ) -> None:
-    async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario) | style) as pool:
+    async with AsyncpgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario) | style) as pool:
         for number in (1, 2, 3):
             with suppress(TransactionDoomedError):
                 async with pool.transaction() as tx:

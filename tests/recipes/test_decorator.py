@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,10 +13,11 @@ from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, Tra
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
-from tests.crash.scenario import AtPoint, InjectedError, Scenario
+from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
 from tests.support.databases import SqliteDatabase, events
+from tests.support.threads import in_threads
 
 
 def test_a_call_is_a_dual_write(scenario: Scenario, writer: DualWriter) -> None:
@@ -141,24 +141,15 @@ def test_who_refuses_to_be_a_part(scenario: Scenario, writer: DualWriter) -> Non
 
 def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) -> None:
     """It must not use a Session that this one is using."""
-    raised: list[BaseException] = []
 
     @writer.transactional
     def place(tx: DualTransaction) -> None:
         put(tx, scenario, 2)
 
-    def elsewhere() -> None:
-        try:
-            place()
-        except IllegalStateError as error:
-            raised.append(error)
-
     with writer.transaction() as tx:
         put(tx, scenario, 1)
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join(60)
-    assert "already carries a dual write" in str(raised[0])
+        with pytest.raises(IllegalStateError, match="already carries a dual write"):
+            in_threads(place)
     scenario.assert_both_sides_agree("1")
 
 
@@ -244,11 +235,7 @@ def test_only_the_outermost_call_tries_again(scenario: Scenario, writer: DualWri
 def test_nothing_is_tried_again_after_an_outcome_that_nobody_knows(scenario: Scenario, applied: bool) -> None:
     runs: list[int] = []
 
-    def lose_commit_and_database() -> None:
-        scenario.database.lose_commit(applied=applied)
-        scenario.database.refuse_new_connections()
-
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    lose = losing_the_commit(scenario.database, applied=applied, and_database=True)
     with scenario.writer(lose, resolve_timeout_ms=1_000) as writer:
 
         @writer.transactional(retries=5)

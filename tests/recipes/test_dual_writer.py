@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,15 +28,12 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.crash.scenario import Scenario
+from tests.crash.scenario import OrdinaryError, Scenario
 from tests.recipes.steps import break_a_statement, put
 from tests.support.databases import Database, events
 from tests.support.narrowing import current
+from tests.support.threads import in_threads
 from tests.support.topics import read_topic
-
-
-class OrdinaryError(Exception):
-    pass
 
 
 class Unprintable:
@@ -346,23 +343,14 @@ def test_a_connection_has_no_session(scenario: Scenario, writer: DualWriter) -> 
 def test_many_writers_side_by_side(database: Database, emulator: Emulator) -> None:
     """Every writer has its own id, and neither waits for nor disturbs another (on SQLite they queue for the file)."""
     scenarios = [Scenario(database, emulator) for _ in range(4)]
-    errors: list[BaseException] = []
 
     def write_ten(index: int) -> None:
-        try:
-            with scenarios[index].writer() as writer:
-                for number in range(10):
-                    with writer.transaction() as tx:
-                        put(tx, scenarios[index], index * 10 + number)
-        except BaseException as error:
-            errors.append(error)
+        with scenarios[index].writer() as writer:
+            for number in range(10):
+                with writer.transaction() as tx:
+                    put(tx, scenarios[index], index * 10 + number)
 
-    threads = [threading.Thread(target=write_ten, args=(index,)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert errors == []
+    in_threads(*(partial(write_ten, index) for index in range(4)))
     for scenario in scenarios:
         scenario.assert_nothing_open()
     with database.engine.connect() as connection:

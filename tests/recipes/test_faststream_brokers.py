@@ -27,7 +27,6 @@ from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase, kafka_
 from dualwrite.recipes.consume.consumers import ConsumedRecord
 from dualwrite.recipes.consume.faststream import ExactlyOnce
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, event_bodies, events, unique
 from tests.support.topics import read_topic
@@ -38,13 +37,6 @@ LIBRARIES = {"aiokafka": faststream.kafka, "confluent": faststream.confluent}
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[SqliteDatabase]:
     made = SqliteDatabase(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
     yield made
     made.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,16 +28,14 @@ from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, creat
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.psycopg_scenario import conninfo_of
+from tests.crash.scenario import Crash, crash_at
 from tests.support.conditions import until
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, events, unique
 from tests.support.servers.mariadb import MariaDbServer
 from tests.support.topics import read_topic
 
 TOPIC = "events"
-
-
-class Killed(BaseException):
-    """The process ends here."""
 
 
 @pytest.fixture
@@ -71,10 +69,6 @@ def engine_of(url: sa.URL) -> sa.Engine:
     return sa.create_engine(url, poolclass=sa.NullPool)
 
 
-def conninfo(url: sa.URL) -> str:
-    return url.set(drivername="postgresql").render_as_string(hide_password=False)
-
-
 def rows(url: sa.URL, schema: str) -> list[str]:
     """Return the states in the rows of a schema."""
     with engine_of(url).connect() as connection:
@@ -84,14 +78,6 @@ def rows(url: sa.URL, schema: str) -> list[str]:
 
 def in_topic(servers: str) -> list[str]:
     return sorted(value for _, value in read_topic(servers, TOPIC))
-
-
-def killed_at(wanted: PausePoint) -> Callable[[PausePoint], None]:
-    def pause(point: PausePoint) -> None:
-        if point is wanted:
-            raise Killed
-
-    return pause
 
 
 # ---- two databases, one id ------------------------------------------------------------------------------------------
@@ -106,8 +92,8 @@ def sqlite(directory: Path, name: str) -> sa.Engine:
 def test_a_database_does_not_abort_what_another_has_decided_under_the_same_id(servers: str, tmp_path: Path) -> None:
     ours, theirs = sqlite(tmp_path, "ours"), sqlite(tmp_path, "theirs")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
-    writer = DualWriter(ours, pause=killed_at(PausePoint.AFTER_DATABASE_COMMIT), **settings)
-    with pytest.raises(Killed), writer.transaction() as tx:
+    writer = DualWriter(ours, pause=crash_at(PausePoint.AFTER_DATABASE_COMMIT), **settings)
+    with pytest.raises(Crash), writer.transaction() as tx:
         tx.send(TOPIC, value="decided")
     with DualWriter(theirs, **settings) as other:
         other.recover()
@@ -135,7 +121,7 @@ def test_two_databases_with_one_prefix_under_load_and_deaths(
 
         def pause(point: PausePoint) -> None:
             if point is dies_at and blocks == 3:
-                raise Killed
+                raise Crash
 
         pool = DualWriter(
             database.engine,
@@ -152,7 +138,7 @@ def test_two_databases_with_one_prefix_under_load_and_deaths(
                 with pool.transaction() as tx:
                     tx.session.execute(sa.insert(events), {"id": number * 10 + blocks, "event_key": "k", "body": body})
                     tx.send(TOPIC, value=body)
-            except Killed:
+            except Crash:
                 if dies_at is PausePoint.AFTER_DATABASE_COMMIT:
                     acknowledged.append(body)
                 break
@@ -177,8 +163,8 @@ def test_starts_that_ended_before_their_first_commit_raise_no_alarm(
     engine = sqlite(tmp_path, "ours")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
     for _ in range(3):
-        writer = DualWriter(engine, pause=killed_at(PausePoint.AFTER_PREPARE), **settings)
-        with pytest.raises(Killed), writer.transaction() as tx:
+        writer = DualWriter(engine, pause=crash_at(PausePoint.AFTER_PREPARE), **settings)
+        with pytest.raises(Crash), writer.transaction() as tx:
             tx.send(TOPIC, value="undecided")
     caplog.clear()
     with caplog.at_level(logging.WARNING), DualWriter(engine, **settings) as writer, writer.transaction() as tx:
@@ -191,8 +177,8 @@ def test_recovery_reports_ids_of_other_databases_and_leaves_them(servers: str, t
     ours, theirs = sqlite(tmp_path, "ours"), sqlite(tmp_path, "theirs")
     create_state_table(ours)
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "orders-1"}
-    writer = DualWriter(theirs, pause=killed_at(PausePoint.AFTER_DATABASE_COMMIT), **settings)
-    with pytest.raises(Killed), writer.transaction() as tx:
+    writer = DualWriter(theirs, pause=crash_at(PausePoint.AFTER_DATABASE_COMMIT), **settings)
+    with pytest.raises(Crash), writer.transaction() as tx:
         tx.send(TOPIC, value="decided")
     with RecoveryService(ours, prefix="orders-", bootstrap_servers=servers, min_age_ms=0) as service:
         (found,) = service.recover().found
@@ -230,7 +216,7 @@ def test_two_tables_that_one_role_sees_are_refused_by_name(servers: str, tenants
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
     for make in (
         lambda: DualWriter(engine_of(in_schema(tenants, "a")), **settings),
-        lambda: PsycopgDualWriter(conninfo(in_schema(tenants, "a")), **settings),
+        lambda: PsycopgDualWriter(conninfo_of(in_schema(tenants, "a")), **settings),
     ):
         with make() as writer, pytest.raises(StateTableError, match=r"a\.kafka.*b\.kafka.*schema=") as raised:
             writer.recover()
@@ -257,12 +243,12 @@ def test_a_block_that_sets_search_path_decides_in_the_pinned_table(servers: str,
                 tx.connection.exec_driver_sql("SET search_path = b")
                 tx.connection.exec_driver_sql(f"INSERT INTO items VALUES ('{number}')")
                 tx.send(TOPIC, value=f"sqlalchemy {number}")
-    with PsycopgDualWriter(conninfo(url), **settings) as psycopg_writer:
+    with PsycopgDualWriter(conninfo_of(url), **settings) as psycopg_writer:
         for number in range(2):
             with psycopg_writer.transaction() as psycopg_tx:
                 psycopg_tx.connection.execute("SET search_path = b")
                 psycopg_tx.send(TOPIC, value=f"psycopg {number}")
-        with psycopg.connect(conninfo(url)) as connection, psycopg_writer.transaction(connection) as psycopg_tx:
+        with psycopg.connect(conninfo_of(url)) as connection, psycopg_writer.transaction(connection) as psycopg_tx:
             psycopg_tx.send(TOPIC, value="psycopg, the caller's")
     assert len(in_topic(servers)) == 5
     assert rows(tenants, "a") != [""]
@@ -278,7 +264,7 @@ def test_a_block_of_a_pool_that_sets_search_path(servers: str, tenants: sa.URL) 
             with pool.transaction() as tx:
                 tx.connection.exec_driver_sql("SET search_path = b")
                 tx.send(TOPIC, value="x")
-    with PsycopgDualWriter(conninfo(url), **settings) as psycopg_pool:
+    with PsycopgDualWriter(conninfo_of(url), **settings) as psycopg_pool:
         for _ in range(2):
             with psycopg_pool.transaction() as psycopg_tx:
                 psycopg_tx.connection.execute("SET search_path = b")
@@ -296,7 +282,7 @@ async def test_awaited_blocks_that_set_search_path(servers: str, tenants: sa.URL
     async with AsyncDualWriter(engine, **settings) as writer, writer.transaction() as tx:
         await (await tx.session.connection()).exec_driver_sql("SET search_path = b")
         tx.send(TOPIC, value="x")
-    async with AsyncPsycopgDualWriter(conninfo(url), **settings) as psycopg_writer:
+    async with AsyncPsycopgDualWriter(conninfo_of(url), **settings) as psycopg_writer:
         for _ in range(2):
             async with psycopg_writer.transaction() as psycopg_tx:
                 await psycopg_tx.connection.execute("SET search_path = b")
@@ -345,7 +331,9 @@ def test_a_table_that_was_made_anew_is_told(servers: str, tenants: sa.URL, kind:
     url = in_schema(tenants, "a")
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t", "schema": "a"}
     writer: Any = (
-        DualWriter(engine_of(url), **settings) if kind == "sqlalchemy" else PsycopgDualWriter(conninfo(url), **settings)
+        DualWriter(engine_of(url), **settings)
+        if kind == "sqlalchemy"
+        else PsycopgDualWriter(conninfo_of(url), **settings)
     )
     with writer:
         with writer.transaction() as tx:
@@ -406,9 +394,9 @@ def copy(postgres_server: PostgresServer, servers: str) -> tuple[sa.URL, sa.URL]
         engine_of(url),
         bootstrap_servers=servers,
         transactional_id="t",
-        pause=killed_at(PausePoint.AFTER_DATABASE_COMMIT),
+        pause=crash_at(PausePoint.AFTER_DATABASE_COMMIT),
     )
-    with pytest.raises(Killed), writer.transaction() as tx:
+    with pytest.raises(Crash), writer.transaction() as tx:
         tx.send(TOPIC, value="decided")
     name = named("copy")
     with sa.create_engine(postgres_server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool).connect() as c:
@@ -424,7 +412,7 @@ def test_a_copy_is_refused_before_anything_is_written_or_aborted(
     settings: dict[str, Any] = {"bootstrap_servers": servers, "transactional_id": "t"}
     for make in (
         lambda: DualWriter(engine_of(copied), **settings),
-        lambda: PsycopgDualWriter(conninfo(copied), **settings),
+        lambda: PsycopgDualWriter(conninfo_of(copied), **settings),
     ):
         with make() as writer, pytest.raises(DatabaseMovedError, match=r"adopt --moved.*adopt --copied") as raised:
             writer.recover()
@@ -462,7 +450,7 @@ def test_a_copy_that_is_adopted_as_moved_completes_what_the_original_decided(
     moved = copy[1]
     said = CliRunner().invoke(cli, ["adopt", "--moved", "--database", moved.render_as_string(hide_password=False)])
     assert said.exit_code == 0, said.output
-    with PsycopgDualWriter(conninfo(moved), bootstrap_servers=servers, transactional_id="t") as writer:
+    with PsycopgDualWriter(conninfo_of(moved), bootstrap_servers=servers, transactional_id="t") as writer:
         assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
     assert in_topic(servers) == ["decided"]
 
@@ -493,14 +481,12 @@ def test_decisions_without_the_identity_they_were_made_under(servers: str, tmp_p
         assert writer.recover() == []
 
 
-def test_many_processes_make_one_identity(postgres_server: PostgresServer) -> None:
-    database = PostgresDatabase(postgres_server)
+def test_many_processes_make_one_identity(postgres: PostgresDatabase) -> None:
 
     def first_use(_: int) -> DatabaseIdentity:
-        create_state_table(database.aside)
-        return SqlAlchemyStateStore(database.aside).identity()
+        create_state_table(postgres.aside)
+        return SqlAlchemyStateStore(postgres.aside).identity()
 
     with ThreadPoolExecutor(8) as threads:
         found = set(threads.map(first_use, range(8)))
     assert len(found) == 1
-    database.close()

@@ -5,40 +5,33 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import sessionmaker
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import KafkaUnreachableError, PoolTimeoutError
-from dualwrite.recipes.asyncpg.writer import AsyncpgDualWriter
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.availability import Availability, Away
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.pool.slots import Turn
-from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
-from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.sessions import dual_write_sessions, send
-from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from dualwrite.testing.postgres import PostgresServer
-from tests.crash.asyncpg_scenario import INSERT as ASYNCPG_INSERT
-from tests.crash.asyncpg_scenario import dsn_of
-from tests.crash.psycopg_scenario import INSERT, conninfo_of
 from tests.crash.scenario import AtPoint
+from tests.crash.styles import INSERT
 from tests.recipes.heard import Heard
 from tests.recipes.pools import QUIET_LEASE_MS
-from tests.support.awaited_databases import awaited_engine
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, event_bodies, events, unique
+from tests.support.databases import PostgresDatabase, event_bodies, unique
 from tests.support.topics import read_topic
+from tests.support.writers import KINDS, closed, entered, got
 
 COORDINATOR_LOAD_IN_PROGRESS = 14
 LONG_MS = 60_000
@@ -84,15 +77,30 @@ class World:
             return [float(age) for age in connection.scalars(sa.text(query))]
 
 
+@dataclass(frozen=True)
+class How:
+    """A kind of writer, alone with its id or with a pool of them."""
+
+    kind: str
+    is_pool: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.kind}-pool" if self.is_pool else self.kind
+
+
 class Face:
     """A writer or pool of one kind, by the same names."""
 
-    writer: Any
-
-    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
+    def __init__(self, world: World, how: How, pause: AtPoint | None = None) -> None:
         self.world = world
-        self.servers: dict[str, Any] = {"bootstrap_servers": world.emulator.bootstrap_servers}
         self.pause = pause
+        self.kind = KINDS[how.kind]
+        self.runner = asyncio.Runner() if self.kind.is_awaited else None
+        self.source = self.kind.source(world.database.engine.url)
+        given = {"prefix": world.name, **_POOL} if how.is_pool else {"transactional_id": world.name, **_COMMON}
+        self.writer = self.kind.writer(
+            self.source, pause=pause, bootstrap_servers=world.emulator.bootstrap_servers, **given
+        )
 
     @property
     def availability(self) -> Availability:
@@ -101,192 +109,56 @@ class Face:
         return found
 
     def write(self, number: int) -> None:
-        raise NotImplementedError
+        self.run(self._write(number))
+
+    async def _write(self, number: int) -> None:
+        async with entered(self.writer.transaction()) as tx:
+            await got(self.kind.execute(tx, INSERT.format(number)))
+            tx.send(self.world.topic, value=str(number), key="k")
+
+    def run(self, steps: Coroutine[Any, Any, None]) -> None:
+        blocking.run(steps) if self.runner is None else self.runner.run(steps)
 
     def breathe(self) -> None:
         """Let the background go on for a moment."""
-        time.sleep(0.01)
+        time.sleep(0.01) if self.runner is None else self.runner.run(asyncio.sleep(0.01))
 
     def close(self) -> None:
-        self.writer.close()
+        self.run(closed(self.writer, self.source))
+        if self.runner is not None:
+            self.runner.close()
 
 
-class SqlAlchemy(Face):
-    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
-        super().__init__(world, pause)
-        self.writer = self.make(world.database.engine)
-
-    def make(self, engine: sa.Engine) -> Any:
-        return DualWriter(engine, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON)
-
-    def write(self, number: int) -> None:
-        with self.writer.transaction() as tx:
-            tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
-            tx.send(self.world.topic, value=str(number), key="k")
-
-
-class SqlAlchemyPool(SqlAlchemy):
-    def make(self, engine: sa.Engine) -> Any:
-        return DualWriter(engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
-
-
-class SessionsOfAWriter(SqlAlchemy):
+class SessionsOfAWriter(Face):
     """Their transactions begin by themselves, so that they are refused by their commit."""
 
-    def make(self, engine: sa.Engine) -> Any:
-        writer = super().make(engine)
-        self.sessions = sessionmaker(engine)
-        dual_write_sessions(self.sessions, writer)
-        return writer
-
     def write(self, number: int) -> None:
-        with self.sessions.begin() as session:
-            self._put(session, number)
-
-    def _put(self, session: Session, number: int) -> None:
-        session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
-        send(session, self.world.topic, value=str(number), key="k")
-
-
-class Psycopg(Face):
-    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
-        super().__init__(world, pause)
-        self.writer = self.make(conninfo_of(world.database.engine.url))
-
-    def make(self, conninfo: str) -> Any:
-        return PsycopgDualWriter(
-            conninfo, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON
-        )
-
-    def write(self, number: int) -> None:
-        with self.writer.transaction() as tx:
-            tx.connection.execute(INSERT, (number, str(number)))
-            tx.send(self.world.topic, value=str(number), key="k")
+        sessions = sessionmaker(self.source)
+        dual_write_sessions(sessions, self.writer)
+        with sessions.begin() as session:
+            session.execute(sa.text(INSERT.format(number)))
+            send(session, self.world.topic, value=str(number), key="k")
 
 
-class PsycopgPool(Psycopg):
-    def make(self, conninfo: str) -> Any:
-        return PsycopgDualWriter(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
+SQLALCHEMY: Final = How("sqlalchemy")
+SQLALCHEMY_POOL: Final = How("sqlalchemy", is_pool=True)
+PSYCOPG_POOL: Final = How("psycopg", is_pool=True)
+SESSIONS: Final = How("sqlalchemy sessions")
+BEFORE_THE_TRANSACTION: Final = [How(kind, is_pool) for kind in KINDS for is_pool in (False, True)]
+POOLS: Final = [SQLALCHEMY_POOL, PSYCOPG_POOL]
+BLOCKING: Final = [SQLALCHEMY, How("psycopg"), *POOLS]
 
-
-class AsyncFace(Face):
-    def __init__(self, world: World, pause: AtPoint | None = None) -> None:
-        super().__init__(world, pause)
-        self.runner = asyncio.Runner()
-        self.runner.run(self.begin())
-
-    async def begin(self) -> None:
-        raise NotImplementedError
-
-    async def end(self) -> None:
-        await self.writer.close()
-
-    async def write_awaited(self, number: int) -> None:
-        raise NotImplementedError
-
-    def write(self, number: int) -> None:
-        self.runner.run(self.write_awaited(number))
-
-    def breathe(self) -> None:
-        self.runner.run(asyncio.sleep(0.01))
-
-    def close(self) -> None:
-        self.runner.run(self.end())
-        self.runner.close()
-
-
-class AsyncSqlAlchemy(AsyncFace):
-    async def begin(self) -> None:
-        self.engine = awaited_engine(self.world.database.engine.url, "psycopg")
-        self.writer = self.make()
-
-    def make(self) -> Any:
-        return AsyncDualWriter(
-            self.engine, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON
-        )
-
-    async def write_awaited(self, number: int) -> None:
-        async with self.writer.transaction() as tx:
-            await tx.session.execute(sa.insert(events), {"id": number, "event_key": "k", "body": str(number)})
-            tx.send(self.world.topic, value=str(number), key="k")
-
-    async def end(self) -> None:
-        await super().end()
-        await self.engine.dispose()
-
-
-class AsyncSqlAlchemyPool(AsyncSqlAlchemy):
-    def make(self) -> Any:
-        return AsyncDualWriter(self.engine, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
-
-
-class AsyncPsycopg(AsyncFace):
-    async def begin(self) -> None:
-        self.writer = self.make(conninfo_of(self.world.database.engine.url))
-
-    def make(self, conninfo: str) -> Any:
-        return AsyncPsycopgDualWriter(
-            conninfo, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON
-        )
-
-    async def write_awaited(self, number: int) -> None:
-        async with self.writer.transaction() as tx:
-            await tx.connection.execute(INSERT, (number, str(number)))
-            tx.send(self.world.topic, value=str(number), key="k")
-
-
-class AsyncPsycopgPool(AsyncPsycopg):
-    def make(self, conninfo: str) -> Any:
-        return AsyncPsycopgDualWriter(conninfo, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
-
-
-class Asyncpg(AsyncFace):
-    async def begin(self) -> None:
-        self.writer = self.make(dsn_of(self.world.database.engine.url))
-
-    def make(self, dsn: str) -> Any:
-        return AsyncpgDualWriter(dsn, transactional_id=self.world.name, pause=self.pause, **self.servers, **_COMMON)
-
-    async def write_awaited(self, number: int) -> None:
-        async with self.writer.transaction() as tx:
-            await tx.connection.execute(ASYNCPG_INSERT, number, str(number))
-            tx.send(self.world.topic, value=str(number), key="k")
-
-
-class AsyncpgPool(Asyncpg):
-    def make(self, dsn: str) -> Any:
-        return AsyncpgDualWriter(dsn, prefix=self.world.name, pause=self.pause, **self.servers, **_POOL)
-
-
-BEFORE_THE_TRANSACTION: list[type[Face]] = [
-    SqlAlchemy,
-    SqlAlchemyPool,
-    Psycopg,
-    PsycopgPool,
-    AsyncSqlAlchemy,
-    AsyncSqlAlchemyPool,
-    AsyncPsycopg,
-    AsyncPsycopgPool,
-    Asyncpg,
-    AsyncpgPool,
-]
-FACES = [*BEFORE_THE_TRANSACTION, SessionsOfAWriter]
-POOLS: list[type[Face]] = [SqlAlchemyPool, PsycopgPool]
-BLOCKING: list[type[Face]] = [SqlAlchemy, Psycopg, *POOLS]
-
-parametrized = pytest.mark.parametrize("kind", FACES, ids=lambda kind: kind.__name__)
+parametrized = pytest.mark.parametrize("how", [*BEFORE_THE_TRANSACTION, SESSIONS], ids=str)
 
 
 @pytest.fixture
-def world(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[World]:
-    database = PostgresDatabase(postgres_server)
-    yield World(database, emulator)
-    database.close()
+def world(postgres: PostgresDatabase, emulator: Emulator) -> World:
+    return World(postgres, emulator)
 
 
 @contextmanager
-def face_of(kind: type[Face], world: World, pause: AtPoint | None = None) -> Iterator[Face]:
-    face = kind(world, pause)
+def face_of(how: How, world: World, pause: AtPoint | None = None) -> Iterator[Face]:
+    face = SessionsOfAWriter(world, SQLALCHEMY, pause) if how is SESSIONS else Face(world, how, pause)
     try:
         yield face
     finally:
@@ -317,8 +189,8 @@ def write_when_kafka_is_back(face: Face, number: int) -> None:
 
 
 @parametrized
-def test_refused_until_kafka_is_back(world: World, kind: type[Face]) -> None:
-    with face_of(kind, world) as face:
+def test_refused_until_kafka_is_back(world: World, how: How) -> None:
+    with face_of(how, world) as face:
         face.write(1)
         world.lose_kafka()
         refused(face, 2)
@@ -333,9 +205,9 @@ def test_refused_until_kafka_is_back(world: World, kind: type[Face]) -> None:
 
 
 @parametrized
-def test_kafka_is_away_from_the_beginning(world: World, kind: type[Face]) -> None:
+def test_kafka_is_away_from_the_beginning(world: World, how: How) -> None:
     world.lose_kafka()
-    with face_of(kind, world) as face:
+    with face_of(how, world) as face:
         refused(face, 1)
         assert world.idle_in_transaction() == []
         world.bring_kafka_back()
@@ -343,14 +215,12 @@ def test_kafka_is_away_from_the_beginning(world: World, kind: type[Face]) -> Non
     world.assert_both_sides_have(2)
 
 
-@pytest.mark.parametrize("kind", BEFORE_THE_TRANSACTION, ids=lambda kind: kind.__name__)
-def test_refused_without_a_database_transaction(
-    world: World, kind: type[Face], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("how", BEFORE_THE_TRANSACTION, ids=str)
+def test_refused_without_a_database_transaction(world: World, how: How, monkeypatch: pytest.MonkeyPatch) -> None:
     def begin(*_: Any, **__: Any) -> Any:
         raise AssertionError("a database transaction was about to begin")
 
-    with face_of(kind, world) as face:
+    with face_of(how, world) as face:
         face.write(1)
         world.lose_kafka()
         refused(face, 2)
@@ -362,12 +232,12 @@ def test_refused_without_a_database_transaction(
             assert time.monotonic() - began_s < MOST_REFUSALS * 0.1
 
 
-@pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
-def test_under_load_no_transaction_stays_open(world: World, kind: type[Face]) -> None:
+@pytest.mark.parametrize("how", BLOCKING, ids=str)
+def test_under_load_no_transaction_stays_open(world: World, how: How) -> None:
     """Writers in threads go on and on: from the moment at which Kafka is gone until it is back, and after it."""
     written: list[int] = []
     ended = threading.Event()
-    threads = 4 if kind in POOLS else 1
+    threads = 4 if how in POOLS else 1
 
     def write_on(first: int) -> None:
         number = first
@@ -380,7 +250,7 @@ def test_under_load_no_transaction_stays_open(world: World, kind: type[Face]) ->
             else:
                 written.append(number)
 
-    with face_of(kind, world) as face, ThreadPoolExecutor(threads) as executor:
+    with face_of(how, world) as face, ThreadPoolExecutor(threads) as executor:
         done = [executor.submit(write_on, first) for first in range(threads)]
         until(lambda: len(written) > 20)
         world.lose_kafka()
@@ -399,8 +269,8 @@ def test_under_load_no_transaction_stays_open(world: World, kind: type[Face]) ->
     world.assert_both_sides_have(*sorted(written))
 
 
-@pytest.mark.parametrize("kind", POOLS, ids=lambda kind: kind.__name__)
-def test_blocks_that_wait_for_a_slot(world: World, kind: type[Face], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", POOLS, ids=str)
+def test_blocks_that_wait_for_a_slot(world: World, how: How, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold their transactions as well; without Kafka, the slot would not come back in time."""
     monkeypatch.setitem(_POOL, "max_writers", 1)
     held = threading.Event()
@@ -409,7 +279,7 @@ def test_blocks_that_wait_for_a_slot(world: World, kind: type[Face], monkeypatch
         held.wait(ENOUGH_S)
 
     pause = AtPoint(PausePoint.AFTER_BEGIN, hold)
-    with face_of(kind, world, pause) as face, ThreadPoolExecutor(2) as executor:
+    with face_of(how, world, pause) as face, ThreadPoolExecutor(2) as executor:
         blocks = [executor.submit(refused, face, number) for number in (1, 2)]
         until(lambda: face.writer.status.waiting == 1)
         world.lose_kafka()
@@ -419,16 +289,16 @@ def test_blocks_that_wait_for_a_slot(world: World, kind: type[Face], monkeypatch
         assert face.writer.status.timeouts_total == 0
 
 
-@pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
-def test_after_the_decision_the_block_is_committed(world: World, kind: type[Face]) -> None:
+@pytest.mark.parametrize("how", BLOCKING, ids=str)
+def test_after_the_decision_the_block_is_committed(world: World, how: How) -> None:
     pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, world.lose_kafka)
-    with face_of(kind, world, pause) as face:
+    with face_of(how, world, pause) as face:
         face.write(1)
         assert event_bodies(world.database) == ["1"]
         refused(face, 2)
         world.bring_kafka_back()
         write_when_kafka_is_back(face, 3)
-        if kind in POOLS:  # another id may have carried this block, and a pool that is closed leaves the other in doubt
+        if how in POOLS:  # another id may have carried this block, and a pool that is closed leaves the other in doubt
             until(lambda: not face.writer.status.set_aside)
     world.assert_both_sides_have(1, 3)
 
@@ -436,7 +306,7 @@ def test_after_the_decision_the_block_is_committed(world: World, kind: type[Face
 def test_a_pool_resolves_what_is_aside_by_itself(world: World) -> None:
     """No block comes after the return: the background completes the decided transactions."""
     pause = AtPoint(PausePoint.AFTER_DATABASE_COMMIT, world.lose_kafka)
-    with face_of(SqlAlchemyPool, world, pause) as face:
+    with face_of(SQLALCHEMY_POOL, world, pause) as face:
         face.write(1)
         assert face.writer.status.set_aside
         world.bring_kafka_back()
@@ -444,9 +314,9 @@ def test_a_pool_resolves_what_is_aside_by_itself(world: World) -> None:
         world.assert_both_sides_have(1)
 
 
-@pytest.mark.parametrize("kind", POOLS, ids=lambda kind: kind.__name__)
-def test_the_status_of_a_pool_and_the_gauge_say_since_when(world: World, kind: type[Face], heard: Heard) -> None:
-    with face_of(kind, world) as face:
+@pytest.mark.parametrize("how", POOLS, ids=str)
+def test_the_status_of_a_pool_and_the_gauge_say_since_when(world: World, how: How, heard: Heard) -> None:
+    with face_of(how, world) as face:
         face.write(1)
         assert (face.writer.status.kafka_away_since_s, face.writer.status.kafka_problem) == (None, None)
         assert heard.points("dualwrite.kafka.away") == []
@@ -473,7 +343,7 @@ def test_a_pools_timeout_says_that_kafka_is_away(world: World, monkeypatch: pyte
     """At the moment at which both are true: otherwise the block is refused instead."""
     monkeypatch.setitem(_POOL, "max_writers", 1)
     monkeypatch.setitem(_POOL, "acquire_timeout_ms", 0)
-    with face_of(PsycopgPool, world) as face:
+    with face_of(PSYCOPG_POOL, world) as face:
         coordinator = face.writer.pool
         taken = Turn()
         blocking.run(coordinator.wait_for_turn(taken))
@@ -492,7 +362,7 @@ def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeyp
     """A broker that is reachable and completes nothing: blocks are committed, and their slots cannot be used again."""
     for name, value in {"max_writers": 1, "acquire_timeout_ms": 100, "max_block_ms": 2000}.items():
         monkeypatch.setitem(_POOL, name, value)
-    with face_of(PsycopgPool, world) as face:
+    with face_of(PSYCOPG_POOL, world) as face:
         loading = world.emulator.faults.add(Fault(api="EndTxn", action=Error(COORDINATOR_LOAD_IN_PROGRESS), count=None))
         face.write(1)
         face.write(2)
@@ -504,12 +374,11 @@ def test_a_pools_timeout_says_that_kafka_keeps_slots_aside(world: World, monkeyp
     world.assert_both_sides_have(1, 2)
 
 
-@pytest.mark.parametrize("kind", BLOCKING, ids=lambda kind: kind.__name__)
-def test_elections_and_one_of_three_nodes_are_no_reason(postgres_server: PostgresServer, kind: type[Face]) -> None:
-    database = PostgresDatabase(postgres_server)
+@pytest.mark.parametrize("how", BLOCKING, ids=str)
+def test_elections_and_one_of_three_nodes_are_no_reason(postgres: PostgresDatabase, how: How) -> None:
     with Emulator(nodes=3) as emulator:
-        world = World(database, emulator)
-        with face_of(kind, world) as face:
+        world = World(postgres, emulator)
+        with face_of(how, world) as face:
             for number in range(4):
                 face.write(number)
                 emulator.move_leader(world.topic, 0, emulator.living_nodes[number % 2])
@@ -518,11 +387,10 @@ def test_elections_and_one_of_three_nodes_are_no_reason(postgres_server: Postgre
                 face.write(number)
             assert face.availability.away is None
             world.assert_both_sides_have(*range(6))
-    database.close()
 
 
 def test_recover_says_the_same(world: World) -> None:
-    with face_of(SqlAlchemy, world) as face:
+    with face_of(SQLALCHEMY, world) as face:
         world.lose_kafka()
         with pytest.raises(KafkaUnreachableError, match=REFUSED):
             face.writer.recover()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
@@ -21,9 +21,10 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
+from tests.crash.scenario import Crash, crash_at
 from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
 from tests.recipes.repairs import acknowledge
-from tests.recipes.test_tiers import METADATA, Crash, forget_manifest, rows, world, write, writer_of
+from tests.recipes.test_tiers import METADATA, die, forget_manifest, rows, world, write, writer_of
 from tests.support.conditions import until
 from tests.support.databases import Database, SqliteDatabase
 from tests.support.kafka_ids import kafka_id_of
@@ -93,21 +94,10 @@ class Taker:
         self._world.settle()
 
 
-def dies_at(at: PausePoint) -> Callable[[PausePoint], None]:
-    def pause(point: PausePoint) -> None:
-        if point is at:
-            raise Crash
-
-    return pause
-
-
 def decide_and_die(world: World, engine: sa.Engine, value: str) -> None:
     """Commit in the database, and die before the commit in Kafka."""
-    with (
-        writer_of(world, engine, pause=dies_at(PausePoint.AFTER_DATABASE_COMMIT)) as writer,
-        pytest.raises(Crash),
-    ):
-        write(writer, value)
+    with pytest.raises(Crash):
+        die(world, engine, PausePoint.AFTER_DATABASE_COMMIT, value)
 
 
 def assert_repaired(world: World, engine: sa.Engine, *expected: str) -> None:
@@ -157,7 +147,7 @@ def test_a_late_take_over_touches_nothing_of_its_successor(world: World, store: 
         write(writer, "before")
     if left != "nothing":
         at = PausePoint.AFTER_PREPARE if left == "undecided" else PausePoint.AFTER_DATABASE_COMMIT
-        with writer_of(world, store.aside, pause=dies_at(at)) as dying, pytest.raises(Crash):
+        with writer_of(world, store.aside, pause=crash_at(at)) as dying, pytest.raises(Crash):
             write(dying, left)
     taker = Taker(world, store)
     taker.hold("EndTxn", skip=skip)

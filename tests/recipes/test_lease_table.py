@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import threading
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -13,6 +14,7 @@ from dualwrite.recipes.core.leases import Lease
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table
 from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, create_lease_table, kafka_transaction_lease
 from tests.support.databases import Database
+from tests.support.threads import in_threads
 
 LEASE_MS = 60_000
 
@@ -86,18 +88,13 @@ def test_only_one_of_many_gets_a_lease(database: Database, ours: SqlAlchemyLease
     blocking.run(ours.release(0))
     (lease,) = every(ours)
     together = threading.Barrier(8)
-    won: list[bool] = []
 
-    def claim(owner: str) -> None:
+    def claim(owner: str) -> bool:
         leases = leases_of(database, owner)
         together.wait()
-        won.append(blocking.run(leases.claim(lease)))
+        return blocking.run(leases.claim(lease))
 
-    threads = [threading.Thread(target=claim, args=(f"owner {number}",)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    won = in_threads(*(partial(claim, f"owner {number}") for number in range(8)))
     assert sorted(won) == [False] * 7 + [True]
 
 

@@ -19,7 +19,6 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.transaction import watch
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.databases import MariaDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.key_value_stores import KeyValueStore, ZooKeeperStore, in_directory
@@ -191,13 +190,6 @@ def test_a_row_that_is_gone_has_no_manifest_to_be_read(place: Database) -> None:
 
 
 # ---- psycopg: in the message of COMMIT ------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.support.databases import Database, PostgresDatabase
+from tests.support.threads import in_threads
 
 EMPTY = PreparedTxnState()
 FIRST = PreparedTxnState("42:7")
@@ -73,13 +75,6 @@ def with_psycopg(database: Database, *, create_table: bool) -> PsycopgDualWriter
 def ensure_row(writer: DualWriter | PsycopgDualWriter) -> None:
     """Take the first step of a writer's first use."""
     blocking.run(writer.backend.database.ensure_row("t"))
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 def test_a_writer_that_creates_tables_adds_it(database: Database) -> None:
@@ -140,22 +135,13 @@ def test_several_processes_with_different_drivers_add_it_at_once(postgres: Postg
 
 
 def at_once(steps: list[Callable[[], object]]) -> None:
-    errors: list[BaseException] = []
     ready = threading.Barrier(len(steps))
 
     def carry_out(step: Callable[[], object]) -> None:
-        try:
-            ready.wait(30)
-            step()
-        except BaseException as error:
-            errors.append(error)
+        ready.wait(30)
+        step()
 
-    threads = [threading.Thread(target=carry_out, args=(step,)) for step in steps]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert errors == []
+    in_threads(*(partial(carry_out, step) for step in steps))
 
 
 @pytest.mark.parametrize("make", [with_sqlalchemy, with_psycopg])

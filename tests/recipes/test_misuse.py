@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -28,10 +27,10 @@ from dualwrite.errors import (
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import Scenario
 from tests.recipes.steps import put, raw_rollback
 from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
 
@@ -101,12 +100,11 @@ def go_on_in_another_transaction(session: Session) -> None:
     "undo", [roll_back_in_part, roll_back_past_sqlalchemy, go_on_without_a_transaction, go_on_in_another_transaction]
 )
 def test_a_hook_that_undoes_what_was_written_is_found_on_psycopg2(
-    postgres_server: PostgresServer, emulator: Emulator, undo: Callable[[Session], object]
+    postgres: PostgresDatabase, emulator: Emulator, undo: Callable[[Session], object]
 ) -> None:
     """Its COMMIT does not carry the state, and psycopg2 sends no BEGIN after a ROLLBACK that was sent as text."""
-    database = PostgresDatabase(postgres_server)
-    scenario = Scenario(database, emulator)
-    engine = sa.create_engine(database.url.set(drivername="postgresql+psycopg2"))
+    scenario = Scenario(postgres, emulator)
+    engine = sa.create_engine(postgres.url.set(drivername="postgresql+psycopg2"))
     with scenario.writer(engine=engine) as writer:
         with Session(engine) as session:
             event.listen(session, "before_commit", undo, once=True)
@@ -117,10 +115,9 @@ def test_a_hook_that_undoes_what_was_written_is_found_on_psycopg2(
         with writer.transaction() as tx:
             put(tx, scenario, 2)
     engine.dispose()
-    assert event_bodies(database) == (["2", "7"] if undo is go_on_without_a_transaction else ["2"])
+    assert event_bodies(postgres) == (["2", "7"] if undo is go_on_without_a_transaction else ["2"])
     assert [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)] == ["2"]
     scenario.assert_nothing_open()
-    database.close()
 
 
 def commit_past_sqlalchemy(session: Session) -> None:
@@ -274,19 +271,12 @@ def test_a_block_of_a_task_says_the_same() -> None:
 
 
 def test_a_second_thread_is_sent_to_the_pool(scenario: Scenario, writer: DualWriter) -> None:
-    raised: list[IllegalStateError] = []
-
-    def elsewhere() -> None:
-        with pytest.raises(IllegalStateError) as refused, writer.transaction():
-            pass
-        raised.append(refused.value)
-
     with writer.transaction() as tx:
         put(tx, scenario, 1)
-        thread = threading.Thread(target=elsewhere)
-        thread.start()
-        thread.join(60)
-    assert "of another thread, and this one did nothing: use a pool (prefix=" in str(raised[0])
+        with pytest.raises(
+            IllegalStateError, match=r"of another thread, and this one did nothing: use a pool \(prefix="
+        ):
+            in_threads(lambda: writer.transaction().__enter__())
     scenario.assert_both_sides_agree("1")
 
 

@@ -39,10 +39,9 @@ from dualwrite.recipes.sqlalchemy.outbox_table import create_outbox_table, kafka
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from tests.crash.asyncpg_scenario import dsn_of
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
-from tests.crash.scenario import AnyScenario, Scenario
-from tests.crash.styles import INSERT, OrdinaryError
+from tests.crash.scenario import AnyScenario, OrdinaryError, Scenario
+from tests.crash.styles import INSERT
 from tests.recipes.outboxes import (
     Open,
     assert_published,
@@ -236,7 +235,7 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: PsycopgScenario,
 
 @pytest.mark.parametrize("ending", _ENDINGS)
 async def test_a_transaction_that_was_ended_past_asyncpg(scenario: PsycopgScenario, ending: str) -> None:
-    async with AsyncpgDualWriter(dsn_of(scenario.database.url), **settings_for(scenario)) as pool:
+    async with AsyncpgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario)) as pool:
         with pytest.raises(TransactionEndedInsideError):
             async with pool.transaction() as tx:
                 tx.send(scenario.topic, key="k", value="1")

@@ -28,8 +28,7 @@ from dualwrite.errors import (
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.testing.postgres import PostgresServer
-from tests.crash.scenario import AtPoint, InjectedError, Scenario
+from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
 from tests.recipes.repairs import delete_records
 from tests.recipes.test_repair_faces import abort
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
@@ -164,11 +163,7 @@ def test_an_error_of_kafka_speaks_of_blocks(scenario: Scenario) -> None:
 
 
 def test_a_lost_commit_is_unknown_and_the_block_that_it_stops_is_rolled_back(scenario: Scenario) -> None:
-    def lose_commit_and_database() -> None:
-        scenario.database.lose_commit(applied=True)
-        scenario.database.refuse_new_connections()
-
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    lose = losing_the_commit(scenario.database, applied=True, and_database=True)
     with scenario.writer(lose, resolve_timeout_ms=200) as writer:
         told = [write(writer, scenario, number) for number in (1, 2)]
         scenario.database.come_back()
@@ -203,12 +198,11 @@ def test_a_loss_is_decided_for_the_block_that_was_lost_and_rolled_back_for_the_n
 
 @pytest.mark.parametrize(("of_the_inner_block", "answer"), [(True, Outcome.COMMITTED), (False, Outcome.ROLLED_BACK)])
 def test_a_block_around_another_one_does_not_hide_what_that_has_written(
-    postgres_server: PostgresServer, emulator: Emulator, of_the_inner_block: bool, answer: Outcome
+    postgres: PostgresDatabase, emulator: Emulator, of_the_inner_block: bool, answer: Outcome
 ) -> None:
-    database = PostgresDatabase(postgres_server)
-    scenario, strike = Scenario(database, emulator), Strike()
+    scenario, strike = Scenario(postgres, emulator), Strike()
     servers = emulator.bootstrap_servers
-    with DualWriter(database.engine, prefix="pool", bootstrap_servers=servers, pause=strike) as pool:
+    with DualWriter(postgres.engine, prefix="pool", bootstrap_servers=servers, pause=strike) as pool:
         if of_the_inner_block:
             strike.point, strike.error = PausePoint.AFTER_DATABASE_COMMIT, InjectedError()
         with pytest.raises(InjectedError) as raised, pool.transaction() as tx:
@@ -217,7 +211,6 @@ def test_a_block_around_another_one_does_not_hide_what_that_has_written(
             raise left or InjectedError
     assert outcome_of(raised.value) is answer
     assert rows(scenario) == [2]
-    database.close()
 
 
 def ends_past(tx: Any) -> None:
@@ -232,10 +225,9 @@ def ends_past_and_swallows(tx: Any) -> None:
 
 @pytest.mark.parametrize("end", [ends_past, ends_past_and_swallows])
 def test_a_commit_past_the_library_is_not_called_rolled_back(
-    postgres_server: PostgresServer, emulator: Emulator, end: Callable[[Any], None]
+    postgres: PostgresDatabase, emulator: Emulator, end: Callable[[Any], None]
 ) -> None:
-    database = PostgresDatabase(postgres_server)
-    scenario = Scenario(database, emulator)
+    scenario = Scenario(postgres, emulator)
     with scenario.writer() as writer:
         with pytest.raises(DualWriteError) as raised, writer.transaction() as tx:
             insert(tx, 1)
@@ -244,4 +236,3 @@ def test_a_commit_past_the_library_is_not_called_rolled_back(
         assert raised.value.outcome is Outcome.UNKNOWN
     assert rows(scenario) == [1]
     assert not emulator.records(scenario.topic)
-    database.close()

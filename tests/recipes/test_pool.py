@@ -25,7 +25,15 @@ from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
-from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AnyScenario, AtPoint, Predecessor, Scenario
+from tests.crash.scenario import (
+    POINTS_AFTER_THE_DECISION,
+    AnyScenario,
+    AtPoint,
+    OrdinaryError,
+    Predecessor,
+    Scenario,
+    losing_the_commit,
+)
 from tests.recipes.pools import (
     AnyPool,
     LeaseTable,
@@ -57,10 +65,6 @@ def leases(scenario: Scenario) -> LeaseTable:
 
 def locks_whole_database(scenario: Scenario) -> bool:
     return scenario.database.engine.dialect.name == "sqlite"
-
-
-class OrdinaryError(Exception):
-    pass
 
 
 class Holder:
@@ -313,12 +317,7 @@ def test_the_background_of_a_pool_that_has_recovered_does_not_sweep_at_once(scen
 def test_a_commit_without_an_answer_is_resolved_in_the_background(
     scenario: Scenario, database: Database, applied: bool
 ) -> None:
-    def lose_commit_and_database() -> None:
-        database.lose_commit(applied=applied)
-        database.refuse_new_connections()
-        drop_idle_connections(pool)
-
-    strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    strike = losing_the_commit(database, applied=applied, and_database=True, first=lambda: drop_idle_connections(pool))
     with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
         pool.recover()  # the background sweeps at its start: it commits nothing after this
         with pytest.raises(OutcomeUnknown), pool.transaction() as tx:
@@ -338,12 +337,7 @@ def test_a_commit_without_an_answer_is_resolved_in_the_background(
 def test_a_commit_that_nobody_can_resolve_any_more_is_told(
     scenario: Scenario, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def lose_commit_and_database() -> None:
-        database.lose_commit(applied=True)
-        database.refuse_new_connections()
-        drop_idle_connections(pool)
-
-    strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    strike = losing_the_commit(database, applied=True, and_database=True, first=lambda: drop_idle_connections(pool))
     with make_pool(scenario, pause=strike, resolve_timeout_ms=100) as pool:
         pool.recover()  # the background sweeps at its start: it commits nothing after this
         with pytest.raises(OutcomeUnknown), pool.transaction() as tx:

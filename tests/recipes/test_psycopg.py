@@ -44,21 +44,18 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDual
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
-from tests.crash.scenario import AtPoint, InjectedError, Predecessor, Seen, event_texts, make_writer, write_events
+from tests.crash.scenario import (
+    AtPoint,
+    InjectedError,
+    OrdinaryError,
+    Predecessor,
+    Seen,
+    event_texts,
+    write_events,
+)
 from tests.support.databases import PostgresDatabase, unique
 from tests.support.narrowing import current
 from tests.support.topics import read_topic
-
-
-class OrdinaryError(Exception):
-    pass
-
-
-@pytest.fixture
-def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
-    made = PostgresDatabase(postgres_server)
-    yield made
-    made.close()
 
 
 @pytest.fixture
@@ -821,9 +818,8 @@ def test_what_is_no_connection(writer: PsycopgDualWriter) -> None:
 # -- the row --
 
 
-def test_the_table_is_made_where_it_is_missing(postgres_server: PostgresServer, emulator: Emulator) -> None:
-    database = PostgresDatabase(postgres_server)
-    conninfo = conninfo_of(database.url)
+def test_the_table_is_made_where_it_is_missing(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    conninfo = conninfo_of(postgres.url)
     settings: dict[str, Any] = {"transactional_id": "t", "bootstrap_servers": emulator.bootstrap_servers}
     with PsycopgDualWriter(conninfo, create_table=False, **settings) as careful:
         with pytest.raises(StateRowError, match=r"schema\.sql"), careful.transaction():
@@ -831,7 +827,6 @@ def test_the_table_is_made_where_it_is_missing(postgres_server: PostgresServer, 
     with PsycopgDualWriter(conninfo, **settings) as writer:
         writer.recover()
         writer.recover()
-    database.close()
 
 
 def test_a_locked_row_times_out_with_a_sentence(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
@@ -889,7 +884,7 @@ def test_the_lock_timeout_of_the_transaction_stays_its_own(scenario: PsycopgScen
 
 def test_writers_of_both_kinds_take_an_id_over_from_one_another(scenario: PsycopgScenario) -> None:
     def with_sqlalchemy() -> DualWriter:
-        return make_writer(scenario.database.engine, scenario.emulator.bootstrap_servers, scenario.transactional_id)
+        return scenario.make(DualWriter, scenario.database.engine, None)
 
     kinds: tuple[tuple[Callable[[], Any], Callable[[Any, str, int], Seen]], ...] = (
         (with_sqlalchemy, write_events),

@@ -18,22 +18,16 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError, Transact
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
+from tests.crash.scenario import OrdinaryError
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
 
 
-class OrdinaryError(Exception):
-    pass
-
-
 @pytest.fixture
-def scenario(postgres_server: PostgresServer, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
-    database = PostgresDatabase(postgres_server)
-    with awaited_psycopg_scenario(database, emulator) as made:
+def scenario(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
+    with awaited_psycopg_scenario(postgres, emulator) as made:
         yield made
-    database.close()
 
 
 @pytest.fixture

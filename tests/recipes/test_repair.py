@@ -52,9 +52,14 @@ def store(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def site(store: Database) -> Iterator[Site]:
-    """One tier, for tests where it makes no difference."""
-    with site_of(Tier.BOUNDED, store) as made:
+def tier() -> Tier:
+    """The tier of tests where it makes no difference."""
+    return Tier.BOUNDED
+
+
+@pytest.fixture
+def site(tier: Tier, store: Database) -> Iterator[Site]:
+    with site_of(tier, store) as made:
         yield made
 
 
@@ -87,22 +92,21 @@ def test_what_was_aborted_against_the_decision_is_published_again(
 
 @every_tier
 def test_an_open_transaction_is_not_aborted_by_a_database_that_may_be_outdated(
-    store: Database, tier: Tier, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server cut off from its standbys has no row yet of the new primary's dual write."""
 
     def is_cut_off(*_: object, **__: object) -> None:
         raise NotDurableError("cut off from its standbys")
 
-    with site_of(tier, store) as site:
-        site.falls_asleep(PausePoint.AFTER_PREPARE, lambda writer: write(writer, "open"))
-        with monkeypatch.context() as patched, site.writer() as writer:
-            patched.setattr(SqlAlchemyStateStore, "make_durable", is_cut_off)
-            with pytest.raises(NotDurableError):
-                writer.recover()
-        assert site.world.described(site.kafka_id)[0] == "Ongoing"
-        site.write("later")
-        site.assert_agreed("later")
+    site.falls_asleep(PausePoint.AFTER_PREPARE, lambda writer: write(writer, "open"))
+    with monkeypatch.context() as patched, site.writer() as writer:
+        patched.setattr(SqlAlchemyStateStore, "make_durable", is_cut_off)
+        with pytest.raises(NotDurableError):
+            writer.recover()
+    assert site.world.described(site.kafka_id)[0] == "Ongoing"
+    site.write("later")
+    site.assert_agreed("later")
 
 
 def test_kafka_leaves_while_the_log_is_read(site: Site) -> None:
@@ -129,105 +133,100 @@ def test_kafka_leaves_while_the_log_is_read(site: Site) -> None:
 
 @pytest.mark.parametrize("at", PausePoint)
 @every_tier
-def test_a_process_that_sleeps_at_any_point(store: Database, tier: Tier, at: PausePoint) -> None:
+def test_a_process_that_sleeps_at_any_point(site: Site, tier: Tier, at: PausePoint) -> None:
     """Its transaction is aborted, another process repairs it, and then it goes on."""
     is_decided = at not in UNTIL_DECIDED
     is_prepared = at in list(PausePoint)[list(PausePoint).index(PausePoint.AFTER_PREPARE) :]
-    with site_of(tier, store) as site:
-        site.write("before")
-        sleeper = site.falls_asleep(at, lambda writer: write(writer, "asleep"))
-        let_end(site, first(Way.TIMEOUT, tier) if is_prepared else Way.OPERATOR)
-        outcome = site.recover()
-        assert (outcome is Outcome.REPAIRED) is (at is PausePoint.AFTER_DATABASE_COMMIT)
-        site.write("later")
-        expected = ["before", "asleep", "later"] if is_decided else ["before", "later"]
-        site.assert_agreed(*expected)
-        sleeper.wake()
-        assert site.recover() is Outcome.NOTHING
-        site.write("last")
-        site.assert_agreed(*expected, "last")
+    site.write("before")
+    sleeper = site.falls_asleep(at, lambda writer: write(writer, "asleep"))
+    let_end(site, first(Way.TIMEOUT, tier) if is_prepared else Way.OPERATOR)
+    outcome = site.recover()
+    assert (outcome is Outcome.REPAIRED) is (at is PausePoint.AFTER_DATABASE_COMMIT)
+    site.write("later")
+    expected = ["before", "asleep", "later"] if is_decided else ["before", "later"]
+    site.assert_agreed(*expected)
+    sleeper.wake()
+    assert site.recover() is Outcome.NOTHING
+    site.write("last")
+    site.assert_agreed(*expected, "last")
 
 
 @pytest.mark.parametrize("via", ["recover", "write"])
 @pytest.mark.parametrize("at", PausePoint)
 @every_tier
-def test_a_repair_that_sleeps_at_any_point(store: Database, tier: Tier, at: PausePoint, via: str) -> None:
+def test_a_repair_that_sleeps_at_any_point(site: Site, tier: Tier, at: PausePoint, via: str) -> None:
     """The second crash: in the repair, whose transaction is aborted too; both processes go on at last."""
     uses: dict[str, Callable[[DualWriter], object]] = {
         "recover": DualWriter.recover,
         "write": lambda writer: write(writer, "asleep"),
     }
     is_decided = at not in UNTIL_DECIDED
-    with site_of(tier, store) as site:
-        site.write("before")
-        writing = site.decided()
-        let_end(site, first(Way.TIMEOUT, tier))
-        repairing = site.falls_asleep(at, uses[via])
-        let_end(site, Way.INITIALISED)
-        outcome = site.recover()
-        assert (outcome is Outcome.NOTHING) is (at is PausePoint.AFTER_KAFKA_COMMIT)
-        site.write("later")
-        asleep = ["asleep"] if is_decided and via == "write" else []
-        site.assert_agreed("before", "decided", *asleep, "later")
-        repairing.wake()
-        writing.wake()
-        site.write("last")
-        site.assert_agreed("before", "decided", *asleep, "later", "last")
+    site.write("before")
+    writing = site.decided()
+    let_end(site, first(Way.TIMEOUT, tier))
+    repairing = site.falls_asleep(at, uses[via])
+    let_end(site, Way.INITIALISED)
+    outcome = site.recover()
+    assert (outcome is Outcome.NOTHING) is (at is PausePoint.AFTER_KAFKA_COMMIT)
+    site.write("later")
+    asleep = ["asleep"] if is_decided and via == "write" else []
+    site.assert_agreed("before", "decided", *asleep, "later")
+    repairing.wake()
+    writing.wake()
+    site.write("last")
+    site.assert_agreed("before", "decided", *asleep, "later", "last")
 
 
 @pytest.mark.parametrize("at", UNTIL_DECIDED)
 @every_tier
-def test_two_processes_that_repair_at_once(store: Database, tier: Tier, at: PausePoint) -> None:
+def test_two_processes_that_repair_at_once(site: Site, store: Database, tier: Tier, at: PausePoint) -> None:
     """One loses its lock at any point of its repair; the other repairs; the first goes on while it does."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        site.decided()
-        let_end(site, first(Way.TIMEOUT, tier))
-        late = site.falls_asleep(at, lambda writer: write(writer, "late"))
+    site.write("before")
+    site.decided()
+    let_end(site, first(Way.TIMEOUT, tier))
+    late = site.falls_asleep(at, lambda writer: write(writer, "late"))
 
-        def rouse_late(point: PausePoint) -> None:
-            if point is PausePoint.AFTER_INIT:
-                late.rouse()
+    def rouse_late(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_INIT:
+            late.rouse()
 
-        while "other" not in rows(store.aside):  # the late one may fence it, and then fails itself
-            with suppress(FencedError, AbortableError):
-                site.write("other", pause=rouse_late)
-        late.wake()
-        assert late.error is not None
-        site.assert_agreed("before", "decided", "other")
+    while "other" not in rows(store.aside):  # the late one may fence it, and then fails itself
+        with suppress(FencedError, AbortableError):
+            site.write("other", pause=rouse_late)
+    late.wake()
+    assert late.error is not None
+    site.assert_agreed("before", "decided", "other")
 
 
 @every_tier
-def test_a_chain_of_aborts(store: Database, tier: Tier) -> None:
+def test_a_chain_of_aborts(site: Site, tier: Tier) -> None:
     """The repair is aborted again, several times, in every way."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        site.decided("1")
-        for number, way in enumerate([Way.OPERATOR, Way.INITIALISED, first(Way.TIMEOUT, tier), Way.MISUSED], start=2):
-            let_end(site, way)
-            site.decided(str(number))
-        let_end(site, Way.EXPIRED)
-        assert site.recover() is Outcome.REPAIRED
-        site.write("later")
-        site.assert_agreed("before", "1", "2", "3", "4", "5", "later")
+    site.write("before")
+    site.decided("1")
+    for number, way in enumerate([Way.OPERATOR, Way.INITIALISED, first(Way.TIMEOUT, tier), Way.MISUSED], start=2):
+        let_end(site, way)
+        site.decided(str(number))
+    let_end(site, Way.EXPIRED)
+    assert site.recover() is Outcome.REPAIRED
+    site.write("later")
+    site.assert_agreed("before", "1", "2", "3", "4", "5", "later")
 
 
 @bounded
-def test_the_write_itself_repairs_when_it_learns_of_the_abort(store: Database, tier: Tier) -> None:
-    with site_of(tier, store) as site:
-        aborted: list[str] = []
+def test_the_write_itself_repairs_when_it_learns_of_the_abort(site: Site) -> None:
+    aborted: list[str] = []
 
-        def abort(point: PausePoint) -> None:
-            if point is PausePoint.AFTER_DATABASE_COMMIT and not aborted:
-                aborted.append("once")
-                site.world.abort_by_timeout()
+    def abort(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT and not aborted:
+            aborted.append("once")
+            site.world.abort_by_timeout()
 
-        with site.writer(abort) as writer:
-            write(writer, "decided")
-            assert writer.state is SlotState.READY
-            assert writer.in_doubt.is_empty
-            write(writer, "later")
-        site.assert_agreed("decided", "later")
+    with site.writer(abort) as writer:
+        write(writer, "decided")
+        assert writer.state is SlotState.READY
+        assert writer.in_doubt.is_empty
+        write(writer, "later")
+    site.assert_agreed("decided", "later")
 
 
 def test_a_rollback_after_the_transaction_timeout_is_not_called_a_take_over(
@@ -256,49 +255,47 @@ def test_a_rollback_after_the_transaction_timeout_is_not_called_a_take_over(
 
 
 @bounded
-def test_a_repair_that_is_aborted_again_is_repeated(store: Database, tier: Tier) -> None:
+def test_a_repair_that_is_aborted_again_is_repeated(site: Site) -> None:
     """By its own timeout, after its own decision: recover() says so, and the next one publishes it."""
-    with site_of(tier, store) as site:
 
-        def abort(point: PausePoint) -> None:
-            if point is PausePoint.AFTER_DATABASE_COMMIT:
-                site.world.abort_by_timeout()
+    def abort(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT:
+            site.world.abort_by_timeout()
 
-        site.decided()
-        site.world.abort_by_timeout()
-        with site.writer(abort) as writer:
-            for _ in range(2):
-                with pytest.raises(RetriableError, match="they are owed now"):
-                    writer.recover()
-                assert writer.state is SlotState.IN_DOUBT
-            write(writer, "later")  # its own transaction is aborted, and then the repair
+    site.decided()
+    site.world.abort_by_timeout()
+    with site.writer(abort) as writer:
+        for _ in range(2):
+            with pytest.raises(RetriableError, match="they are owed now"):
+                writer.recover()
             assert writer.state is SlotState.IN_DOUBT
-        assert site.committed() == []
-        assert site.recover() is Outcome.REPAIRED
-        site.assert_agreed("decided", "later")
+        write(writer, "later")  # its own transaction is aborted, and then the repair
+        assert writer.state is SlotState.IN_DOUBT
+    assert site.committed() == []
+    assert site.recover() is Outcome.REPAIRED
+    site.assert_agreed("decided", "later")
 
 
 @pytest.mark.parametrize("way", [Way.OPERATOR, Way.TIMEOUT])
 @every_tier
-def test_it_is_aborted_after_it_was_found_open(store: Database, tier: Tier, way: Way) -> None:
+def test_it_is_aborted_after_it_was_found_open(site: Site, tier: Tier, way: Way) -> None:
     """Between the description of the id and the commit; no caller gets a loss."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        site.decided()
-        aborts = [PausePoint.AFTER_INIT]
+    site.write("before")
+    site.decided()
+    aborts = [PausePoint.AFTER_INIT]
 
-        def abort(point: PausePoint) -> None:
-            if point in aborts:
-                aborts.clear()
-                let_end(site, first(way, tier))
+    def abort(point: PausePoint) -> None:
+        if point in aborts:
+            aborts.clear()
+            let_end(site, first(way, tier))
 
-        with site.writer(abort) as writer:
-            try:
-                write(writer, "first")
-            except FencedError:  # tier 1 took the id over first, so that an operator fences it
-                assert tier is Tier.KEEP_PREPARED
-                site.write("first")
-        site.assert_agreed("before", "decided", "first")
+    with site.writer(abort) as writer:
+        try:
+            write(writer, "first")
+        except FencedError:  # tier 1 took the id over first, so that an operator fences it
+            assert tier is Tier.KEEP_PREPARED
+            site.write("first")
+    site.assert_agreed("before", "decided", "first")
 
 
 # ---- committed: never published again -------------------------------------------------------------------------------
@@ -344,72 +341,69 @@ def test_what_was_committed_is_never_published_again(store: Database, tier: Tier
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
 def test_between_aborted_transactions_of_the_same_producer(
-    store: Database, tier: Tier, is_aborted: bool, ways: list[Way]
+    site: Site, store: Database, tier: Tier, is_aborted: bool, ways: list[Way]
 ) -> None:
     """The log has transactions of the same producer before and after it that ended in the other way."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        let_end(site, Way.MISUSED)
-        let_end(site, Way.USED)
-        let_end(site, Way.MISUSED)
-        if is_aborted:
-            site.decided()
-            let_end(site, Way.OPERATOR)
-        else:
-            site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
-        for way in ways:
-            let_end(site, way)
-        if ways[-1] is Way.USED and not is_aborted and tier in BY_STORED_PAIR:  # as if the database went back
-            acknowledge(store, site.emulator)
-        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
-        site.write("later")
-        site.assert_agreed("before", "decided", "later")
+    site.write("before")
+    let_end(site, Way.MISUSED)
+    let_end(site, Way.USED)
+    let_end(site, Way.MISUSED)
+    if is_aborted:
+        site.decided()
+        let_end(site, Way.OPERATOR)
+    else:
+        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+    for way in ways:
+        let_end(site, way)
+    if ways[-1] is Way.USED and not is_aborted and tier in BY_STORED_PAIR:  # as if the database went back
+        acknowledge(store, site.emulator)
+    assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
+    site.write("later")
+    site.assert_agreed("before", "decided", "later")
 
 
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
-def test_another_producer_holds_the_last_stable_offset(store: Database, tier: Tier, is_aborted: bool) -> None:
+def test_another_producer_holds_the_last_stable_offset(site: Site, is_aborted: bool) -> None:
     """Records before its open transaction in the log are not decided for readers; the marker shows the end anyway."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        holder = site.world.ready(transactional_id="holder", transaction_timeout_ms=900_000)
-        holder.begin_transaction()
-        holder.send("orders", FOREIGN, partition=0).result(60)
-        if is_aborted:
-            site.decided()
-        else:
-            site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
-        let_end(site, Way.INITIALISED)
-        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
-        site.write("later")
-        holder.abort_transaction()
-        site.assert_agreed("before", "decided", "later")
+    site.write("before")
+    holder = site.world.ready(transactional_id="holder", transaction_timeout_ms=900_000)
+    holder.begin_transaction()
+    holder.send("orders", FOREIGN, partition=0).result(60)
+    if is_aborted:
+        site.decided()
+    else:
+        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+    let_end(site, Way.INITIALISED)
+    assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
+    site.write("later")
+    holder.abort_transaction()
+    site.assert_agreed("before", "decided", "later")
 
 
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
-def test_a_marker_that_comes_late(store: Database, tier: Tier, is_aborted: bool) -> None:
+def test_a_marker_that_comes_late(site: Site, is_aborted: bool) -> None:
     """While it is held, nothing is guessed: the id cannot be used, and neither side is changed."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
-        operator = threading.Thread(target=let_end, args=(site, Way.OPERATOR))
-        if is_aborted:
-            site.decided()
-            operator.start()
-        else:
-            site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
-        until(lambda: bool(markers.held))
-        row = site.row()
-        for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
-            with site.writer(max_block_ms=500, resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError):
-                use(writer)
-        assert site.row() == row
-        markers.remove()
-        markers.release()
-        if is_aborted:
-            operator.join()
-        site.world.settle()
-        assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
-        site.write("later")
-        site.assert_agreed("before", "decided", "later")
+    site.write("before")
+    markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+    operator = threading.Thread(target=let_end, args=(site, Way.OPERATOR))
+    if is_aborted:
+        site.decided()
+        operator.start()
+    else:
+        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+    until(lambda: bool(markers.held))
+    row = site.row()
+    for use in (DualWriter.recover, lambda writer: write(writer, "refused")):
+        with site.writer(max_block_ms=500, resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError):
+            use(writer)
+    assert site.row() == row
+    markers.remove()
+    markers.release()
+    if is_aborted:
+        operator.join()
+    site.world.settle()
+    assert site.recover() is (Outcome.REPAIRED if is_aborted else Outcome.NOTHING)
+    site.write("later")
+    site.assert_agreed("before", "decided", "later")

@@ -32,12 +32,12 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import TIERS
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import DEADLINE_S, FOREIGN, Site, Way, let_end, site_of
-from tests.recipes.test_repair import every_tier, site, store
+from tests.recipes.test_repair import every_tier, site, store, tier
 from tests.recipes.test_tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 
-__all__ = ["site", "store"]  # fixtures
+__all__ = ["site", "store", "tier"]  # fixtures
 
 CODECS: Final = ["none", "gzip", "snappy", "lz4", "zstd"]
 
@@ -106,25 +106,24 @@ def in_log(site: Site, *, read_committed: bool) -> dict[tuple[str, int], list[An
 
 @pytest.mark.parametrize("codec", CODECS)
 @every_tier
-def test_many_records_are_the_same_byte_for_byte_and_in_order(store: Database, tier: Tier, codec: str) -> None:
-    with site_of(tier, store) as site:
-        settings: dict[str, Any] = {"compression_type": codec, "batch_size": 2_000}
-        with site.writer(**settings) as writer:
-            write_many(writer, 400)
-        original = in_log(site, read_committed=True)
-        assert sum(map(len, original.values())) == 400
-        for topic in ("orders", "others"):
-            site.recreate(topic)
-        with store.aside.begin() as connection:
-            connection.execute(ROWS.delete())
-        sleeper = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_many(writer, 400))
-        let_end(site, Way.OPERATOR)
-        assert not any(in_log(site, read_committed=True).values())
-        assert site.recover(**settings) is Outcome.REPAIRED
-        site.world.settle()
-        assert in_log(site, read_committed=True) == original
-        sleeper.wake()
-        assert in_log(site, read_committed=True) == original
+def test_many_records_are_the_same_byte_for_byte_and_in_order(site: Site, store: Database, codec: str) -> None:
+    settings: dict[str, Any] = {"compression_type": codec, "batch_size": 2_000}
+    with site.writer(**settings) as writer:
+        write_many(writer, 400)
+    original = in_log(site, read_committed=True)
+    assert sum(map(len, original.values())) == 400
+    for topic in ("orders", "others"):
+        site.recreate(topic)
+    with store.aside.begin() as connection:
+        connection.execute(ROWS.delete())
+    sleeper = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, lambda writer: write_many(writer, 400))
+    let_end(site, Way.OPERATOR)
+    assert not any(in_log(site, read_committed=True).values())
+    assert site.recover(**settings) is Outcome.REPAIRED
+    site.world.settle()
+    assert in_log(site, read_committed=True) == original
+    sleeper.wake()
+    assert in_log(site, read_committed=True) == original
 
 
 @pytest.mark.parametrize("way", [Way.OPERATOR, Way.INITIALISED])
@@ -289,47 +288,43 @@ def test_an_abort_after_the_first_look_is_no_loss(site: Site, acknowledged: tupl
 @pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
 def test_evidence_that_is_gone_is_loud(
-    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, heard: Heard, by: str
+    site: Site, store: Database, caplog: pytest.LogCaptureFixture, heard: Heard, by: str
 ) -> None:
     """Where neither the coordinator nor the log can tell, it is taken for committed, and an error is logged, once."""
-    with site_of(tier, store) as site:
-        site.decided()
-        let_end(site, Way.INITIALISED)
-        site.delete_records()
-        if by == "writer":
-            assert site.recover() is Outcome.NOTHING
-        else:
-            assert serviced(site).is_clean
-        (error,) = errors_in(caplog)
-        assert "cannot be proven any more" in error
-        assert "orders-0: 0 to 0" in error
-        assert site.text() == settled_text(site.row())
-        site.write("later")
-        assert len(errors_in(caplog)) == 1
-        assert heard.sums("dualwrite.unproven") == {"": 1}
-        assert site.committed() == ["later"]
-        assert rows(store.aside) == ["decided", "later"]
+    site.decided()
+    let_end(site, Way.INITIALISED)
+    site.delete_records()
+    if by == "writer":
+        assert site.recover() is Outcome.NOTHING
+    else:
+        assert serviced(site).is_clean
+    (error,) = errors_in(caplog)
+    assert "cannot be proven any more" in error
+    assert "orders-0: 0 to 0" in error
+    assert site.text() == settled_text(site.row())
+    site.write("later")
+    assert len(errors_in(caplog)) == 1
+    assert heard.sums("dualwrite.unproven") == {"": 1}
+    assert site.committed() == ["later"]
+    assert rows(store.aside) == ["decided", "later"]
 
 
 @every_tier
-def test_retention_of_one_partition_leaves_the_proof_of_the_other(
-    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_retention_of_one_partition_leaves_the_proof_of_the_other(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     def write_two(writer: DualWriter) -> None:
         with writer.transaction() as tx:
             tx.connection.execute(ROWS.insert().values(value="decided"))
             tx.send("orders", "1", partition=0)
             tx.send("orders", "2", partition=1)
 
-    with site_of(tier, store) as site:
-        with site.writer() as writer:
-            write_two(writer)
-        let_end(site, Way.EXPIRED)
-        site.delete_records(partition=1)
-        assert site.recover() is Outcome.NOTHING
-        assert errors_in(caplog) == []
-        site.write("later")
-        assert site.committed() == ["1", "later"]
+    with site.writer() as writer:
+        write_two(writer)
+    let_end(site, Way.EXPIRED)
+    site.delete_records(partition=1)
+    assert site.recover() is Outcome.NOTHING
+    assert errors_in(caplog) == []
+    site.write("later")
+    assert site.committed() == ["1", "later"]
 
 
 @pytest.mark.usefixtures("brief_watch")
@@ -361,29 +356,27 @@ def test_an_end_that_the_log_never_tells_can_be_acknowledged(site: Site) -> None
 
 @pytest.mark.parametrize("text", [None, "", "of another pair"])
 @every_tier
-def test_without_a_manifest_an_abort_stays_a_loss(store: Database, tier: Tier, text: str | None) -> None:
+def test_without_a_manifest_an_abort_stays_a_loss(site: Site, text: str | None) -> None:
     """The row of a version without manifests, or one whose state was replaced beside a manifest."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        of_before = site.text()
-        site.decided()
-        site.change_row(manifest=of_before if text else text)
-        let_end(site, Way.OPERATOR)
-        assert_lost(site, "before")
+    site.write("before")
+    of_before = site.text()
+    site.decided()
+    site.change_row(manifest=of_before if text else text)
+    let_end(site, Way.OPERATOR)
+    assert_lost(site, "before")
 
 
 @pytest.mark.parametrize("text", [None, "", "of another pair"])
 @every_tier
-def test_without_a_manifest_a_commit_stays_a_commit(store: Database, tier: Tier, text: str | None) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        of_before = site.text()
-        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
-        site.change_row(manifest=of_before if text else text)
-        let_end(site, Way.MISUSED)
-        assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        site.assert_agreed("before", "decided", "later")
+def test_without_a_manifest_a_commit_stays_a_commit(site: Site, text: str | None) -> None:
+    site.write("before")
+    of_before = site.text()
+    site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, lambda writer: write(writer, "decided"))
+    site.change_row(manifest=of_before if text else text)
+    let_end(site, Way.MISUSED)
+    assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    site.assert_agreed("before", "decided", "later")
 
 
 def test_a_manifest_that_is_too_long_is_left_out_where_no_bound_needs_it(
@@ -433,7 +426,7 @@ def test_consumed_offsets_that_went_with_it_are_not_repaired(site: Site) -> None
 
 @every_tier
 @pytest.mark.usefixtures("nothing_refused")
-def test_consumed_offsets_alone_prove_nothing(store: Database, tier: Tier) -> None:
+def test_consumed_offsets_alone_prove_nothing(site: Site) -> None:
     """No partition of a topic was written, so the log cannot tell, and the coordinator is believed."""
 
     def consume(writer: DualWriter) -> None:
@@ -441,37 +434,35 @@ def test_consumed_offsets_alone_prove_nothing(store: Database, tier: Tier) -> No
             tx.connection.execute(ROWS.insert().values(value="decided"))
             tx.send_offsets({TopicPartition("others", 0): 1}, ConsumerGroupMetadata("group"))
 
-    with site_of(tier, store) as site:
-        site.write("before")
-        site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, consume)
-        assert site.manifest().partitions == ()
-        let_end(site, Way.OPERATOR)
-        assert_lost(site, "before")
+    site.write("before")
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, consume)
+    assert site.manifest().partitions == ()
+    let_end(site, Way.OPERATOR)
+    assert_lost(site, "before")
 
 
 @pytest.mark.parametrize("by", ["writer", "service"])
 @every_tier
 def test_recovery_settles_the_row_before_the_evidence_is_gone(
-    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture, by: str
+    site: Site, caplog: pytest.LogCaptureFixture, by: str
 ) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        if by == "writer":
-            assert site.recover() is Outcome.NOTHING
-        else:
-            let_end(site, Way.EXPIRED)
-            plan = serviced(site, apply=False)
-            assert site.manifest(), "a plan changes nothing"
-            assert plan.found == serviced(site).found == ()
-        assert site.text() == settled_text(site.row())
+    site.write("before")
+    if by == "writer":
+        assert site.recover() is Outcome.NOTHING
+    else:
         let_end(site, Way.EXPIRED)
-        site.delete_records()
-        for _ in range(2):
-            assert serviced(site).is_clean
-            assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        assert errors_in(caplog) == []
-        assert site.committed() == ["later"]
+        plan = serviced(site, apply=False)
+        assert site.manifest(), "a plan changes nothing"
+        assert plan.found == serviced(site).found == ()
+    assert site.text() == settled_text(site.row())
+    let_end(site, Way.EXPIRED)
+    site.delete_records()
+    for _ in range(2):
+        assert serviced(site).is_clean
+        assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    assert errors_in(caplog) == []
+    assert site.committed() == ["later"]
 
 
 def test_a_settled_row_is_not_that_of_the_next_pair(site: Site) -> None:
@@ -499,12 +490,11 @@ def test_recovery_notes_what_it_committed(site: Site) -> None:
 
 @pytest.mark.parametrize("is_aborted", [True, False])
 @every_tier
-def test_another_cluster_is_refused_before_anything_is_changed(store: Database, tier: Tier, is_aborted: bool) -> None:
+def test_another_cluster_is_refused_before_anything_is_changed(
+    site: Site, store: Database, tier: Tier, is_aborted: bool
+) -> None:
     topics = {"orders": 2, "others": 2}
-    with (
-        site_of(tier, store) as site,
-        Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock()) as another,
-    ):
+    with Emulator(topics=topics, config=TIERS[tier], clock=VirtualClock()) as another:
         site.write("before")
         site.decided()
         if is_aborted:
@@ -601,9 +591,7 @@ def test_without_read_a_healthy_id_stays_usable(store: Database, tier: Tier) -> 
 
 
 @every_tier
-def test_a_repair_is_logged_and_counted(
-    store: Database, tier: Tier, heard: Heard, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_repair_is_logged_and_counted(site: Site, heard: Heard, caplog: pytest.LogCaptureFixture) -> None:
     def counted() -> dict[str, int]:
         names = ("proofs", "repaired", "republished", "lost")
         return {name: sum(heard.sums(f"dualwrite.{name}").values()) for name in names}
@@ -614,28 +602,27 @@ def test_a_repair_is_logged_and_counted(
             for _ in range(3):
                 tx.send("orders", "decided", partition=0)
 
-    with site_of(tier, store) as site:
-        site.write("before")
-        site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_three)
-        old = site.row()
-        let_end(site, Way.INITIALISED)
-        before = counted()
-        assert (before["repaired"], before["republished"]) == (0, 0)
-        caplog.clear()
-        assert site.recover() is Outcome.REPAIRED
-        # the aborted transaction, and before its row is settled, its repair
-        assert counted() == {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
-        told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-        found, published = [line for line in told if str(old) in line]
-        assert "Kafka aborted" in found
-        assert "its 3 records (orders-0: " in found
-        assert f"is published again as {site.row()}" in published
-        let_end(site, Way.INITIALISED)
-        for _ in range(2):
-            assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        expected = {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
-        assert counted() == expected, "the repair has settled its row"
+    site.write("before")
+    site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_three)
+    old = site.row()
+    let_end(site, Way.INITIALISED)
+    before = counted()
+    assert (before["repaired"], before["republished"]) == (0, 0)
+    caplog.clear()
+    assert site.recover() is Outcome.REPAIRED
+    # the aborted transaction, and before its row is settled, its repair
+    assert counted() == {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    found, published = [line for line in told if str(old) in line]
+    assert "Kafka aborted" in found
+    assert "its 3 records (orders-0: " in found
+    assert f"is published again as {site.row()}" in published
+    let_end(site, Way.INITIALISED)
+    for _ in range(2):
+        assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    expected = {"proofs": before["proofs"] + 2, "repaired": 1, "republished": 3, "lost": 0}
+    assert counted() == expected, "the repair has settled its row"
 
 
 def test_a_loss_is_counted_at_each_recovery(site: Site, heard: Heard) -> None:

@@ -22,20 +22,20 @@ from dualwrite.recipes.core.stored_blocks import BlockStore
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
-from tests.crash.scenario import AnyScenario, AtPoint, InjectedError
+from tests.crash.scenario import AnyScenario, AtPoint, Crash, InjectedError
 from tests.producer.test_tiers import TIERS
 from tests.recipes.pools import AnyPool, LeaseTable, make_pool, written
 from tests.recipes.pools import scenario as scenario
 from tests.recipes.pools import write as write_event
 from tests.recipes.repairs import Site, Way, let_end, site_of
-from tests.recipes.test_repair import UNTIL_DECIDED, every_tier, first, site, store
+from tests.recipes.test_repair import UNTIL_DECIDED, every_tier, first, site, store, tier
 from tests.recipes.test_tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 from tests.support.kafka_ids import kafka_id_of
 from tests.support.topics import read_topic
 
-__all__ = ["site", "store"]  # fixtures
+__all__ = ["site", "store", "tier"]  # fixtures
 
 
 def raise_injected() -> None:
@@ -53,16 +53,15 @@ def leave_owed(site: Site, value: str = "decided") -> None:
 
 @pytest.mark.parametrize("at", UNTIL_DECIDED)
 @every_tier
-def test_a_block_that_fails_at_any_point_forgets_nothing(store: Database, tier: Tier, at: PausePoint) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave_owed(site)
-        with site.writer(AtPoint(at, raise_injected)) as writer:
-            with pytest.raises(InjectedError):
-                write(writer, "refused")
-            write(writer, "later")
-            write(writer, "last")
-        site.assert_agreed("before", "decided", "later", "last")
+def test_a_block_that_fails_at_any_point_forgets_nothing(site: Site, at: PausePoint) -> None:
+    site.write("before")
+    leave_owed(site)
+    with site.writer(AtPoint(at, raise_injected)) as writer:
+        with pytest.raises(InjectedError):
+            write(writer, "refused")
+        write(writer, "later")
+        write(writer, "last")
+    site.assert_agreed("before", "decided", "later", "last")
 
 
 def test_an_interruption_while_the_take_over_is_reported_forgets_nothing(store: Database) -> None:
@@ -87,68 +86,65 @@ def test_an_interruption_while_the_take_over_is_reported_forgets_nothing(store: 
 
 @pytest.mark.parametrize("at", UNTIL_DECIDED)
 @every_tier
-def test_a_recovery_that_fails_at_any_point_forgets_nothing(store: Database, tier: Tier, at: PausePoint) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave_owed(site)
-        with site.writer(AtPoint(at, raise_injected)) as writer:
-            with pytest.raises(InjectedError):
-                writer.recover()
-            assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
-            write(writer, "later")
-        site.assert_agreed("before", "decided", "later")
+def test_a_recovery_that_fails_at_any_point_forgets_nothing(site: Site, at: PausePoint) -> None:
+    site.write("before")
+    leave_owed(site)
+    with site.writer(AtPoint(at, raise_injected)) as writer:
+        with pytest.raises(InjectedError):
+            writer.recover()
+        assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
+        write(writer, "later")
+    site.assert_agreed("before", "decided", "later")
 
 
 @pytest.mark.parametrize("applied", [True, False])
 @every_tier
-def test_a_lost_commit_of_a_block_that_repairs(store: Database, tier: Tier, applied: bool) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave_owed(site)
-        strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=applied))
-        with site.writer_through_faults(strike) as writer:
-            with nullcontext() if applied else pytest.raises(sa.exc.OperationalError):
-                write(writer, "lost")
-            write(writer, "later")
-        lost = ["lost"] if applied else []
-        site.assert_agreed("before", "decided", *lost, "later")
+def test_a_lost_commit_of_a_block_that_repairs(site: Site, store: Database, applied: bool) -> None:
+    site.write("before")
+    leave_owed(site)
+    strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lambda: store.lose_commit(applied=applied))
+    with site.writer_through_faults(strike) as writer:
+        with nullcontext() if applied else pytest.raises(sa.exc.OperationalError):
+            write(writer, "lost")
+        write(writer, "later")
+    lost = ["lost"] if applied else []
+    site.assert_agreed("before", "decided", *lost, "later")
 
 
 @pytest.mark.parametrize("via", ["write", "recover"])
 @pytest.mark.parametrize("applied", [True, False])
 @every_tier
 def test_an_unknown_outcome_whose_transaction_is_aborted_meanwhile(
-    store: Database, tier: Tier, applied: bool, via: str
+    site: Site, store: Database, tier: Tier, applied: bool, via: str
 ) -> None:
     """The commit got no response, the database was away, and the broker has aborted; no later block hears of a loss."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave_owed(site)
+    site.write("before")
+    leave_owed(site)
 
-        def go_away() -> None:
-            store.lose_commit(applied=applied)
-            store.refuse_new_connections()
+    def go_away() -> None:
+        store.lose_commit(applied=applied)
+        store.refuse_new_connections()
 
-        strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, go_away)
-        with site.writer_through_faults(strike, resolve_timeout_ms=2_000) as writer:
-            with pytest.raises(OutcomeUnknown):
-                write(writer, "unknown")
-            assert writer.state is SlotState.UNRESOLVED
-            let_end(site, first(Way.TIMEOUT, tier))
-            store.come_back()
-            if via == "recover":
-                assert [found.outcome for found in writer.recover()] == [
-                    Outcome.REPAIRED if applied else Outcome.ROLLED_BACK
-                ]
-            if applied:
-                write(writer, "later")
-            elif via == "write":
-                with nullcontext() if tier is not Tier.BOUNDED_V1 else pytest.raises(FencedError):
-                    write(writer, "later")  # on tier 4 the abort that the broker made first looks like another process
-        if "later" not in rows(store.aside):
-            site.write("later")
-        unknown = ["unknown"] if applied else []
-        site.assert_agreed("before", "decided", *unknown, "later")
+    strike = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, go_away)
+    with site.writer_through_faults(strike, resolve_timeout_ms=2_000) as writer:
+        with pytest.raises(OutcomeUnknown):
+            write(writer, "unknown")
+        assert writer.state is SlotState.UNRESOLVED
+        let_end(site, first(Way.TIMEOUT, tier))
+        store.come_back()
+        if via == "recover":
+            assert [found.outcome for found in writer.recover()] == [
+                Outcome.REPAIRED if applied else Outcome.ROLLED_BACK
+            ]
+        if applied:
+            write(writer, "later")
+        elif via == "write":
+            with nullcontext() if tier is not Tier.BOUNDED_V1 else pytest.raises(FencedError):
+                write(writer, "later")  # on tier 4 the abort that the broker made first looks like another process
+    if "later" not in rows(store.aside):
+        site.write("later")
+    unknown = ["unknown"] if applied else []
+    site.assert_agreed("before", "decided", *unknown, "later")
 
 
 def test_a_block_whose_own_record_is_refused(site: Site) -> None:
@@ -243,9 +239,6 @@ def test_the_background_of_a_pool_repairs(scenario: AnyScenario) -> None:
 
 
 def test_a_pool_repairs_what_a_dead_one_left(scenario: AnyScenario) -> None:
-    class Crash(BaseException):
-        pass
-
     def crash() -> None:
         operator_aborts(scenario)
         raise Crash

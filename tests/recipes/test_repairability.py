@@ -25,6 +25,7 @@ from dualwrite.errors import (
 )
 from dualwrite.guarantee import Tier
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.settings import KafkaSettings
@@ -32,13 +33,14 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
+from tests.crash.scenario import Crash, crash_at
 from tests.producer.test_tiers import BOUNDED, TIERS, World
 from tests.recipes.repairs import delete_records
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.topics import read_topic
+from tests.support.writers import entered, got
 
 ME: Final = "User:ANONYMOUS"
 METADATA: Final = sa.MetaData()
@@ -108,40 +110,25 @@ class Site:
         """Carry the steps out with one writer; return why each block failed."""
         settings = self.where(transactional_id="tid", **settings)
         if face == "asyncio":
-            return asyncio.run(self._run_async(steps, settings))
-        with DualWriter(self.engine, **settings) as writer:
-            return [error for step in steps for error in self._step(writer, step)]
+            engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}", poolclass=sa.NullPool)
+            return asyncio.run(self._run(AsyncDualWriter(engine, **settings), steps))
+        return blocking.run(self._run(DualWriter(self.engine, **settings), steps))
 
-    @staticmethod
-    def _step(writer: DualWriter, step: Step) -> list[DualWriteError | None]:
-        if not isinstance(step, Write):
-            step()
-            return []
-        try:
-            with writer.transaction() as tx:
-                tx.connection.execute(ROWS.insert().values(value=step.value))
-                step.send(tx)
-        except DualWriteError as error:
-            return [error]
-        return [None]
-
-    async def _run_async(self, steps: Sequence[Step], settings: dict[str, Any]) -> list[DualWriteError | None]:
-        engine = create_async_engine(f"sqlite+aiosqlite:///{self.path}")
+    async def _run(self, made: DualWriter | AsyncDualWriter, steps: Sequence[Step]) -> list[DualWriteError | None]:
         errors: list[DualWriteError | None] = []
-        async with AsyncDualWriter(engine, **settings) as writer:
+        async with entered(made) as writer:
             for step in steps:
                 if not isinstance(step, Write):
                     step()
                     continue
                 try:
-                    async with writer.transaction() as tx:
-                        await tx.connection.execute(ROWS.insert().values(value=step.value))
+                    async with entered(writer.transaction()) as tx:
+                        await got(tx.connection.execute(ROWS.insert().values(value=step.value)))
                         step.send(tx)
                 except DualWriteError as error:
                     errors.append(error)
                 else:
                     errors.append(None)
-        await engine.dispose()
         return errors
 
     def rows(self) -> list[str]:
@@ -383,7 +370,7 @@ def test_what_is_owed_waits_for_a_manifest_that_can_be_known(
     ready(site)
     where = site.where(transactional_id="tid")
     with (
-        DualWriter(site.engine, pause=die_at(PausePoint.AFTER_DATABASE_COMMIT), **where) as writer,
+        DualWriter(site.engine, pause=crash_at(PausePoint.AFTER_DATABASE_COMMIT), **where) as writer,
         pytest.raises(Crash),
         writer.transaction() as tx,
     ):
@@ -454,18 +441,13 @@ def test_a_pool_does_not_try_other_ids_for_a_topic_that_is_refused(site: Site) -
 
 @pytest.mark.parametrize("tier", [Tier.BOUNDED])
 def test_a_row_that_was_written_ahead_is_rolled_back_with_a_refused_block(
-    site: Site, postgres_server: PostgresServer
+    site: Site, postgres: PostgresDatabase
 ) -> None:
     """With psycopg a ready writer writes its row before the records go out."""
     site.grant(READS_ALL, CONFIGS)
     site.emulator.set_config({"cleanup.policy": "compact"}, topic="others")
-    database = PostgresDatabase(postgres_server)
-    where: dict[str, Any] = {
-        "bootstrap_servers": site.emulator.bootstrap_servers,
-        "transactional_id": "tid",
-        "linger_ms": 0,
-    }
-    with PsycopgDualWriter(conninfo_of(database.url), create_table=True, **where) as writer:
+    where = site.where(transactional_id="tid")
+    with PsycopgDualWriter(conninfo_of(postgres.url), create_table=True, **where) as writer:
         for topic, value in (("orders", "a"), ("orders", "b")):
             with writer.transaction() as tx:
                 tx.send(topic, value)
@@ -473,18 +455,13 @@ def test_a_row_that_was_written_ahead_is_rolled_back_with_a_refused_block(
             tx.send("others", "refused")
         with writer.transaction() as tx:
             tx.send("orders", "c")
-    database.close()
     assert (site.records(), site.records("others")) == (["a", "b", "c"], [])
 
 
 @pytest.mark.parametrize("tier", [Tier.STORED_PAIR])
 def test_a_cluster_that_falls_to_a_bounded_tier_is_checked_from_then_on(site: Site) -> None:
     site.grant(CONFIGS)
-    where: dict[str, Any] = {
-        "bootstrap_servers": site.emulator.bootstrap_servers,
-        "transactional_id": "tid",
-        "linger_ms": 0,
-    }
+    where = site.where(transactional_id="tid")
     with DualWriter(site.engine, metadata_max_age_ms=1, **where) as writer:
         with writer.transaction() as tx:
             tx.send("orders", "before")
@@ -525,13 +502,8 @@ def test_kafka_goes_away_before_a_topic_is_checked(site: Site, face: str) -> Non
 def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> None:
     """It was decided; and a block that is refused meanwhile does not lose it."""
     site.grant(READS_ALL, CONFIGS)
-
-    where: dict[str, Any] = {
-        "bootstrap_servers": site.emulator.bootstrap_servers,
-        "transactional_id": "tid",
-        "linger_ms": 0,
-    }
-    dies = die_at(PausePoint.AFTER_DATABASE_COMMIT)
+    where = site.where(transactional_id="tid")
+    dies = crash_at(PausePoint.AFTER_DATABASE_COMMIT)
     with DualWriter(site.engine, pause=dies, **where) as writer, pytest.raises(Crash), writer.transaction() as tx:
         tx.connection.execute(ROWS.insert().values(value="owed"))
         tx.send("orders", "owed", "k")
@@ -544,15 +516,3 @@ def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> 
                 tx.send("orders", "refused")
         assert [found.outcome for found in writer.recover()] == [Outcome.REPAIRED]
     site.assert_both_have("owed")
-
-
-class Crash(BaseException):
-    """The process is gone."""
-
-
-def die_at(point: PausePoint) -> Callable[[PausePoint], None]:
-    def die(reached: PausePoint) -> None:
-        if reached is point:
-            raise Crash
-
-    return die

@@ -6,7 +6,7 @@ import gc
 import re
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,13 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.crash.scenario import AtPoint, InjectedError, Scenario
+from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import break_a_statement
 from tests.support.conditions import until
 from tests.support.databases import SqliteDatabase, event_bodies, events
 from tests.support.event_class import Event
+from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
 Sessions = sessionmaker[Session]
@@ -431,11 +432,7 @@ def test_a_lost_commit_that_did_not_take_effect_is_the_databases_error(scenario:
 def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back_and_says_so(
     scenario: Scenario,
 ) -> None:
-    def lose_commit_and_database() -> None:
-        scenario.database.lose_commit(applied=True)
-        scenario.database.refuse_new_connections()
-
-    lose = AtPoint(PausePoint.BEFORE_DATABASE_COMMIT, lose_commit_and_database)
+    lose = losing_the_commit(scenario.database, applied=True, and_database=True)
     sessions = sessionmaker(scenario.database.engine)
     older = scenario.writer(lose, resolve_timeout_ms=1_000)
     dual_write_sessions(sessions, older)
@@ -467,25 +464,6 @@ def test_a_later_commit_that_cannot_find_out_about_an_earlier_one_is_rolled_back
 
 
 # ---- several at once ------------------------------------------------------------------------------------------
-
-
-def in_threads(*works: Callable[[], object]) -> None:
-    failures: list[BaseException] = []
-
-    def run(work: Callable[[], object]) -> None:
-        try:
-            work()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run, args=[work], daemon=True) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-        assert not thread.is_alive()
-    if failures:
-        raise failures[0]
 
 
 def test_the_commits_of_several_threads_take_turns_under_one_id(scenario: Scenario, sessions: Sessions) -> None:

@@ -16,6 +16,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.sqlalchemy import mysql_row_lock
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, create_state_table, kafka_transaction_state
 from tests.support.databases import Database
+from tests.support.threads import in_threads
 
 EMPTY = PreparedTxnState()
 FIRST = PreparedTxnState("42:7")
@@ -180,21 +181,11 @@ def test_the_database_keeps_its_own_lock_timeout(database: Database, store: SqlA
 
 
 def test_several_processes_create_the_table_at_once(database: Database) -> None:
-    errors: list[BaseException] = []
-
     def create() -> None:
-        try:
-            create_state_table(database.engine)
-            SqlAlchemyStateStore(database.engine).ensure_row("t")
-        except BaseException as error:
-            errors.append(error)
+        create_state_table(database.engine)
+        SqlAlchemyStateStore(database.engine).ensure_row("t")
 
-    threads = [threading.Thread(target=create) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert errors == []
+    in_threads(*[create] * 4)
 
 
 def test_a_place_that_stays_locked_is_not_waited_for_without_end(

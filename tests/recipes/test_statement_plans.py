@@ -33,9 +33,8 @@ OTHER_THAN_BY_INDEX: Final = {"Seq Scan", "Bitmap Heap Scan", "Sort", "Increment
 
 
 @pytest.fixture
-def connection(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
-    database = PostgresDatabase(postgres_server)
-    as_superuser = postgres_server.url.set(database=database.url.database)
+def connection(postgres_server: PostgresServer, postgres: PostgresDatabase) -> Iterator[psycopg.Connection]:
+    as_superuser = postgres_server.url.set(database=postgres.url.database)
     with psycopg.connect(conninfo_of(as_superuser), autocommit=True) as opened:
         opened.execute(f"DROP TABLE IF EXISTS {OUTBOX_TABLE}, {REDO_TABLE}".encode())
         for file in ("outbox_schema.sql", "redo_schema.sql"):
@@ -44,7 +43,6 @@ def connection(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
             opened.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)".encode())
         yield opened
         opened.execute(f"DROP TABLE {OUTBOX_TABLE}, {REDO_TABLE}".encode())
-    database.close()
 
 
 def fill(connection: psycopg.Connection, blocks: int) -> None:

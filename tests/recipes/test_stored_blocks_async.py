@@ -14,7 +14,6 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.conftest import AnyAwaited
 from tests.crash.conftest import awaited as awaited
 from tests.crash.psycopg_scenario import INSERT, awaited_psycopg_scenario, conninfo_of
@@ -100,9 +99,8 @@ def test_a_cancellation_while_a_block_is_stored(awaited: AnyAwaited, emulator: E
 # ---- a pool ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_blocks_of_a_pool_are_stored_and_published(postgres_server: PostgresServer, emulator: Emulator) -> None:
-    database = PostgresDatabase(postgres_server)
-    with awaited_psycopg_scenario(database, emulator) as scenario:
+def test_the_blocks_of_a_pool_are_stored_and_published(postgres: PostgresDatabase, emulator: Emulator) -> None:
+    with awaited_psycopg_scenario(postgres, emulator) as scenario:
         scenario.transactional_id = f"{unique('pool')}-0"
 
         async def write(pool: AsyncPsycopgDualWriter, number: int) -> Outcome | None:
@@ -113,7 +111,7 @@ def test_the_blocks_of_a_pool_are_stored_and_published(postgres_server: Postgres
 
         async def run() -> None:
             async with AsyncPsycopgDualWriter(
-                conninfo_of(database.engine.url),
+                conninfo_of(postgres.engine.url),
                 prefix=prefix_of(scenario),
                 bootstrap_servers=emulator.bootstrap_servers,
                 lease_ms=QUIET_LEASE_MS,
@@ -129,9 +127,8 @@ def test_the_blocks_of_a_pool_are_stored_and_published(postgres_server: Postgres
 
         scenario.run(run())
         in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]
-        assert sorted(in_topic) == sorted(event_bodies(database))
+        assert sorted(in_topic) == sorted(event_bodies(postgres))
         assert len(in_topic) == 20
-    database.close()
 
 
 # ---- Sessions -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,12 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
+from tests.crash.scenario import Crash, crash_at
 from tests.producer.test_tiers import World, bounded, every_tier, world_of
 from tests.support.kafka_ids import kafka_id_of
 
 METADATA = sa.MetaData()
 ROWS = sa.Table("rows", METADATA, sa.Column("value", sa.String(20), primary_key=True))
-
-
-class Crash(BaseException):
-    """The process is gone."""
 
 
 @pytest.fixture
@@ -56,6 +53,18 @@ def write(writer: DualWriter, value: str) -> None:
         tx.send("orders", value, partition=0)
 
 
+def write_anew(world: World, engine: sa.Engine, value: str) -> None:
+    """Write by a new process."""
+    with writer_of(world, engine) as writer:
+        write(writer, value)
+
+
+def die(world: World, engine: sa.Engine, at: PausePoint, value: str) -> None:
+    """Write by a process that dies at its first time at a point."""
+    with writer_of(world, engine, pause=crash_at(at)) as writer:
+        write(writer, value)
+
+
 def forget_manifest(engine: sa.Engine) -> None:
     """Leave the row as a version without manifests does: if Kafka aborts, there is nothing to publish again."""
     with engine.begin() as connection:
@@ -70,17 +79,9 @@ def rows(engine: sa.Engine) -> list[str]:
 @every_tier
 @pytest.mark.parametrize("at", list(PausePoint))
 def test_a_crash_at_any_point_leaves_both_sides_agreed(world: World, engine: sa.Engine, at: PausePoint) -> None:
-    def pause(point: PausePoint) -> None:
-        if point is at:
-            raise Crash
-
-    with writer_of(world, engine) as writer:
-        write(writer, "before")
-    with writer_of(world, engine, pause=pause) as crashing:
-        try:
-            write(crashing, "crashed")
-        except Crash:
-            pass
+    write_anew(world, engine, "before")
+    with suppress(Crash):  # some points are not reached
+        die(world, engine, at, "crashed")
     with writer_of(world, engine) as writer:
         writer.recover()
         writer.recover()
@@ -127,6 +128,5 @@ def test_a_loss_is_raised_by_the_write_itself_and_by_every_recovery(world: World
         another.recover()
     assert rows(engine) == ["before", "lost"]
     world.ready(transactional_id=kafka_id_of(engine, "tid")).close()  # an operator has dealt with it
-    with writer_of(world, engine) as writer:
-        write(writer, "later")
+    write_anew(world, engine, "later")
     assert world.committed() == ["before", "later"]

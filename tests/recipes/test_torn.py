@@ -32,16 +32,16 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.testing.postgres import PostgresServer
+from tests.crash.scenario import Crash
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import FOREIGN, Site, Way, let_end, site_of
-from tests.recipes.test_repair import every_tier, site, store
+from tests.recipes.test_repair import every_tier, site, store, tier
 from tests.recipes.test_repair_evidence import ALLOWED, DENIALS, NOT_READABLE, errors_in, serviced
-from tests.recipes.test_tiers import ROWS, Crash, rows, write
+from tests.recipes.test_tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase
 
-__all__ = ["site", "store"]  # fixtures
+__all__ = ["site", "store", "tier"]  # fixtures
 pytestmark = pytest.mark.usefixtures("brief_watch")
 
 TORN: Final = TopicPartition("orders", 1)
@@ -159,93 +159,82 @@ def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
 @pytest.mark.parametrize("via", ["recover", "write", "service"])
 @every_said
 @every_tier
-def test_what_is_fine_is_left_alone(store: Database, tier: Tier, said: Said, via: str) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.FINE, said)
-        if via == "recover":
-            assert site.recover() is (Outcome.COMMITTED if said is Said.OPEN else Outcome.NOTHING)
-            assert site.text() == settled_text(site.row())
-        elif via == "service":
-            done = [each.action for each in serviced(site).found]
-            assert done == ([Action.COMMIT] if said is Said.OPEN else [])
-            assert serviced(site).is_clean
-        site.write("later")
-        assert_once(site, "later")
+def test_what_is_fine_is_left_alone(site: Site, said: Said, via: str) -> None:
+    site.write("before")
+    leave(site, End.FINE, said)
+    if via == "recover":
+        assert site.recover() is (Outcome.COMMITTED if said is Said.OPEN else Outcome.NOTHING)
+        assert site.text() == settled_text(site.row())
+    elif via == "service":
+        done = [each.action for each in serviced(site).found]
+        assert done == ([Action.COMMIT] if said is Said.OPEN else [])
+        assert serviced(site).is_clean
+    site.write("later")
+    assert_once(site, "later")
 
 
 @pytest.mark.parametrize("via", ["recover", "write", "service"])
 @every_said
 @every_tier
-def test_what_was_aborted_in_one_partition_is_published_again(
-    store: Database, tier: Tier, said: Said, via: str, heard: Heard
-) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.ABORTED, said)
-        if via == "recover":
-            assert site.recover() is Outcome.REPAIRED
-            assert site.recover() is Outcome.NOTHING
-        elif via == "service":
-            planned = [each.action for each in serviced(site, apply=False).found]
-            assert planned == [Action.COMMIT if said is Said.OPEN else Action.REPAIR]
-            done = serviced(site).found
-            assert [(each.action, each.changed) for each in done] == [(Action.REPAIR, True)]
-            assert serviced(site).is_clean
-        site.write("later")
-        assert_once(site, "later")
-        assert heard.sums("dualwrite.torn") == {"aborted": 1}
-        assert heard.sums("dualwrite.republished") == {"": 1}
+def test_what_was_aborted_in_one_partition_is_published_again(site: Site, said: Said, via: str, heard: Heard) -> None:
+    site.write("before")
+    leave(site, End.ABORTED, said)
+    if via == "recover":
+        assert site.recover() is Outcome.REPAIRED
+        assert site.recover() is Outcome.NOTHING
+    elif via == "service":
+        planned = [each.action for each in serviced(site, apply=False).found]
+        assert planned == [Action.COMMIT if said is Said.OPEN else Action.REPAIR]
+        done = serviced(site).found
+        assert [(each.action, each.changed) for each in done] == [(Action.REPAIR, True)]
+        assert serviced(site).is_clean
+    site.write("later")
+    assert_once(site, "later")
+    assert heard.sums("dualwrite.torn") == {"aborted": 1}
+    assert heard.sums("dualwrite.republished") == {"": 1}
 
 
 @pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
 @every_tier
-def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(store: Database, tier: Tier, end: End) -> None:
+def test_what_a_recovery_publishes_is_not_settled_before_readers_see_it(site: Site, end: End) -> None:
     """Otherwise the row would be settled, and no take-over would look again."""
-    with site_of(tier, store) as site:
 
-        def spoil(point: PausePoint) -> None:
-            if point is PausePoint.AFTER_DATABASE_COMMIT:
-                SPOILED[end](site)
+    def spoil(point: PausePoint) -> None:
+        if point is PausePoint.AFTER_DATABASE_COMMIT:
+            SPOILED[end](site)
 
-        site.write("before")
-        leave(site, End.FINE, Said.OPEN)
-        let_end(site, Way.OPERATOR)
-        expected = RetriableError if end is End.ABORTED else TransactionHangsError
-        with site.writer(spoil) as writer, pytest.raises(expected, match="transactional id 'tid'"):
-            writer.recover()
-        assert site.text() != settled_text(site.row())
-        if end is End.HANGING:
-            commit_there(site)
-        assert site.recover() is (Outcome.REPAIRED if end is End.ABORTED else Outcome.NOTHING)
-        site.write("later")
-        assert_once(site, "later")
+    site.write("before")
+    leave(site, End.FINE, Said.OPEN)
+    let_end(site, Way.OPERATOR)
+    expected = RetriableError if end is End.ABORTED else TransactionHangsError
+    with site.writer(spoil) as writer, pytest.raises(expected, match="transactional id 'tid'"):
+        writer.recover()
+    assert site.text() != settled_text(site.row())
+    if end is End.HANGING:
+        commit_there(site)
+    assert site.recover() is (Outcome.REPAIRED if end is End.ABORTED else Outcome.NOTHING)
+    site.write("later")
+    assert_once(site, "later")
 
 
 @pytest.mark.parametrize("remedy", [commit_there, abort_there], ids=["commit marker", "abort marker"])
 @every_said
 @every_tier
 def test_what_hangs_is_not_believed(
-    store: Database,
-    tier: Tier,
-    said: Said,
-    remedy: Callable[[Site], None],
-    caplog: pytest.LogCaptureFixture,
-    heard: Heard,
+    site: Site, said: Said, remedy: Callable[[Site], None], caplog: pytest.LogCaptureFixture, heard: Heard
 ) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.HANGING, said)
-        if said is Said.OPEN:  # its commit loses the marker
-            with site.writer() as writer, pytest.raises(TransactionHangsError):
-                writer.recover()
-        assert_hangs(site, caplog)
-        assert heard.sums("dualwrite.torn") == {"hanging": 6 + (said is Said.OPEN)}
-        remedy(site)
-        assert site.recover() is (Outcome.NOTHING if remedy is commit_there else Outcome.REPAIRED)
-        site.write("later")
-        assert_once(site, "later")
-        assert serviced(site).is_clean
+    site.write("before")
+    leave(site, End.HANGING, said)
+    if said is Said.OPEN:  # its commit loses the marker
+        with site.writer() as writer, pytest.raises(TransactionHangsError):
+            writer.recover()
+    assert_hangs(site, caplog)
+    assert heard.sums("dualwrite.torn") == {"hanging": 6 + (said is Said.OPEN)}
+    remedy(site)
+    assert site.recover() is (Outcome.NOTHING if remedy is commit_there else Outcome.REPAIRED)
+    site.write("later")
+    assert_once(site, "later")
+    assert serviced(site).is_clean
 
 
 # ---- sleeping and living processes ----------------------------------------------------------------------------------
@@ -258,46 +247,44 @@ def test_what_hangs_is_not_believed(
 @every_said
 @every_tier
 def test_a_process_that_sleeps_before_or_after_it_has_read(
-    store: Database, tier: Tier, said: Said, at: PausePoint, use: Callable[[DualWriter], object]
+    site: Site, said: Said, at: PausePoint, use: Callable[[DualWriter], object]
 ) -> None:
     """Another one finds the same, and publishes it again; the sleeper does not."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.ABORTED, said)
-        sleeper = site.falls_asleep(at, use)
-        assert site.recover() is Outcome.REPAIRED
-        site.write("later")
-        sleeper.wake()
-        site.world.settle()
-        assert site.recover() is Outcome.NOTHING
-        site.write("last")
-        assert_once(site, "later", "last")
+    site.write("before")
+    leave(site, End.ABORTED, said)
+    sleeper = site.falls_asleep(at, use)
+    assert site.recover() is Outcome.REPAIRED
+    site.write("later")
+    sleeper.wake()
+    site.world.settle()
+    assert site.recover() is Outcome.NOTHING
+    site.write("last")
+    assert_once(site, "later", "last")
 
 
 @pytest.mark.parametrize("end", [End.ABORTED, End.HANGING], ids=lambda end: end.name)
 @every_tier
-def test_its_own_process_wakes_up(store: Database, tier: Tier, end: End) -> None:
+def test_its_own_process_wakes_up(site: Site, end: End) -> None:
     """It has decided, and has not committed in Kafka; another process has taken over, and found the tear."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        owner = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_both)
-        SPOILED[end](site)
-        if end is End.ABORTED:
-            assert site.recover() is Outcome.REPAIRED
-        else:
-            with site.writer() as writer, pytest.raises(TransactionHangsError):
-                writer.recover()
-        owner.wake()
-        if end is End.HANGING:
-            commit_there(site)
-        assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        assert_once(site, "later")
+    site.write("before")
+    owner = site.falls_asleep(PausePoint.AFTER_DATABASE_COMMIT, write_both)
+    SPOILED[end](site)
+    if end is End.ABORTED:
+        assert site.recover() is Outcome.REPAIRED
+    else:
+        with site.writer() as writer, pytest.raises(TransactionHangsError):
+            writer.recover()
+    owner.wake()
+    if end is End.HANGING:
+        commit_there(site)
+    assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    assert_once(site, "later")
 
 
 @every_tier
-def test_a_writer_that_is_ready_reads_nothing(store: Database, tier: Tier, heard: Heard) -> None:
-    with site_of(tier, store) as site, site.writer() as writer:
+def test_a_writer_that_is_ready_reads_nothing(site: Site, heard: Heard) -> None:
+    with site.writer() as writer:
         write(writer, "before")
         reads = [site.emulator.faults.add(Fault(api=api, action=None, count=None)) for api in ("Fetch", "Metadata")]
         proofs = heard.sums("dualwrite.proofs")
@@ -308,66 +295,61 @@ def test_a_writer_that_is_ready_reads_nothing(store: Database, tier: Tier, heard
 
 
 @every_tier
-def test_a_take_over_reads_once(store: Database, tier: Tier, heard: Heard) -> None:
+def test_a_take_over_reads_once(site: Site, heard: Heard) -> None:
     """However many partitions the transaction has; and a row that is settled is not read again."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.FINE, Said.COMMITTED)
-        proofs = sum(heard.sums("dualwrite.proofs").values())
-        fetches = site.emulator.faults.add(Fault(api="Fetch", action=None, count=None))
-        for _ in range(3):
-            site.recover()
-        assert fetches.hits == 1
-        assert sum(heard.sums("dualwrite.proofs").values()) == proofs + 1
+    site.write("before")
+    leave(site, End.FINE, Said.COMMITTED)
+    proofs = sum(heard.sums("dualwrite.proofs").values())
+    fetches = site.emulator.faults.add(Fault(api="Fetch", action=None, count=None))
+    for _ in range(3):
+        site.recover()
+    assert fetches.hits == 1
+    assert sum(heard.sums("dualwrite.proofs").values()) == proofs + 1
 
 
 # ---- in between -----------------------------------------------------------------------------------------------------
 
 
 @every_tier
-def test_markers_that_are_under_way_are_awaited(store: Database, tier: Tier) -> None:
+def test_markers_that_are_under_way_are_awaited(site: Site) -> None:
     """They come late, and nothing hangs: the commit is this process's own, or that of the one before."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.FINE, Said.OPEN)
-        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
-        for _ in range(2):
-            with (
-                site.writer(max_block_ms=1_000, resolve_timeout_ms=1_000) as writer,
-                pytest.raises(KafkaTimeoutError) as raised,
-            ):
-                writer.recover()
-            assert not isinstance(raised.value, TransactionHangsError)
-        assert bool(markers.held)
-        markers.remove()
-        markers.release()
-        assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        assert_once(site, "later")
+    site.write("before")
+    leave(site, End.FINE, Said.OPEN)
+    markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+    for _ in range(2):
+        with (
+            site.writer(max_block_ms=1_000, resolve_timeout_ms=1_000) as writer,
+            pytest.raises(KafkaTimeoutError) as raised,
+        ):
+            writer.recover()
+        assert not isinstance(raised.value, TransactionHangsError)
+    assert bool(markers.held)
+    markers.remove()
+    markers.release()
+    assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    assert_once(site, "later")
 
 
 @pytest.mark.parametrize("partition", [0, 1])
 @every_tier
-def test_another_transaction_of_the_producer_is_open_behind_what_hangs(
-    store: Database, tier: Tier, partition: int
-) -> None:
+def test_another_transaction_of_the_producer_is_open_behind_what_hangs(site: Site, partition: int) -> None:
     """No row names it, so it is aborted; where both are in one partition, its marker ends both."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.HANGING, Said.COMMITTED)
-        producer = site.world.ready(transactional_id=site.kafka_id)
-        producer.begin_transaction()
-        producer.send("orders", "undecided", partition=partition)
-        producer.prepare_transaction()
-        if partition == TORN.partition:
-            assert site.recover() is Outcome.REPAIRED
-        else:
-            with site.writer() as writer, pytest.raises(TransactionHangsError):
-                writer.recover()
-            commit_there(site)
-            assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        assert_once(site, "later")
+    site.write("before")
+    leave(site, End.HANGING, Said.COMMITTED)
+    producer = site.world.ready(transactional_id=site.kafka_id)
+    producer.begin_transaction()
+    producer.send("orders", "undecided", partition=partition)
+    producer.prepare_transaction()
+    if partition == TORN.partition:
+        assert site.recover() is Outcome.REPAIRED
+    else:
+        with site.writer() as writer, pytest.raises(TransactionHangsError):
+            writer.recover()
+        commit_there(site)
+        assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    assert_once(site, "later")
 
 
 def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(site: Site) -> None:
@@ -389,7 +371,7 @@ def test_a_commit_marker_does_not_commit_what_another_transaction_wrote_behind(s
 
 @pytest.mark.parametrize("tier", [Tier.KEEP_PREPARED, Tier.STORED_PAIR, Tier.BOUNDED], ids=lambda tier: tier.name)
 def test_a_description_that_is_older_than_the_row(
-    store: Database, tier: Tier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site, tier: Tier, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A commit leaves the pair of the next transaction, which is open meanwhile and does not hang."""
     decided: list[str] = []
@@ -398,7 +380,7 @@ def test_a_description_that_is_older_than_the_row(
         if decided and point is PausePoint.AFTER_DATABASE_COMMIT:
             raise Crash
 
-    with site_of(tier, store) as site, TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
+    with TransactionAdmin(bootstrap_servers=site.emulator.bootstrap_servers) as admin:
         with suppress(Crash), site.writer(die) as writer:
             write(writer, "before")
             site.world.settle()
@@ -415,21 +397,18 @@ def test_a_description_that_is_older_than_the_row(
 
 
 @every_tier
-def test_records_that_have_left_the_log_were_committed(
-    store: Database, tier: Tier, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_records_that_have_left_the_log_were_committed(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """The coordinator says so, and nothing contradicts it: no error is logged."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        leave(site, End.FINE, Said.COMMITTED)
-        for partition in (0, 1):
-            site.delete_records(partition=partition)
-        caplog.clear()
-        assert serviced(site).is_clean
-        assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        assert errors_in(caplog) == []
-        assert site.committed() == ["later"]
+    site.write("before")
+    leave(site, End.FINE, Said.COMMITTED)
+    for partition in (0, 1):
+        site.delete_records(partition=partition)
+    caplog.clear()
+    assert serviced(site).is_clean
+    assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    assert errors_in(caplog) == []
+    assert site.committed() == ["later"]
 
 
 @every_tier
@@ -510,26 +489,24 @@ def test_blocks_are_stored_behind_what_hangs(site: Site) -> None:
     assert_once(site, "stored")
 
 
-def test_a_pool_goes_on_under_another_id(postgres_server: PostgresServer) -> None:
-    store = PostgresDatabase(postgres_server)
-    ROWS.metadata.create_all(store.aside)
-    with site_of(Tier.BOUNDED, store) as site:
+def test_a_pool_goes_on_under_another_id(postgres: PostgresDatabase) -> None:
+    ROWS.metadata.create_all(postgres.aside)
+    with site_of(Tier.BOUNDED, postgres) as site:
         settings: dict[str, Any] = {"bootstrap_servers": site.emulator.bootstrap_servers, "max_writers": 2}
 
         def spoil(point: PausePoint) -> None:
             if point is PausePoint.AFTER_DATABASE_COMMIT:
                 lose_marker(site)
 
-        with DualWriter(store.aside, prefix="pool-", pause=spoil, **settings) as first, first.transaction() as tx:
+        with DualWriter(postgres.aside, prefix="pool-", pause=spoil, **settings) as first, first.transaction() as tx:
             tx.connection.execute(ROWS.insert().values(value="decided"))
             for partition in (0, 1):
                 tx.send("orders", f"decided {partition}", partition=partition)
-        with DualWriter(store.aside, prefix="pool-", **settings) as second:
+        with DualWriter(postgres.aside, prefix="pool-", **settings) as second:
             for value in ("1", "2"):
                 with second.transaction() as tx:
                     tx.connection.execute(ROWS.insert().values(value=value))
                     tx.send("orders", value, partition=0)
             until(lambda: bool(second.status.set_aside))
         assert seen(site) == Counter(["decided 0", "1", "2"])
-        assert rows(store.aside) == ["1", "2", "decided"]
-    store.close()
+        assert rows(postgres.aside) == ["1", "2", "decided"]

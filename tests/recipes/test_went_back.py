@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from dualwrite.broker_emulator.faults import Fault, Hold
 from dualwrite.delivery import Direct
 from dualwrite.errors import DatabaseWentBackError, KafkaTimeoutError
-from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
@@ -25,14 +24,14 @@ from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as re
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.producer.test_tiers import BY_STORED_PAIR
-from tests.recipes.repairs import Site, Way, acknowledge, let_end, site_of
-from tests.recipes.test_repair import every_tier, site, store
+from tests.recipes.repairs import Site, Way, acknowledge, let_end
+from tests.recipes.test_repair import every_tier, site, store, tier
 from tests.recipes.test_repair_evidence import serviced
 from tests.recipes.test_tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 
-__all__ = ["site", "store"]  # fixtures
+__all__ = ["site", "store", "tier"]  # fixtures
 
 by_stored_pair = pytest.mark.parametrize("tier", BY_STORED_PAIR, ids=[tier.name for tier in BY_STORED_PAIR])
 
@@ -145,65 +144,57 @@ SINCE: Final[dict[str, Callable[[Site], None]]] = {
 @pytest.mark.parametrize("since", SINCE)
 @pytest.mark.parametrize("repair", REPAIRS)
 @every_tier
-def test_what_a_later_row_has_published_is_not_published_again(
-    store: Database, tier: Tier, repair: str, since: str
-) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        row = aborted(site)
-        REPAIRS[repair](site)
-        SINCE[since](site)
-        published = site.committed()
-        restore(site, row, "block", "1", "2")
-        assert published.count("decided") == 1
-        assert_refused(site, "has published its records again")
+def test_what_a_later_row_has_published_is_not_published_again(site: Site, repair: str, since: str) -> None:
+    site.write("before")
+    row = aborted(site)
+    REPAIRS[repair](site)
+    SINCE[since](site)
+    published = site.committed()
+    restore(site, row, "block", "1", "2")
+    assert published.count("decided") == 1
+    assert_refused(site, "has published its records again")
 
 
 @every_tier
-def test_a_row_from_before_its_repair(store: Database, tier: Tier) -> None:
+def test_a_row_from_before_its_repair(site: Site) -> None:
     """The part of the matrix above that `make test` runs."""
-    with site_of(tier, store) as site:
-        row = aborted(site)
-        site.write("block")
-        restore(site, row, "block")
-        assert_refused(site, "has published its records again")
+    row = aborted(site)
+    site.write("block")
+    restore(site, row, "block")
+    assert_refused(site, "has published its records again")
 
 
 @pytest.mark.parametrize("way", [None, Way.OPERATOR, Way.INITIALISED])
 @pytest.mark.parametrize("at", [PausePoint.AFTER_PREPARE, PausePoint.AFTER_DATABASE_COMMIT])
 @every_tier
-def test_a_repair_that_was_not_committed_is_made_anew(
-    store: Database, tier: Tier, at: PausePoint, way: Way | None
-) -> None:
+def test_a_repair_that_was_not_committed_is_made_anew(site: Site, at: PausePoint, way: Way | None) -> None:
     """Open, or aborted itself: no reader has seen it."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        row = aborted(site)
-        site.falls_asleep(at, lambda writer: write(writer, "block"))
-        if way is not None:
-            let_end(site, way)
-        restore(site, row, "block")
-        assert site.recover() is Outcome.REPAIRED
-        site.write("later")
-        site.assert_agreed("before", "decided", "later")
+    site.write("before")
+    row = aborted(site)
+    site.falls_asleep(at, lambda writer: write(writer, "block"))
+    if way is not None:
+        let_end(site, way)
+    restore(site, row, "block")
+    assert site.recover() is Outcome.REPAIRED
+    site.write("later")
+    site.assert_agreed("before", "decided", "later")
 
 
 @every_tier
-def test_a_repair_whose_marker_comes_late(store: Database, tier: Tier) -> None:
+def test_a_repair_whose_marker_comes_late(site: Site) -> None:
     """While it is held, nothing is guessed."""
-    with site_of(tier, store) as site:
-        row = aborted(site)
-        markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
-        site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, DualWriter.recover)
-        until(lambda: bool(markers.held))
-        restore(site, row)
-        with site.writer(max_block_ms=500, resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError):
-            writer.recover()
-        assert row_of(site) == row
-        markers.remove()
-        markers.release()
-        site.world.settle()
-        assert_refused(site, "has published its records again")
+    row = aborted(site)
+    markers = site.emulator.faults.add(Fault(api="WriteTxnMarkers", action=Hold(), topic="orders", count=None))
+    site.falls_asleep(PausePoint.AFTER_KAFKA_COMMIT, DualWriter.recover)
+    until(lambda: bool(markers.held))
+    restore(site, row)
+    with site.writer(max_block_ms=500, resolve_timeout_ms=300) as writer, pytest.raises(KafkaTimeoutError):
+        writer.recover()
+    assert row_of(site) == row
+    markers.remove()
+    markers.release()
+    site.world.settle()
+    assert_refused(site, "has published its records again")
 
 
 def test_a_writer_for_asyncio_finds_out_too(site: Site) -> None:
@@ -289,58 +280,51 @@ def test_more_of_the_same_values_under_another_id_at_the_same_time_are_looked_at
 
 @pytest.mark.parametrize("settled", [False, True])
 @by_stored_pair
-def test_a_row_from_before_a_dual_write(store: Database, tier: Tier, settled: bool) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        if settled:
-            site.recover()
-            site.change_row(manifest=settled_text(site.row()))
-        row = row_of(site)
-        site.write("lost")
-        restore(site, row, "lost")
-        assert_refused(site, "a later transaction was committed")
+def test_a_row_from_before_a_dual_write(site: Site, settled: bool) -> None:
+    site.write("before")
+    if settled:
+        site.recover()
+        site.change_row(manifest=settled_text(site.row()))
+    row = row_of(site)
+    site.write("lost")
+    restore(site, row, "lost")
+    assert_refused(site, "a later transaction was committed")
 
 
 @by_stored_pair
-def test_a_database_from_before_the_first_dual_write(store: Database, tier: Tier) -> None:
-    with site_of(tier, store) as site:
-        site.write("lost")
-        restore(site, Row("", None), "lost")
-        assert_refused(site, "a later transaction was committed")
+def test_a_database_from_before_the_first_dual_write(site: Site) -> None:
+    site.write("lost")
+    restore(site, Row("", None), "lost")
+    assert_refused(site, "a later transaction was committed")
 
 
 @by_stored_pair
-def test_a_row_from_before_an_aborted_dual_write(store: Database, tier: Tier) -> None:
+def test_a_row_from_before_an_aborted_dual_write(site: Site) -> None:
     """Neither side has it."""
-    with site_of(tier, store) as site:
-        site.write("before")
-        row = row_of(site)
-        aborted(site)
-        restore(site, row, "decided")
-        assert site.recover() is Outcome.NOTHING
-        site.write("later")
-        site.assert_agreed("before", "later")
+    site.write("before")
+    row = row_of(site)
+    aborted(site)
+    restore(site, row, "decided")
+    assert site.recover() is Outcome.NOTHING
+    site.write("later")
+    site.assert_agreed("before", "later")
 
 
 @by_stored_pair
-def test_a_row_from_before_a_dual_write_in_doubt(store: Database, tier: Tier) -> None:
-    with site_of(tier, store) as site:
-        site.write("before")
-        row = row_of(site)
-        site.decided()
-        restore(site, row, "decided")
-        assert site.recover() is Outcome.ROLLED_BACK
-        site.write("later")
-        site.assert_agreed("before", "later")
+def test_a_row_from_before_a_dual_write_in_doubt(site: Site) -> None:
+    site.write("before")
+    row = row_of(site)
+    site.decided()
+    restore(site, row, "decided")
+    assert site.recover() is Outcome.ROLLED_BACK
+    site.write("later")
+    site.assert_agreed("before", "later")
 
 
 @by_stored_pair
-def test_blocks_that_were_stored_again_are_not_published_again(store: Database, tier: Tier) -> None:
+def test_blocks_that_were_stored_again_are_not_published_again(site: Site, store: Database) -> None:
     """A backup from before they were published: they are in its table of stored blocks, and in Kafka."""
-    with (
-        site_of(tier, store) as site,
-        site.writer(delivery=Direct(when_kafka_is_away="store"), unreachable_timeout_ms=200) as writer,
-    ):
+    with site.writer(delivery=Direct(when_kafka_is_away="store"), unreachable_timeout_ms=200) as writer:
         write(writer, "before")
         site.emulator.crash_node(0)
         write(writer, "stored")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from dualwrite.errors import PreparedTransactionLost
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
+from tests.crash.scenario import Crash
 from tests.producer.test_tiers import BOUNDED, World, bounded, every_tier
-from tests.recipes.test_tiers import Crash, engine, forget_manifest, rows, world, write, writer_of
+from tests.recipes.test_tiers import die, engine, forget_manifest, rows, world, write, write_anew, writer_of
 from tests.support.conditions import until
 from tests.support.kafka_ids import kafka_id_of
 
@@ -32,22 +34,13 @@ def recover(world: World, engine: sa.Engine, **settings: Any) -> RecoveryReport:
 @every_tier
 @pytest.mark.parametrize("at", list(PausePoint))
 def test_a_crash_at_any_point(world: World, engine: sa.Engine, at: PausePoint) -> None:
-    def pause(point: PausePoint) -> None:
-        if point is at:
-            raise Crash
-
-    with writer_of(world, engine) as writer:
-        write(writer, "before")
-    with writer_of(world, engine, pause=pause) as crashing:
-        try:
-            write(crashing, "crashed")
-        except Crash:
-            pass
+    write_anew(world, engine, "before")
+    with suppress(Crash):  # some points are not reached
+        die(world, engine, at, "crashed")
     assert not recover(world, engine).left
     assert recover(world, engine).found == ()
     assert sorted(world.committed()) == rows(engine)
-    with writer_of(world, engine) as writer:
-        write(writer, "later")
+    write_anew(world, engine, "later")
     assert sorted(world.committed()) == rows(engine)
 
 
@@ -85,14 +78,9 @@ def test_what_was_aborted_is_published_again(world: World, engine: sa.Engine, wa
         return
     kafka_id = kafka_id_of(engine, "tid")
 
-    def pause(point: PausePoint) -> None:
-        if point is PausePoint.AFTER_DATABASE_COMMIT and "decided" in rows(engine):
-            raise Crash
-
-    with writer_of(world, engine) as writer:
-        write(writer, "before")
-    with writer_of(world, engine, pause=pause) as writer, pytest.raises(Crash):
-        write(writer, "decided")
+    write_anew(world, engine, "before")
+    with pytest.raises(Crash):
+        die(world, engine, PausePoint.AFTER_DATABASE_COMMIT, "decided")
     if way == "timeout":
         world.abort_by_timeout()
     else:
@@ -107,8 +95,7 @@ def test_what_was_aborted_is_published_again(world: World, engine: sa.Engine, wa
     (found,) = report.found
     assert (found.action, found.changed, found.is_left, report.is_clean) == (Action.REPAIR, True, False, True)
     assert recover(world, engine).found == ()
-    with writer_of(world, engine) as writer:
-        write(writer, "later")
+    write_anew(world, engine, "later")
     assert world.committed() == rows(engine) == ["before", "decided", "later"]
 
 
@@ -130,8 +117,7 @@ def test_a_loss_is_told_until_it_is_acknowledged(world: World, engine: sa.Engine
     (acknowledged,) = recover(world, engine, acknowledge_lost=["tid"]).found
     assert (acknowledged.action, acknowledged.changed) == (Action.ACKNOWLEDGE, True)
     assert recover(world, engine).found == ()
-    with writer_of(world, engine) as writer:
-        write(writer, "later")
+    write_anew(world, engine, "later")
     assert world.committed() == ["later"]
     assert rows(engine) == ["later", "lost"]
 
@@ -157,27 +143,20 @@ def test_an_operators_abort_is_told_until_it_is_acknowledged(world: World, engin
     (acknowledged,) = recover(world, engine, acknowledge_lost=["tid"]).found
     assert (acknowledged.action, acknowledged.changed) == (Action.ACKNOWLEDGE, True)
     assert recover(world, engine).found == ()
-    with writer_of(world, engine) as writer:
-        write(writer, "later")
+    write_anew(world, engine, "later")
     assert world.committed() == ["later"]
     assert rows(engine) == ["later", "lost"]
 
 
 @every_tier
 def test_what_an_operator_aborted_before_it_was_decided_is_no_loss(world: World, engine: sa.Engine) -> None:
-    def pause(point: PausePoint) -> None:
-        if point is PausePoint.AFTER_PREPARE:
-            raise Crash
-
-    with writer_of(world, engine) as writer:
-        write(writer, "before")
-    with writer_of(world, engine, pause=pause) as writer, pytest.raises(Crash):
-        write(writer, "undecided")
+    write_anew(world, engine, "before")
+    with pytest.raises(Crash):
+        die(world, engine, PausePoint.AFTER_PREPARE, "undecided")
     with TransactionAdmin(bootstrap_servers=world.emulator.bootstrap_servers) as admin:
         admin.force_terminate_transaction(kafka_id_of(engine, "tid"))
     assert recover(world, engine).is_clean
-    with writer_of(world, engine) as writer:
-        write(writer, "later")
+    write_anew(world, engine, "later")
     assert sorted(world.committed()) == rows(engine) == ["before", "later"]
 
 

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from types import TracebackType
 from typing import Final, Self
 
 WAIT_S: Final = 60.0
@@ -117,9 +116,7 @@ class KafkaProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _accept(self) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import sqlalchemy as sa
@@ -192,9 +191,7 @@ class PostgresPair:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.standby.crash()
         self.primary.crash()
         shutil.rmtree(self._root, ignore_errors=True)

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 import psycopg
@@ -44,9 +44,7 @@ class Strike:
         sys.setprofile(self._look)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
         signal.signal(signal.SIGUSR1, self._before)
 

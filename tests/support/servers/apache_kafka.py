@@ -26,7 +26,6 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self, TextIO
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
@@ -184,9 +183,7 @@ class ApacheKafka:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

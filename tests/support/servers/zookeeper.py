@@ -13,7 +13,6 @@ import tempfile
 import time
 import weakref
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
@@ -76,9 +75,7 @@ class ZooKeeperServer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _try_to_start(self, java: str, jars: Path) -> None:
