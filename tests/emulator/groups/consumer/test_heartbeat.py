@@ -26,63 +26,6 @@ def granted(response: HeartbeatResponse | int) -> HeartbeatResponse:
     return response
 
 
-def test_a_member_revokes_before_another_gets_the_partition() -> None:
-    group = Coordinator()
-    assert group.heartbeat("m1", 0).assignment == partitions("a", 0, 1, 2, 3)
-    second = group.heartbeat("m2", 0)
-    assert (second.member_epoch, second.assignment) == (3, NOTHING)
-    assert group.member("m2").state is MemberState.UNRELEASED_PARTITIONS
-    response = group.heartbeat("m1", 2)
-    assert (response.member_epoch, response.assignment) == (2, partitions("a", 0, 1))
-    assert group.member("m1").state is MemberState.UNREVOKED_PARTITIONS
-    assert group.heartbeat("m2", 3).assignment is None
-    assert group.heartbeat("m1", 2, owned=partitions("a", 0, 1, 2)).member_epoch == 2
-    assert group.heartbeat("m1", 2, owned=partitions("a", 0, 1)).member_epoch == 3
-    assert group.heartbeat("m2", 3).assignment == partitions("a", 2, 3)
-    assert group.consumers.state is ConsumerGroupState.STABLE
-
-
-def test_a_member_that_missed_a_response_may_send_the_previous_epoch() -> None:
-    group = Coordinator()
-    group.heartbeat("m1", 0)
-    group.heartbeat("m2", 0)
-    group.heartbeat("m1", 2)
-    group.heartbeat("m1", 2, owned=partitions("a", 0, 1))
-    assert granted(group.tried("m1", 2, owned=partitions("a", 0))).member_epoch == 3
-    assert group.tried("m1", 2, owned=partitions("a", 0, 3)) == 110
-    assert group.tried("m1", 2) == 110
-    assert group.tried("m1", 1, owned=NOTHING) == 110
-    assert group.tried("m1", 4) == 110
-
-
-def test_a_silent_member_is_removed_when_its_session_ends() -> None:
-    group = Coordinator()
-    group.heartbeat("m1", 0)
-    group.heartbeat("m2", 0)
-    group.pass_time(SETTINGS.session_timeout_ms - 1)
-    group.heartbeat("m2", 3)
-    assert set(group.consumers.members) == {"m1", "m2"}
-    group.pass_time(1)
-    assert set(group.consumers.members) == {"m2"}
-    assert group.heartbeat("m2", 3).assignment == partitions("a", 0, 1, 2, 3)
-    assert group.tried("m1", 2) == 25
-    group.pass_time(SETTINGS.session_timeout_ms)
-    assert group.consumers.state is ConsumerGroupState.EMPTY
-    assert group.consumers.next_deadline_ms is None
-
-
-def test_a_member_that_does_not_revoke_in_time_is_removed() -> None:
-    group = Coordinator()
-    group.heartbeat("m1", 0)
-    group.heartbeat("m2", 0)
-    group.heartbeat("m1", 2)
-    group.pass_time(REBALANCE_MS - 1)
-    group.heartbeat("m1", 2, owned=partitions("a", 0, 1, 2, 3))
-    assert "m1" in group.consumers.members
-    group.pass_time(1)
-    assert set(group.consumers.members) == {"m2"}
-
-
 def test_a_new_coordinator_restarts_all_sessions() -> None:
     group = Coordinator()
     group.heartbeat("m1", 0)
@@ -144,17 +87,6 @@ def test_topics_that_are_created_grow_or_are_deleted_are_noticed() -> None:
     assert group.heartbeat("m1", 4).assignment == partitions("a", 0, 1, 2, 3)
     group.settle()
     assert group.consumers.state is ConsumerGroupState.STABLE
-
-
-def test_a_vote_for_another_assignor_is_a_reason_to_assign() -> None:
-    group = Coordinator()
-    group.heartbeat("m1", 0, subscribed_topics=frozenset("ab"))
-    group.heartbeat("m2", 0, subscribed_topics=frozenset("ab"))
-    group.settle()
-    group.heartbeat("m2", 3, server_assignor="range")
-    group.settle()
-    assert frozenset(group.member("m1").assigned) == partitions("a", 0, 1) | partitions("b", 0, 1)
-    assert group.consumers.group_epoch == 4
 
 
 def test_expressions_are_resolved_after_the_response_and_refreshed_later() -> None:
