@@ -11,11 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin import CreateAclsRequest, DescribeAclsRequest
-from kafka.protocol.consumer import OffsetCommitRequest
-from kafka.protocol.metadata import MetadataRequest
-from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
-
 from dualwrite.broker_emulator import BrokerConfig, Emulator, Profile
 from dualwrite.broker_emulator.security.listener import Listener
 from dualwrite.broker_emulator.security.sasl.mechanism import Sasl
@@ -107,28 +102,28 @@ class SecuredBroker:
             self.admin.wait_for_coordinator(group, GROUP)
             topics = [{"name": name, "partitions": [COMMITTED]} for name in ("known", "other")]
             position = {"generation_id_or_member_epoch": -1, "member_id": ""}
-            self.admin.call(message(OffsetCommitRequest, 8, group_id=group, topics=topics, **position))
-        described = message(MetadataRequest, 12, topics=[{"name": "known"}], allow_auto_topic_creation=False)
+            self.admin.call(message("OffsetCommit", 8, group_id=group, topics=topics, **position))
+        described = message("Metadata", 12, topics=[{"name": "known"}], allow_auto_topic_creation=False)
         self.known_id = self.admin.call(described).topics[0].topic_id
         self.grant([creation(rule, who) for who, case in cases for rule in case.rules.split(", ") if rule])
 
     def grant(self, creations: list[dict[str, Any]]) -> None:
         """Add rules and wait until the broker knows them."""
-        answer = self.admin.call(message(CreateAclsRequest, 3, creations=creations))
+        answer = self.admin.call(message("CreateAcls", 3, creations=creations))
         assert not [result for result in answer.results if result.error_code]
         wait_until(lambda: self.count_acls() >= len({tuple(each.values()) for each in creations}))
 
     def count_acls(self) -> int:
         """How many rules the broker decides by."""
-        answer = self.admin.call(message(DescribeAclsRequest, 3, **{**ANY_ACL, "principal_filter": None}))
+        answer = self.admin.call(message("DescribeAcls", 3, **{**ANY_ACL, "principal_filter": None}))
         return sum(len(resource.acls) for resource in answer.resources)
 
     def login(self, user: str) -> Wire:
         """A connection of a user."""
         wire = Wire(self._user_address)
-        assert wire.call(message(SaslHandshakeRequest, 1, mechanism="PLAIN")).error_code == 0
+        assert wire.call(message("SaslHandshake", 1, mechanism="PLAIN")).error_code == 0
         token = f"\0{user}\0{PASSWORD}".encode()
-        assert wire.call(message(SaslAuthenticateRequest, 2, auth_bytes=token)).error_code == 0
+        assert wire.call(message("SaslAuthenticate", 2, auth_bytes=token)).error_code == 0
         return wire
 
     def scene(self, who: str) -> Scene:

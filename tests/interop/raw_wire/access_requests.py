@@ -11,61 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kafka.protocol.admin import (
-    AlterClientQuotasRequest,
-    AlterConfigsRequest,
-    AlterPartitionReassignmentsRequest,
-    AlterReplicaLogDirsRequest,
-    AlterUserScramCredentialsRequest,
-    CreateAclsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteAclsRequest,
-    DeleteGroupsRequest,
-    DeleteRecordsRequest,
-    DeleteTopicsRequest,
-    DescribeAclsRequest,
-    DescribeClientQuotasRequest,
-    DescribeClusterRequest,
-    DescribeConfigsRequest,
-    DescribeGroupsRequest,
-    DescribeLogDirsRequest,
-    DescribeProducersRequest,
-    DescribeQuorumRequest,
-    DescribeTopicPartitionsRequest,
-    DescribeTransactionsRequest,
-    DescribeUserScramCredentialsRequest,
-    ElectLeadersRequest,
-    IncrementalAlterConfigsRequest,
-    ListConfigResourcesRequest,
-    ListGroupsRequest,
-    ListPartitionReassignmentsRequest,
-    ListTransactionsRequest,
-    UpdateFeaturesRequest,
-)
+from kafka.protocol import admin, consumer, producer, sasl
+from kafka.protocol import metadata as metadata_requests
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.consumer import (
-    FetchRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    LeaveGroupRequest,
-    ListOffsetsRequest,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-    OffsetForLeaderEpochRequest,
-    SyncGroupRequest,
-)
-from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
-from kafka.protocol.producer import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    ProduceRequest,
-    TxnOffsetCommitRequest,
-    WriteTxnMarkersRequest,
-)
 
 from tests.emulator.api.raw_client import decode, encode, milliseconds
 from tests.interop.wire import EARLIEST, Identity, Wire, record_batch
@@ -85,9 +33,12 @@ class Scene:
     known_id: uuid.UUID
 
 
-def message(kind: type[ApiMessage], version: int, **fields: Any) -> ApiMessage:
+def message(api: str, version: int, **fields: Any) -> ApiMessage:
     """A request whose structs are given as dictionaries."""
-    return kind(version=version, **_structs(kind._struct, version, fields))
+    modules = (admin, consumer, metadata_requests, producer, sasl)
+    kind = next(getattr(module, f"{api}Request") for module in modules if hasattr(module, f"{api}Request"))
+    request: ApiMessage = kind(version=version, **_structs(kind._struct, version, fields))
+    return request
 
 
 def _structs(struct: Any, version: int, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,57 +89,57 @@ def known_and_missing(partitions: list[Any], **names: str) -> list[dict[str, Any
 def produce(scene: Scene) -> ApiMessage:
     partition = {"index": 0, "records": record_batch([b"v"])}
     topics = known_and_missing([partition], name="partition_data")
-    return message(ProduceRequest, 9, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=topics)
+    return message("Produce", 9, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=topics)
 
 
 def produce_by_id(scene: Scene) -> ApiMessage:
     partition = {"index": 0, "records": record_batch([b"v"])}
     topics = [{"topic_id": topic_id, "partition_data": [partition]} for topic_id in (scene.known_id, uuid.UUID(int=7))]
-    return message(ProduceRequest, 13, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=topics)
+    return message("Produce", 13, transactional_id=None, acks=-1, timeout_ms=1_000, topic_data=topics)
 
 
 def produce_in_transaction(scene: Scene) -> ApiMessage:
     identity = scene.admin.init_ok(scene.who)
     partition = {"index": 0, "records": record_batch([b"v"], identity, 0, transactional=True)}
     topics = known_and_missing([partition], name="partition_data")
-    return message(ProduceRequest, 12, transactional_id=scene.who, acks=-1, timeout_ms=1_000, topic_data=topics)
+    return message("Produce", 12, transactional_id=scene.who, acks=-1, timeout_ms=1_000, topic_data=topics)
 
 
 def fetch(scene: Scene) -> ApiMessage:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-    return message(FetchRequest, 12, replica_id=-1, topics=known_and_missing([partition], topic="partitions"), **FETCH)
+    return message("Fetch", 12, replica_id=-1, topics=known_and_missing([partition], topic="partitions"), **FETCH)
 
 
 def fetch_by_id(scene: Scene) -> ApiMessage:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     topics = [{"topic_id": topic_id, "partitions": [partition]} for topic_id in (scene.known_id, uuid.UUID(int=7))]
-    return message(FetchRequest, 13, replica_id=-1, topics=topics, **FETCH)
+    return message("Fetch", 13, replica_id=-1, topics=topics, **FETCH)
 
 
 def fetch_as_replica(scene: Scene) -> ApiMessage:
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-    return message(FetchRequest, 12, replica_id=1, topics=known_and_missing([partition], topic="partitions"), **FETCH)
+    return message("Fetch", 12, replica_id=1, topics=known_and_missing([partition], topic="partitions"), **FETCH)
 
 
 def list_offsets(scene: Scene) -> ApiMessage:
     partition = {"partition_index": 0, "current_leader_epoch": -1, "timestamp": EARLIEST}
     topics = known_and_missing([partition], name="partitions")
-    return message(ListOffsetsRequest, 7, replica_id=-1, isolation_level=0, topics=topics)
+    return message("ListOffsets", 7, replica_id=-1, isolation_level=0, topics=topics)
 
 
 def offset_for_leader_epoch(scene: Scene) -> ApiMessage:
     partition = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}
     topics = known_and_missing([partition], topic="partitions")
-    return message(OffsetForLeaderEpochRequest, 4, replica_id=-2, topics=topics)
+    return message("OffsetForLeaderEpoch", 4, replica_id=-2, topics=topics)
 
 
 def delete_records(scene: Scene) -> ApiMessage:
     partition = {"partition_index": 0, "offset": 0}
-    return message(DeleteRecordsRequest, 2, topics=known_and_missing([partition], name="partitions"), timeout_ms=1_000)
+    return message("DeleteRecords", 2, topics=known_and_missing([partition], name="partitions"), timeout_ms=1_000)
 
 
 def describe_producers(scene: Scene) -> ApiMessage:
-    return message(DescribeProducersRequest, 0, topics=known_and_missing([0], name="partition_indexes"))
+    return message("DescribeProducers", 0, topics=known_and_missing([0], name="partition_indexes"))
 
 
 # -- topics
@@ -197,7 +148,7 @@ def describe_producers(scene: Scene) -> ApiMessage:
 def _metadata(version: int, topics: list[Any] | None, *, creates: bool = False, operations: bool = False) -> ApiMessage:
     asked = {"include_topic_authorized_operations": operations} if version >= 8 else {}
     asked |= {"include_cluster_authorized_operations": operations} if 8 <= version <= 10 else {}
-    return message(MetadataRequest, version, topics=topics, allow_auto_topic_creation=creates, **asked)
+    return message("Metadata", version, topics=topics, allow_auto_topic_creation=creates, **asked)
 
 
 def metadata(scene: Scene) -> ApiMessage:
@@ -222,7 +173,7 @@ def metadata_with_operations(scene: Scene) -> ApiMessage:
 
 def describe_topic_partitions(scene: Scene) -> ApiMessage:
     topics = [{"name": "known"}, {"name": "missing"}]
-    return message(DescribeTopicPartitionsRequest, 0, topics=topics, response_partition_limit=10, cursor=None)
+    return message("DescribeTopicPartitions", 0, topics=topics, response_partition_limit=10, cursor=None)
 
 
 def create_topics(scene: Scene) -> ApiMessage:
@@ -230,49 +181,49 @@ def create_topics(scene: Scene) -> ApiMessage:
         {"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
         for name in (f"new-{scene.who}", "known")
     ]
-    return message(CreateTopicsRequest, 7, topics=topics, timeout_ms=5_000, validate_only=False)
+    return message("CreateTopics", 7, topics=topics, timeout_ms=5_000, validate_only=False)
 
 
 def create_partitions(scene: Scene) -> ApiMessage:
     topics = [{"name": name, "count": 1, "assignments": None} for name in ("known", "missing")]
-    return message(CreatePartitionsRequest, 3, topics=topics, timeout_ms=5_000, validate_only=True)
+    return message("CreatePartitions", 3, topics=topics, timeout_ms=5_000, validate_only=True)
 
 
 def delete_topics(scene: Scene) -> ApiMessage:
     scene.admin.create_topic(f"doomed-{scene.who}")
     topics = [{"name": name, "topic_id": uuid.UUID(int=0)} for name in (f"doomed-{scene.who}", "missing")]
-    return message(DeleteTopicsRequest, 6, topics=topics, timeout_ms=5_000)
+    return message("DeleteTopics", 6, topics=topics, timeout_ms=5_000)
 
 
 def delete_topics_by_id(scene: Scene) -> ApiMessage:
     name = f"doomed-{scene.who}"
     scene.admin.create_topic(name)
     topic_id = scene.admin.call(_metadata(12, [{"name": name}])).topics[0].topic_id
-    return message(DeleteTopicsRequest, 6, topics=[{"name": None, "topic_id": topic_id}], timeout_ms=5_000)
+    return message("DeleteTopics", 6, topics=[{"name": None, "topic_id": topic_id}], timeout_ms=5_000)
 
 
 def delete_topics_by_unknown_id(scene: Scene) -> ApiMessage:
-    return message(DeleteTopicsRequest, 6, topics=[{"name": None, "topic_id": uuid.UUID(int=7)}], timeout_ms=5_000)
+    return message("DeleteTopics", 6, topics=[{"name": None, "topic_id": uuid.UUID(int=7)}], timeout_ms=5_000)
 
 
 # -- groups
 
 
 def find_group_coordinator(scene: Scene) -> ApiMessage:
-    return message(FindCoordinatorRequest, 3, key="offsets", key_type=0)
+    return message("FindCoordinator", 3, key="offsets", key_type=0)
 
 
 def find_transaction_coordinators(scene: Scene) -> ApiMessage:
-    return message(FindCoordinatorRequest, 4, key_type=1, coordinator_keys=[scene.who, "other"])
+    return message("FindCoordinator", 4, key_type=1, coordinator_keys=[scene.who, "other"])
 
 
 def find_share_coordinator(scene: Scene) -> ApiMessage:
-    return message(FindCoordinatorRequest, 6, key_type=2, coordinator_keys=["no-key"])
+    return message("FindCoordinator", 6, key_type=2, coordinator_keys=["no-key"])
 
 
 def _commit(scene: Scene, topics: list[dict[str, Any]], version: int) -> ApiMessage:
     return message(
-        OffsetCommitRequest,
+        "OffsetCommit",
         version,
         group_id=f"group-{scene.who}",
         generation_id_or_member_epoch=-1,
@@ -295,28 +246,28 @@ def offset_commit_by_id(scene: Scene) -> ApiMessage:
 
 def offset_fetch(scene: Scene) -> ApiMessage:
     topics = known_and_missing([0], name="partition_indexes")
-    return message(OffsetFetchRequest, 7, group_id="offsets", topics=topics, require_stable=False)
+    return message("OffsetFetch", 7, group_id="offsets", topics=topics, require_stable=False)
 
 
 def offset_fetch_of_all(scene: Scene) -> ApiMessage:
     groups = [{"group_id": group_id, "topics": None} for group_id in ("offsets", "others")]
-    return message(OffsetFetchRequest, 8, groups=groups, require_stable=False)
+    return message("OffsetFetch", 8, groups=groups, require_stable=False)
 
 
 def offset_fetch_by_id(scene: Scene) -> ApiMessage:
     topics = [{"topic_id": topic_id, "partition_indexes": [0]} for topic_id in (scene.known_id, uuid.UUID(int=7))]
-    return message(OffsetFetchRequest, 10, groups=[{"group_id": "offsets", "topics": topics}], require_stable=False)
+    return message("OffsetFetch", 10, groups=[{"group_id": "offsets", "topics": topics}], require_stable=False)
 
 
 def offset_delete(scene: Scene) -> ApiMessage:
     scene.admin.call(_commit(scene, [{"name": "known", "partitions": [COMMITTED]}], 8))
     topics = known_and_missing([{"partition_index": 0}], name="partitions")
-    return message(OffsetDeleteRequest, 0, group_id=f"group-{scene.who}", topics=topics)
+    return message("OffsetDelete", 0, group_id=f"group-{scene.who}", topics=topics)
 
 
 def join_group(scene: Scene) -> ApiMessage:
     return message(
-        JoinGroupRequest,
+        "JoinGroup",
         5,
         group_id=f"group-{scene.who}",
         session_timeout_ms=6_000,
@@ -333,28 +284,28 @@ MEMBER = {"generation_id": 1, "member_id": "nobody", "group_instance_id": None}
 
 def sync_group(scene: Scene) -> ApiMessage:
     names = {"protocol_type": "consumer", "protocol_name": "range"}
-    return message(SyncGroupRequest, 5, group_id="offsets", assignments=[], **MEMBER, **names)
+    return message("SyncGroup", 5, group_id="offsets", assignments=[], **MEMBER, **names)
 
 
 def heartbeat(scene: Scene) -> ApiMessage:
-    return message(HeartbeatRequest, 4, group_id="offsets", **MEMBER)
+    return message("Heartbeat", 4, group_id="offsets", **MEMBER)
 
 
 def leave_group(scene: Scene) -> ApiMessage:
-    return message(LeaveGroupRequest, 4, group_id="offsets", members=[{"member_id": "x", "group_instance_id": None}])
+    return message("LeaveGroup", 4, group_id="offsets", members=[{"member_id": "x", "group_instance_id": None}])
 
 
 def describe_groups(scene: Scene) -> ApiMessage:
-    return message(DescribeGroupsRequest, 5, groups=["offsets", "others"], include_authorized_operations=True)
+    return message("DescribeGroups", 5, groups=["offsets", "others"], include_authorized_operations=True)
 
 
 def list_groups(scene: Scene) -> ApiMessage:
-    return message(ListGroupsRequest, 4, states_filter=["Empty"])
+    return message("ListGroups", 4, states_filter=["Empty"])
 
 
 def delete_groups(scene: Scene) -> ApiMessage:
     scene.admin.call(_commit(scene, [{"name": "known", "partitions": [COMMITTED]}], 8))
-    return message(DeleteGroupsRequest, 2, groups_names=[f"group-{scene.who}"])
+    return message("DeleteGroups", 2, groups_names=[f"group-{scene.who}"])
 
 
 def _consumer_heartbeat(scene: Scene, **subscription: Any) -> KioRequest:
@@ -390,7 +341,7 @@ def consumer_group_describe(scene: Scene) -> KioRequest:
 
 def _init(transactional_id: str | None, version: int = 5, **fields: Any) -> ApiMessage:
     return message(
-        InitProducerIdRequest,
+        "InitProducerId",
         version,
         transactional_id=transactional_id,
         transaction_timeout_ms=60_000,
@@ -415,7 +366,7 @@ def init_producer_id_with_two_phase_commit(scene: Scene) -> ApiMessage:
 def add_partitions_to_txn(scene: Scene) -> ApiMessage:
     identity = scene.admin.init_ok(scene.who)
     return message(
-        AddPartitionsToTxnRequest,
+        "AddPartitionsToTxn",
         3,
         v3_and_below_transactional_id=scene.who,
         v3_and_below_producer_id=identity.producer_id,
@@ -433,7 +384,7 @@ def add_partitions_to_txn_by_broker(scene: Scene) -> ApiMessage:
         "verify_only": False,
         "topics": [{"name": "known", "partitions": [0]}],
     }
-    return message(AddPartitionsToTxnRequest, 4, transactions=[transaction])
+    return message("AddPartitionsToTxn", 4, transactions=[transaction])
 
 
 def _of_transaction(scene: Scene) -> dict[str, Any]:
@@ -446,53 +397,53 @@ def _of_transaction(scene: Scene) -> dict[str, Any]:
 
 
 def add_offsets_to_txn(scene: Scene) -> ApiMessage:
-    return message(AddOffsetsToTxnRequest, 3, group_id="offsets", **_of_transaction(scene))
+    return message("AddOffsetsToTxn", 3, group_id="offsets", **_of_transaction(scene))
 
 
 def txn_offset_commit(scene: Scene) -> ApiMessage:
     membership = {"generation_id": -1, "member_id": "", "group_instance_id": None}
     topics = known_and_missing([COMMITTED], name="partitions")
     group_id = f"group-{scene.who}"
-    return message(TxnOffsetCommitRequest, 5, group_id=group_id, topics=topics, **_of_transaction(scene), **membership)
+    return message("TxnOffsetCommit", 5, group_id=group_id, topics=topics, **_of_transaction(scene), **membership)
 
 
 def end_txn(scene: Scene) -> ApiMessage:
     """There is no transaction to end: a permitted user gets 48."""
-    return message(EndTxnRequest, 4, committed=True, **_of_transaction(scene))
+    return message("EndTxn", 4, committed=True, **_of_transaction(scene))
 
 
 def write_txn_markers(scene: Scene) -> ApiMessage:
     marker = {"producer_id": 77, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
     topics = known_and_missing([0], name="partition_indexes")
-    return message(WriteTxnMarkersRequest, 1, markers=[{**marker, "topics": topics}])
+    return message("WriteTxnMarkers", 1, markers=[{**marker, "topics": topics}])
 
 
 def describe_transactions(scene: Scene) -> ApiMessage:
     identity = scene.admin.init_ok(scene.who)
     assert scene.admin.add(scene.who, identity, ("known", 0), ("other", 0)) == [0, 0]
-    return message(DescribeTransactionsRequest, 0, transactional_ids=[scene.who])
+    return message("DescribeTransactions", 0, transactional_ids=[scene.who])
 
 
 def list_transactions(scene: Scene) -> ApiMessage:
     identity = scene.admin.init_ok(scene.who)
-    return message(ListTransactionsRequest, 0, state_filters=[], producer_id_filters=[identity.producer_id])
+    return message("ListTransactions", 0, state_filters=[], producer_id_filters=[identity.producer_id])
 
 
 # -- the cluster
 
 
 def describe_cluster(scene: Scene) -> ApiMessage:
-    return message(DescribeClusterRequest, 0, include_cluster_authorized_operations=True)
+    return message("DescribeCluster", 0, include_cluster_authorized_operations=True)
 
 
 def describe_quorum(scene: Scene) -> ApiMessage:
     topic = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
-    return message(DescribeQuorumRequest, 1, topics=[topic])
+    return message("DescribeQuorum", 1, topics=[topic])
 
 
 def update_features(scene: Scene) -> ApiMessage:
     update = {"feature": "no.such.feature", "max_version_level": 1, "upgrade_type": 1}
-    return message(UpdateFeaturesRequest, 1, timeout_ms=5_000, feature_updates=[update], validate_only=True)
+    return message("UpdateFeatures", 1, timeout_ms=5_000, feature_updates=[update], validate_only=True)
 
 
 ANY_ACL = {
@@ -507,16 +458,16 @@ ANY_ACL = {
 
 
 def describe_acls(scene: Scene) -> ApiMessage:
-    return message(DescribeAclsRequest, 2, **ANY_ACL)
+    return message("DescribeAcls", 2, **ANY_ACL)
 
 
 def create_acls(scene: Scene) -> ApiMessage:
     acl = {"resource_type": 2, "resource_name": "x", "resource_pattern_type": 3, "principal": "User:nobody"}
-    return message(CreateAclsRequest, 2, creations=[{**acl, "host": "*", "operation": 3, "permission_type": 3}])
+    return message("CreateAcls", 2, creations=[{**acl, "host": "*", "operation": 3, "permission_type": 3}])
 
 
 def delete_acls(scene: Scene) -> ApiMessage:
-    return message(DeleteAclsRequest, 2, filters=[{**ANY_ACL, "principal_filter": "User:another"}])
+    return message("DeleteAcls", 2, filters=[{**ANY_ACL, "principal_filter": "User:another"}])
 
 
 TOPIC, BROKER, CLIENT_METRICS = 2, 4, 16
@@ -528,49 +479,49 @@ def describe_configs(scene: Scene) -> ApiMessage:
         {"resource_type": kind, "resource_name": name, "configuration_keys": ["retention.ms"]}
         for kind, name in RESOURCES
     ]
-    return message(DescribeConfigsRequest, 4, resources=resources)
+    return message("DescribeConfigs", 4, resources=resources)
 
 
 def alter_configs(scene: Scene) -> ApiMessage:
     topics = [(kind, name) for kind, name in RESOURCES if kind == TOPIC]
     resources = [{"resource_type": kind, "resource_name": name, "configs": []} for kind, name in topics]
-    return message(AlterConfigsRequest, 2, resources=resources, validate_only=True)
+    return message("AlterConfigs", 2, resources=resources, validate_only=True)
 
 
 def incremental_alter_configs(scene: Scene) -> ApiMessage:
     resources = [{"resource_type": kind, "resource_name": name, "configs": []} for kind, name in RESOURCES]
-    return message(IncrementalAlterConfigsRequest, 1, resources=resources, validate_only=True)
+    return message("IncrementalAlterConfigs", 1, resources=resources, validate_only=True)
 
 
 def list_config_resources(scene: Scene) -> ApiMessage:
-    return message(ListConfigResourcesRequest, 1, resource_types=[CLIENT_METRICS])
+    return message("ListConfigResources", 1, resource_types=[CLIENT_METRICS])
 
 
 def describe_log_dirs(scene: Scene) -> ApiMessage:
-    return message(DescribeLogDirsRequest, 4, topics=[{"topic": "missing", "partitions": [0]}])
+    return message("DescribeLogDirs", 4, topics=[{"topic": "missing", "partitions": [0]}])
 
 
 def alter_replica_log_dirs(scene: Scene) -> ApiMessage:
     directory = {"path": "/nowhere", "topics": [{"name": "missing", "partitions": [0]}]}
-    return message(AlterReplicaLogDirsRequest, 2, dirs=[directory])
+    return message("AlterReplicaLogDirs", 2, dirs=[directory])
 
 
 def elect_leaders(scene: Scene) -> ApiMessage:
     partitions = [{"topic": "known", "partitions": [0]}]
-    return message(ElectLeadersRequest, 2, election_type=0, topic_partitions=partitions, timeout_ms=5_000)
+    return message("ElectLeaders", 2, election_type=0, topic_partitions=partitions, timeout_ms=5_000)
 
 
 def alter_partition_reassignments(scene: Scene) -> ApiMessage:
     topic = {"name": "missing", "partitions": [{"partition_index": 0, "replicas": None}]}
-    return message(AlterPartitionReassignmentsRequest, 0, timeout_ms=5_000, topics=[topic])
+    return message("AlterPartitionReassignments", 0, timeout_ms=5_000, topics=[topic])
 
 
 def list_partition_reassignments(scene: Scene) -> ApiMessage:
-    return message(ListPartitionReassignmentsRequest, 0, timeout_ms=5_000, topics=None)
+    return message("ListPartitionReassignments", 0, timeout_ms=5_000, topics=None)
 
 
 def describe_client_quotas(scene: Scene) -> ApiMessage:
-    return message(DescribeClientQuotasRequest, 1, components=[], strict=False)
+    return message("DescribeClientQuotas", 1, components=[], strict=False)
 
 
 def alter_client_quotas(scene: Scene) -> ApiMessage:
@@ -578,15 +529,15 @@ def alter_client_quotas(scene: Scene) -> ApiMessage:
         "entity": [{"entity_type": "user", "entity_name": "nobody"}],
         "ops": [{"key": "producer_byte_rate", "value": 1e9, "remove": False}],
     }
-    return message(AlterClientQuotasRequest, 1, entries=[entry], validate_only=True)
+    return message("AlterClientQuotas", 1, entries=[entry], validate_only=True)
 
 
 def describe_user_scram_credentials(scene: Scene) -> ApiMessage:
-    return message(DescribeUserScramCredentialsRequest, 0, users=[{"name": "nobody"}])
+    return message("DescribeUserScramCredentials", 0, users=[{"name": "nobody"}])
 
 
 def alter_user_scram_credentials(scene: Scene) -> ApiMessage:
-    return message(AlterUserScramCredentialsRequest, 0, deletions=[{"name": "nobody", "mechanism": 1}], upsertions=[])
+    return message("AlterUserScramCredentials", 0, deletions=[{"name": "nobody", "mechanism": 1}], upsertions=[])
 
 
 # -- the compared parts of a response

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from kafka.protocol.api_message import ApiMessage
 
 from tests.emulator.api.raw_client import milliseconds, request_parts
@@ -51,7 +50,7 @@ def _heartbeat(scene: Scene, member_id: str, epoch: int) -> KioRequest:
 def _reads_from_the_beginning(scene: Scene) -> ApiMessage:
     config = {"name": "share.auto.offset.reset", "config_operation": 0, "value": "earliest"}
     resource = {"resource_type": _GROUP_RESOURCE, "resource_name": _group(scene), "configs": [config]}
-    return message(IncrementalAlterConfigsRequest, 1, resources=[resource], validate_only=False)
+    return message("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
 
 
 def _join(scene: Scene) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
-
 from tests.interop.raw_wire.access_requests import ANY_ACL, message
 from tests.interop.wire import ConnectionClosedError, Wire
 
@@ -106,7 +104,7 @@ DELETIONS: list[tuple[dict[str, Any], int, list[int]]] = [
 
 def described(wire: Wire, **wanted: Any) -> list[int]:
     """Which of RULES a filter matches."""
-    answer = wire.call(message(DescribeAclsRequest, 3, **_any_but(wanted)))
+    answer = wire.call(message("DescribeAcls", 3, **_any_but(wanted)))
     assert answer.error_code == 0, answer
     return _places(
         (
@@ -125,7 +123,7 @@ def described(wire: Wire, **wanted: Any) -> list[int]:
 
 def deleted(wire: Wire, *filters: dict[str, Any]) -> list[tuple[int, list[int]]]:
     """The error of each filter, and which of RULES it has removed."""
-    answer = wire.call(message(DeleteAclsRequest, 3, filters=[_any_but(wanted) for wanted in filters]))
+    answer = wire.call(message("DeleteAcls", 3, filters=[_any_but(wanted) for wanted in filters]))
     return [
         (
             result.error_code,
@@ -148,7 +146,7 @@ def deleted(wire: Wire, *filters: dict[str, Any]) -> list[tuple[int, list[int]]]
 
 def created(wire: Wire, *rules: Rule) -> list[tuple[int, str]]:
     """The error of each rule, and its message."""
-    answer = wire.call(message(CreateAclsRequest, 3, creations=[_creation(rule) for rule in rules]))
+    answer = wire.call(message("CreateAcls", 3, creations=[_creation(rule) for rule in rules]))
     return [(result.error_code, result.error_message or "") for result in answer.results]
 
 
@@ -163,9 +161,9 @@ def _any_but(wanted: dict[str, Any]) -> dict[str, Any]:
 def is_closed_for(address: str, rule: Rule) -> list[bool]:
     """Whether each API closes the connection for a rule or filter with an UNKNOWN in it."""
     requests = [
-        message(CreateAclsRequest, 3, creations=[_creation(rule)]),
-        message(DescribeAclsRequest, 3, **_filter(rule)),
-        message(DeleteAclsRequest, 3, filters=[_filter(rule)]),
+        message("CreateAcls", 3, creations=[_creation(rule)]),
+        message("DescribeAcls", 3, **_filter(rule)),
+        message("DeleteAcls", 3, filters=[_filter(rule)]),
     ]
     closed = []
     for request in requests:
