@@ -405,7 +405,7 @@ MUTANTS: Final = (
         _PRODUCERS,
         "if header.producer_epoch >= last_epoch:",
         "if header.producer_epoch >= 0:",
-        "emulator/log/test_producer_state.py",
+        "emulator/wire/test_producer_state.py",
     ),
     Mutant(
         _PRODUCERS,
@@ -417,19 +417,19 @@ MUTANTS: Final = (
         _PRODUCERS,
         "    return entry.has_open_transaction\n",
         "    return False\n",
-        "emulator/log/test_producer_state.py emulator/transactions/test_interleavings.py",
+        "emulator/wire/test_producer_state.py emulator/wire/test_verification.py",
     ),
     Mutant(
         _PRODUCERS,
         "first_offset = entry.current_txn_first_offset\n",
         "pass\n",
-        "emulator/log/test_producer_state.py emulator/log/test_log_model.py",
+        "emulator/wire/test_producer_state.py emulator/log/test_log_model.py",
     ),
     Mutant(
         _PRODUCERS,
         "verification.guard is guard:",
         "verification.guard is not None:",
-        "emulator/log/test_producer_state.py emulator/wire/test_verification.py",
+        "emulator/wire/test_verification.py",
     ),
     # Spark
     Mutant(

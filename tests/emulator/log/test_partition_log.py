@@ -1,4 +1,4 @@
-"""One partition: appends, markers, visibility, producer state."""
+"""One partition: appends, visibility, reads; the rules for producers are in tests/emulator/wire."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import pytest
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from dualwrite.broker_emulator.log.last_stable_offset import AbortedTransaction
 from dualwrite.broker_emulator.log.log_config import LogConfig
 from dualwrite.broker_emulator.log.partition_log import AppendOrigin, PartitionLog
 from dualwrite.broker_emulator.log.record_batch import build_batch, parse_header, split_batches
-from dualwrite.broker_emulator.log.results import AppendResult, ProducerDescription
+from dualwrite.broker_emulator.log.results import AppendResult
 from dualwrite.broker_emulator.log.verification import VerificationGuard
 from dualwrite.broker_emulator.slices import at_once
 from tests.emulator.log.bad_batches import SNAPPY, compressed, record, varint
@@ -171,15 +170,6 @@ def test_coordinators_append_without_sequences(log: PartitionLog) -> None:
 # --- idempotence ---
 
 
-def test_a_retry_is_answered_with_its_first_offset(log: PartitionLog) -> None:
-    sent = [batch(producer_id=PID, producer_epoch=0, base_sequence=sequence) for sequence in range(6)]
-    append(log, batch(b"another producer's"))
-    assert [append(log, records).base_offset for records in sent] == [1, 2, 3, 4, 5, 6]
-    assert [append(log, records).base_offset for records in sent[1:]] == [2, 3, 4, 5, 6]
-    assert append(log, sent[0]).error is ErrorCode.out_of_order_sequence_number
-    assert log.log_end_offset == 7
-
-
 def test_a_retry_needs_no_guard_after_its_transaction_ended(log: PartitionLog) -> None:
     first = send(log)
     assert end(log, epoch=0, transaction_version=1) is ErrorCode.none
@@ -187,70 +177,7 @@ def test_a_retry_needs_no_guard_after_its_transaction_ended(log: PartitionLog) -
     assert append(log, retry) == first._replace(log_append_time_ms=NOW_MS)
 
 
-def test_a_lower_epoch_is_fenced(log: PartitionLog) -> None:
-    append(log, batch(producer_id=PID, producer_epoch=5, base_sequence=0))
-    stale = batch(producer_id=PID, producer_epoch=4, base_sequence=0)
-    assert append(log, stale).error is ErrorCode.invalid_producer_epoch
-
-
 # --- transactions ---
-
-
-def test_a_transaction_is_visible_to_read_committed_once_its_marker_is_there(log: PartitionLog) -> None:
-    append(log, batch(b"plain"))
-    send(log, b"t0", b"t1")
-    append(log, batch(b"behind"))
-    assert offsets(log) == (1, 4, 4)
-    assert values(log) == [b"plain", b"t0", b"t1", b"behind"]
-    assert values(log, read_committed=True) == [b"plain"]
-    assert end(log) is ErrorCode.none
-    assert offsets(log) == (5, 5, 5)
-    assert values(log, read_committed=True) == [b"plain", b"t0", b"t1", b"behind"]
-
-
-def test_the_earliest_open_transaction_holds_the_last_stable_offset(log: PartitionLog) -> None:
-    for pid in (1, 2, 3):
-        send(log, pid=pid)
-    assert log.last_stable_offset == 0
-    end(log, pid=2)
-    assert log.last_stable_offset == 0
-    end(log, pid=1)
-    assert log.last_stable_offset == 2
-    end(log, pid=3)
-    assert offsets(log) == (6, 6, 6)
-
-
-def test_every_producer_has_its_transactions_in_turn(log: PartitionLog) -> None:
-    for epoch in range(4):
-        assert send(log, b"a", b"b", epoch=epoch).error is ErrorCode.none
-        assert send(log, b"c", epoch=epoch, sequence=2).error is ErrorCode.none
-        assert end(log, epoch=epoch + 1, commit=epoch % 2 == 0) is ErrorCode.none
-    assert log.log_end_offset == 16
-    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
-    assert result.aborted == [(PID, 4), (PID, 12)]
-
-
-def test_an_append_that_comes_after_the_marker_is_refused(log: PartitionLog) -> None:
-    """Race 4: verified, then aborted, then appended."""
-    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
-    assert end(log, epoch=0, commit=False, transaction_version=1) is ErrorCode.none
-    late = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
-    assert append(log, late, guard).error is ErrorCode.invalid_txn_state
-    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
-    assert end(log, epoch=1, commit=False) is ErrorCode.none
-    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=False)
-    assert append(log, late, guard).error is ErrorCode.invalid_producer_epoch
-    assert offsets(log) == (2, 2, 2)
-
-
-def test_one_verified_append_uses_the_guard_up(log: PartitionLog) -> None:
-    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=True)
-    first = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
-    assert append(log, first, guard).error is ErrorCode.none
-    assert log.begin_verification(PID, 0, 1, supports_epoch_bump=True) is VerificationGuard.SENTINEL
-    end(log)
-    again = batch(producer_id=PID, producer_epoch=1, base_sequence=0, transactional=True)
-    assert append(log, again, guard).error is ErrorCode.invalid_txn_state
 
 
 def test_a_failed_append_keeps_the_guard(log: PartitionLog) -> None:
@@ -267,63 +194,6 @@ def test_a_failed_append_keeps_the_guard(log: PartitionLog) -> None:
     assert append(log, early).error is ErrorCode.none
 
 
-def test_a_plain_batch_does_not_interrupt_a_transaction(log: PartitionLog) -> None:
-    send(log)
-    plain = batch(producer_id=PID, producer_epoch=0, base_sequence=1)
-    assert append(log, plain).error is ErrorCode.invalid_txn_state
-    end(log, epoch=0, transaction_version=0)
-    assert append(log, plain).error is ErrorCode.none
-
-
-def test_the_marker_of_the_transaction_before_does_not_end_the_open_one(log: PartitionLog) -> None:
-    """Race 5, and why transaction version 2 exists."""
-    send(log, epoch=0)
-    assert end(log, epoch=1, commit=False) is ErrorCode.none
-    send(log, epoch=1)
-    assert end(log, epoch=1, commit=False) is ErrorCode.invalid_producer_epoch
-    assert log.has_open_transaction(PID, 1)
-    assert end(log, epoch=1, commit=False, transaction_version=1) is ErrorCode.none
-    assert not log.has_open_transaction(PID, 1)
-
-
-def test_a_repeated_marker_is_written_again_and_changes_nothing(log: PartitionLog) -> None:
-    """KAFKA-19999: a refusal would leave the transaction in Prepare for ever."""
-    send(log)
-    assert end(log, commit=False) is ErrorCode.none
-    assert end(log, commit=False, coordinator_epoch=1) is ErrorCode.none
-    assert offsets(log) == (3, 3, 3)
-    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
-    assert result.aborted == [(PID, 0)]
-
-
-def test_the_old_coordinator_is_fenced_by_the_new_ones_marker(log: PartitionLog) -> None:
-    """Race 6."""
-    assert end(log, epoch=1, coordinator_epoch=2) is ErrorCode.none
-    assert end(log, epoch=1, coordinator_epoch=1) is ErrorCode.transaction_coordinator_fenced
-    assert end(log, epoch=2, coordinator_epoch=1) is ErrorCode.transaction_coordinator_fenced
-    assert log.log_end_offset == 1
-
-
-def test_a_marker_without_data_makes_the_producer_known(log: PartitionLog) -> None:
-    """Race 8: the partition was registered, the append failed."""
-    assert end(log, epoch=7, coordinator_epoch=3, commit=False) is ErrorCode.none
-    assert log.producers() == [ProducerDescription(PID, 7, -1, NOW_MS, 3, -1)]
-    assert offsets(log) == (1, 1, 1)
-    result = log.read(0, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
-    assert result.aborted == []
-    assert send(log, epoch=7, sequence=1).error is ErrorCode.out_of_order_sequence_number
-    assert send(log, epoch=7, sequence=0).error is ErrorCode.none
-
-
-def test_producers_are_described(log: PartitionLog) -> None:
-    send(log, b"a", b"b", pid=1)
-    append(log, batch(producer_id=2, producer_epoch=9, base_sequence=40))
-    assert log.producers() == [
-        ProducerDescription(1, 0, 1, NOW_MS, -1, 0),
-        ProducerDescription(2, 9, 40, NOW_MS, -1, -1),
-    ]
-
-
 # --- high watermark ---
 
 
@@ -338,29 +208,6 @@ def test_a_held_high_watermark_hides_later_records(log: PartitionLog) -> None:
     log.release_high_watermark()
     assert offsets(log) == (2, 2, 2)
     assert values(log, offset=1) == [b"b"]
-
-
-def test_a_transaction_is_stable_once_its_marker_is_below_the_high_watermark(log: PartitionLog) -> None:
-    send(log, pid=1)
-    end(log, pid=1)
-    log.hold_high_watermark()
-    send(log, pid=2)
-    end(log, pid=2)
-    send(log, pid=3)
-    assert offsets(log) == (2, 2, 5)
-    log.release_high_watermark()
-    assert offsets(log) == (4, 5, 5)
-
-
-def test_a_transaction_stays_unstable_until_its_marker_is_replicated(log: PartitionLog) -> None:
-    append(log, batch(b"before"))
-    send(log, b"t")
-    log.hold_high_watermark()
-    end(log)
-    assert offsets(log) == (1, 2, 3)
-    assert values(log, read_committed=True) == [b"before"]
-    log.release_high_watermark()
-    assert offsets(log) == (3, 3, 3)
 
 
 def test_waiters_are_told_when_something_becomes_visible(log: PartitionLog) -> None:
@@ -417,23 +264,6 @@ def test_offsets_outside_of_the_log_are_out_of_range(log: PartitionLog, offset: 
     append(log, batch(b"a", b"b"))
     result = log.read(offset, max_bytes=MAX_BYTES, read_committed=True, at_least_one=True)
     assert result == (ErrorCode.offset_out_of_range, b"", None, -1, -1, -1)
-
-
-def test_the_aborted_list_belongs_to_read_committed(log: PartitionLog) -> None:
-    send(log)
-    end(log, commit=False)
-    log.hold_high_watermark()
-    append(log, batch())
-
-    def aborted(offset: int, read_committed: bool) -> list[AbortedTransaction] | None:
-        result = log.read(offset, max_bytes=MAX_BYTES, read_committed=read_committed, at_least_one=True)
-        assert (result.high_watermark, result.last_stable_offset, result.log_start_offset) == (2, 2, 0)
-        return result.aborted
-
-    assert aborted(0, read_committed=False) is None
-    assert aborted(0, read_committed=True) == [(PID, 0)]
-    assert aborted(2, read_committed=True) == []
-    assert aborted(3, read_committed=True) == []
 
 
 def test_an_abort_is_listed_although_its_marker_lies_beyond_the_last_stable_offset(log: PartitionLog) -> None:
@@ -522,47 +352,6 @@ def test_times_of_batches_that_only_clients_can_open(log: PartitionLog) -> None:
     )
     assert at_once(log.offset_for_timestamp(250, read_committed=False)) == (0, 100)
     assert at_once(log.offset_for_timestamp(-3, read_committed=False)) == (2, 300)
-
-
-# --- expiry ---
-
-
-def test_idle_producers_expire_and_open_transactions_never_do() -> None:
-    log = PartitionLog("orders", 0, producer_id_expiration_ms=1000)
-    append(log, batch(producer_id=1, producer_epoch=0, base_sequence=0))
-    send(log, pid=2)
-    log.append(batch(producer_id=3, producer_epoch=0, base_sequence=0), now_ms=NOW_MS + 1)
-    log.expire_producers(NOW_MS + 999)
-    assert [producer.producer_id for producer in log.producers()] == [1, 2, 3]
-    log.expire_producers(NOW_MS + 1000)
-    assert [producer.producer_id for producer in log.producers()] == [2, 3]
-    log.expire_producers(NOW_MS + 10**9)
-    assert [producer.producer_id for producer in log.producers()] == [2]
-    assert log.last_stable_offset == 1
-    assert append(log, batch(producer_id=1, producer_epoch=0, base_sequence=77)).error is ErrorCode.none
-
-
-def test_expiry_goes_by_when_it_was_appended(log: PartitionLog) -> None:
-    """KAFKA-9144: records with old timestamps made their producer forgotten at once."""
-    old = build_batch([(None, b"v")], timestamp_ms=5, producer_id=1, producer_epoch=0, base_sequence=0)
-    append(log, old)
-    log.expire_producers(NOW_MS + 1)
-    assert [producer.last_timestamp for producer in log.producers()] == [5]
-
-
-def test_an_expired_transactional_producer_starts_at_sequence_zero_under_transaction_version_2(
-    log: PartitionLog,
-) -> None:
-    assert send(log, sequence=3).error is ErrorCode.out_of_order_sequence_number
-    assert send(log, sequence=0).error is ErrorCode.none
-
-
-def test_verifications_expire(log: PartitionLog) -> None:
-    guard = log.begin_verification(PID, 0, 0, supports_epoch_bump=True)
-    log.expire_producers(NOW_MS)
-    log.expire_producers(NOW_MS + 86_400_000)
-    late = batch(producer_id=PID, producer_epoch=0, base_sequence=0, transactional=True)
-    assert append(log, late, guard).error is ErrorCode.invalid_txn_state
 
 
 def test_the_brokers_own_records_are_stored_as_append_would_store_them() -> None:

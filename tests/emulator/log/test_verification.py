@@ -5,17 +5,6 @@ from __future__ import annotations
 from dualwrite.broker_emulator.log.verification import VerificationEntry, VerificationGuard, Verifications
 
 
-def test_attempts_of_one_producer_share_a_guard_until_it_ends() -> None:
-    verifications = Verifications()
-    guard = verifications.begin(1, 0, 5, supports_epoch_bump=False)
-    assert verifications.begin(1, 0, 3, supports_epoch_bump=False) is guard
-    assert verifications.begin(2, 0, 3, supports_epoch_bump=False) is not guard
-    verifications.end(1)
-    assert verifications.get(1) is None
-    assert verifications.begin(1, 0, 5, supports_epoch_bump=False) is not guard
-    verifications.end(77)
-
-
 def test_the_lowest_sequence_of_the_highest_epoch_is_remembered() -> None:
     verifications = Verifications()
     guard = verifications.begin(1, 4, 5, supports_epoch_bump=False)
