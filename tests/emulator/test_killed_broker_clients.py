@@ -15,7 +15,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.emulator import test_restart
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient, request_parts
 from tests.emulator.nodes.moving_clients import CLIENTS, TIMEOUT_S, TOPIC, Client, HasToAbortError
 from tests.emulator.test_group_clients import PARTITIONS, SESSION_MS, Consumers, KafkaPythonMember, produce
 from tests.emulator.test_restart import KillableBroker
@@ -39,14 +39,9 @@ broker = test_restart.broker
 @pytest.fixture
 def servers(broker: KillableBroker) -> Any:
     """Return an emulator's address, the helpers' only setting, after creating their topics."""
-    parts = request_parts("create_topics", 7)
     with RawClient(broker.address) as client:
-        topics = tuple(
-            parts.CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=1, assignments=(), configs=())
-            for name in ("t", TOPIC)
-        )
-        created = client.call("create_topics", 7, topics=topics, timeout=milliseconds(10_000), validate_only=False)
-        assert {topic.error_code for topic in created.topics} == {ErrorCode.none}
+        for name in ("t", TOPIC):
+            assert client.create_topic(name, PARTITIONS).error_code is ErrorCode.none
     return SimpleNamespace(bootstrap_servers=broker.address, groups=list)
 
 

@@ -27,7 +27,6 @@ from tests.support.spark_session import start_session
 
 FORMAT = "chaos"
 QUERY = "chaos"
-SPARK_FAILED = "Spark"
 
 
 @dataclass(frozen=True)

@@ -212,11 +212,39 @@ class RawClient:
         defaults = {"transaction_timeout": milliseconds(60_000), "enable2_pc": False, "keep_prepared_txn": False}
         return self.call("init_producer_id", 6, transactional_id=transactional_id, **{**defaults, **values})
 
-    def topic_id(self, topic: str) -> Any:
+    def metadata(self, *topics: str) -> Any:
         parts = request_parts("metadata", 12)
-        topics = (parts.MetadataRequestTopic(name=topic, topic_id=None),)
-        response = self.call("metadata", 12, topics=topics, include_topic_authorized_operations=False)
-        return response.topics[0].topic_id
+        named = tuple(parts.MetadataRequestTopic(name=topic, topic_id=None) for topic in topics)
+        return self.call("metadata", 12, topics=named, include_topic_authorized_operations=False)
+
+    def topic_id(self, topic: str) -> Any:
+        return self.metadata(topic).topics[0].topic_id
+
+    def create_topic(
+        self, name: str, partitions: int = 1, copies: int = 1, *, version: int = 7, **configs: str | None
+    ) -> Any:
+        """Create a topic; return its part of the response."""
+        parts = request_parts("create_topics", version)
+        rows = tuple(
+            parts.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items()
+        )
+        topic = parts.CreatableTopic(
+            name=name, num_partitions=partitions, replication_factor=copies, assignments=(), configs=rows
+        )
+        timeout = milliseconds(30_000)
+        return self.call("create_topics", version, topics=(topic,), timeout=timeout, validate_only=False).topics[0]
+
+    def list_offsets(
+        self, topic: str, timestamp: int = -1, *, version: int = 7, isolation_level: int = 0, leader_epoch: int = -1
+    ) -> Any:
+        """Return the part of partition 0 of the response."""
+        parts = request_parts("list_offsets", version)
+        partition = parts.ListOffsetsPartition(
+            partition_index=0, timestamp=timestamp, current_leader_epoch=leader_epoch
+        )
+        topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
+        fields = {"replica_id": -1, "isolation_level": isolation_level, "timeout": milliseconds(0)}
+        return self.call("list_offsets", version, topics=topics, **fields).topics[0].partitions[0]
 
     def end_txn(self, transactional_id: str, producer: Any, *, commit: bool, version: int = 5) -> Any:
         return self.call(
@@ -255,7 +283,7 @@ class RawClient:
         version: int = 12,
         **values: Any,
     ) -> Any:
-        """Fetch from partition 0; return its part of the response."""
+        """Fetch from one partition, 0 unless told otherwise; return its part of the response."""
         response = self.call(
             "fetch", version, **fetch_fields(version, topic, offset, isolation_level, max_wait_ms, **values)
         )
@@ -331,10 +359,11 @@ def fetch_fields(
     session_id: int = 0,
     session_epoch: int = -1,
     current_leader_epoch: int = -1,
+    partition: int = 0,
 ) -> dict[str, Any]:
     parts = request_parts("fetch", version)
-    partition = parts.FetchPartition(
-        partition=0,
+    asked = parts.FetchPartition(
+        partition=partition,
         fetch_offset=offset,
         partition_max_bytes=partition_max_bytes,
         current_leader_epoch=current_leader_epoch,
@@ -347,7 +376,7 @@ def fetch_fields(
         "isolation_level": isolation_level,
         "session_id": session_id,
         "session_epoch": session_epoch,
-        "topics": (parts.FetchTopic(topic=topic, topic_id=topic, partitions=(partition,)),),
+        "topics": (parts.FetchTopic(topic=topic, topic_id=topic, partitions=(asked,)),),
         "forgotten_topics_data": (),
         "rack_id": "",
     }

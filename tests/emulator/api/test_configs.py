@@ -76,20 +76,13 @@ def other_client(emulator: Emulator) -> Iterator[RawClient]:
         yield connection
 
 
-def create(client: RawClient, name: str, version: int = 7, **configs: str | None) -> Any:
-    parts = request_parts("create_topics", version)
-    rows = tuple(parts.CreatableTopicConfig(name=key.replace("_", "."), value=value) for key, value in configs.items())
-    topic = parts.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=rows)
-    return client.call("create_topics", version, topics=(topic,), validate_only=False).topics[0]
-
-
 def error_of(client: RawClient, topic: str, value: bytes = b"v", **values: Any) -> int:
     return int(client.produce(topic, plain_batch(value), **values).error_code)
 
 
 def test_a_topic_is_created_with_settings_and_answered_with_all_of_them(client: RawClient) -> None:
     name = f"topic-{next(_names)}"
-    created = create(client, name, retention_ms="1000", cleanup_policy="compact")
+    created = client.create_topic(name, retention_ms="1000", cleanup_policy="compact")
     assert created.error_code == 0
     told = {config.name: (config.value, config.config_source) for config in created.configs}
     assert list(told) == sorted(told)
@@ -110,7 +103,7 @@ def test_a_topic_is_created_with_settings_and_answered_with_all_of_them(client: 
 def test_a_topic_is_not_created_with_what_it_cannot_have(
     client: RawClient, emulator: Emulator, configs: dict[str, Any], said: str
 ) -> None:
-    refused = create(client, "refused", **configs)
+    refused = client.create_topic("refused", **configs)
     assert (refused.error_code, refused.configs) == (INVALID_CONFIG, ())
     assert said in refused.error_message
     assert describe_result(client, TOPIC, "refused").error_code == 3
@@ -173,7 +166,7 @@ def test_too_few_replicas(client: RawClient, emulator: Emulator, topic: str) -> 
         assert error_of(client, topic) == NOT_ENOUGH_REPLICAS
         assert error_of(client, topic, acks=1) == 0
         single = f"topic-{next(_names)}"
-        assert create(client, single, min_insync_replicas="2").error_code == 0
+        assert client.create_topic(single, min_insync_replicas="2").error_code == 0
         assert error_of(client, single) == 0, "a topic with one copy has no second one to wait for"
     finally:
         emulator.start_node(1)
@@ -319,7 +312,7 @@ def test_a_new_topic_of_an_old_name_has_no_settings(client: RawClient, topic: st
     parts = request_parts("delete_topics", 6)
     deleted = parts.DeleteTopicState(name=topic, topic_id=None)
     client.call("delete_topics", 6, topics=(deleted,), timeout=milliseconds(1000))
-    assert create(client, topic).error_code == 0
+    assert client.create_topic(topic).error_code == 0
     assert values_of(client, TOPIC, topic, "retention.ms") == [("604800000", DEFAULT)]
 
 
@@ -392,9 +385,7 @@ def test_the_most_that_is_fetched() -> None:
 def test_the_usual_number_of_copies() -> None:
     with Emulator(nodes=2, config=BrokerConfig(default_replication_factor=1), topics={"t": 1}) as emulator:
         client = RawClient(emulator.bootstrap_servers)
-        parts = request_parts("metadata", 12)
-        topics = tuple(parts.MetadataRequestTopic(name=name, topic_id=None) for name in ("t", "__consumer_offsets"))
-        answered = client.call("metadata", 12, topics=topics, include_topic_authorized_operations=False)
+        answered = client.metadata("t", "__consumer_offsets")
         assert [len(topic.partitions[0].replica_nodes) for topic in answered.topics] == [1, 2]
 
 

@@ -45,14 +45,6 @@ def delete(client: RawClient, offset: int, *, topic: str = "t", partition: int =
     return int(row.error_code), row.low_watermark
 
 
-def create_compacted(client: RawClient, name: str) -> None:
-    parts = request_parts("create_topics", 5)
-    config = parts.CreatableTopicConfig(name="cleanup.policy", value="compact")
-    topic = parts.CreatableTopic(name=name, num_partitions=1, replication_factor=1, assignments=(), configs=(config,))
-    answer = client.call("create_topics", 5, topics=(topic,), timeout=milliseconds(1000), validate_only=False)
-    assert answer.topics[0].error_code == 0
-
-
 def test_the_log_begins_later(emulator: Emulator, client: RawClient) -> None:
     assert delete(client, 4) == (0, 4)
     assert delete(client, 3) == (0, 4)  # already deleted
@@ -64,7 +56,7 @@ def test_the_log_begins_later(emulator: Emulator, client: RawClient) -> None:
 
 
 def test_what_is_refused_changes_nothing(emulator: Emulator, client: RawClient) -> None:
-    create_compacted(client, "compacted")
+    assert client.create_topic("compacted", cleanup_policy="compact").error_code == 0
     assert delete(client, 11) == (1, -1)
     assert delete(client, -2) == (1, -1)
     assert delete(client, 0, topic="nope") == (3, -1)

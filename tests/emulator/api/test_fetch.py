@@ -138,17 +138,7 @@ def test_list_offsets(
     client.produce("t", plain_batch(b"0"))
     producer = client.init_producer_id("x")
     client.produce("t", batch_of(producer, b"1"), transactional_id="x")
-    parts = request_parts("list_offsets", version)
-    partition = parts.ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=-1)
-    response = client.call(
-        "list_offsets",
-        version,
-        replica_id=-1,
-        isolation_level=isolation_level,
-        topics=(parts.ListOffsetsTopic(name="t", partitions=(partition,)),),
-        timeout=milliseconds(0),
-    )
-    row = response.topics[0].partitions[0]
+    row = client.list_offsets("t", timestamp, version=version, isolation_level=isolation_level)
     assert (row.error_code, row.offset) == (error, offset)
 
 
@@ -159,8 +149,4 @@ def test_list_offsets(
 def test_list_offsets_checks_the_timestamp_first(
     client: RawClient, topic: str, epoch: int, timestamp: int, error: int
 ) -> None:
-    parts = request_parts("list_offsets", 9)
-    partition = parts.ListOffsetsPartition(partition_index=0, timestamp=timestamp, current_leader_epoch=epoch)
-    topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
-    response = client.call("list_offsets", 9, replica_id=-1, isolation_level=0, topics=topics)
-    assert response.topics[0].partitions[0].error_code == error
+    assert client.list_offsets(topic, timestamp, version=9, leader_epoch=epoch).error_code == error

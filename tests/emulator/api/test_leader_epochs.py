@@ -81,15 +81,8 @@ TIMES = (LATEST, EARLIEST, MAX_TIMESTAMP, 0, 1000, 2000, 3000, 3001)
 
 def found(client: RawClient, topic: str = "t") -> dict[int, tuple[int, int]]:
     """Return offset and leader epoch of ListOffsets for each of the times."""
-    parts = request_parts("list_offsets", 7)
-    rows = {}
-    for time in TIMES:
-        partition = parts.ListOffsetsPartition(partition_index=0, timestamp=time, current_leader_epoch=-1)
-        topics = (parts.ListOffsetsTopic(name=topic, partitions=(partition,)),)
-        response = client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics)
-        row = response.topics[0].partitions[0]
-        rows[time] = (row.offset, row.leader_epoch)
-    return rows
+    rows = {time: client.list_offsets(topic, time) for time in TIMES}
+    return {time: (row.offset, row.leader_epoch) for time, row in rows.items()}
 
 
 def delete_before(client: RawClient, offset: int) -> None:

@@ -134,9 +134,7 @@ def test_one_partition_of_add_partitions_fails(emulator: Emulator, client: RawCl
 
 def test_one_topic_of_metadata_fails(emulator: Emulator, client: RawClient) -> None:
     emulator.faults.add(Fault(api="Metadata", topic="t", action=PartitionError("LEADER_NOT_AVAILABLE")))
-    parts = request_parts("metadata", 12)
-    topics = tuple(parts.MetadataRequestTopic(name=name, topic_id=None) for name in ("t", "u"))
-    response = client.call("metadata", 12, topics=topics, include_topic_authorized_operations=False)
+    response = client.metadata("t", "u")
     assert [(topic.name, topic.error_code, len(topic.partitions)) for topic in response.topics] == [
         ("t", 5, 0),
         ("u", 0, 3),

@@ -32,40 +32,6 @@ def test_transitions_that_are_not_in_the_table_are_refused(before: GroupState, a
 # joining
 
 
-def test_the_first_member_leads_the_first_generation() -> None:
-    simulated = SimulatedGroup()
-    response = simulated.join()
-    assert response is not None
-    assert (response.error, response.generation, response.leader) == (0, 1, response.member_id)
-    assert (response.protocol_type, response.protocol_name) == ("consumer", "range")
-    assert response.members == ((response.member_id, None, b"m"),)
-    assert simulated.group.state is COMPLETING
-    assert simulated.sync(response.member_id, {response.member_id: b"all"}) is not None
-    assert simulated.synced[response.member_id].assignment == b"all"
-    assert simulated.group.state is STABLE
-
-
-def test_only_the_leaders_response_lists_the_members() -> None:
-    simulated = SimulatedGroup(initial_delay_ms=100)
-    leader, follower = simulated.add(), simulated.add()
-    simulated.advance(200)
-    assert [member.member_id for member in simulated.joined[leader].members] == [leader, follower]
-    assert simulated.joined[follower].members == ()
-    assert simulated.joined[follower].leader == leader
-
-
-def test_a_new_member_must_join_again_with_its_id() -> None:
-    simulated = SimulatedGroup()
-    sent_away = simulated.join(requires_known_member_id=True)
-    assert sent_away is not None
-    assert sent_away.error == ErrorCode.member_id_required
-    assert simulated.group.members == {}
-    response = simulated.join(sent_away.member_id, requires_known_member_id=True)
-    assert response is not None
-    assert (response.error, response.member_id) == (0, sent_away.member_id)
-    assert simulated.group.pending_members == {}
-
-
 def test_a_pending_id_cannot_become_a_static_member() -> None:
     simulated = SimulatedGroup()
     sent_away = simulated.join(requires_known_member_id=True)
@@ -131,13 +97,6 @@ def test_refusals(values: dict[str, str], error: ErrorCode) -> None:
     response = simulated.join(**values)
     assert response is not None
     assert (response.error, response.generation, simulated.group) == (error, -1, before)
-
-
-@pytest.mark.parametrize("values", [{"protocol_type": ""}, {"protocols": ()}])
-def test_an_empty_group_accepts_any_protocol(values: dict[str, str]) -> None:
-    response = SimulatedGroup().join(**values)
-    assert response is not None
-    assert response.error == ErrorCode.inconsistent_group_protocol
 
 
 def test_most_votes_among_the_common_protocols() -> None:
@@ -219,14 +178,6 @@ def test_a_follower_with_other_metadata_starts_a_rebalance() -> None:
     _, follower = simulated.stable(2)
     assert simulated.join(follower, protocols=(Protocol("range", b"other"),)) is None
     assert simulated.group.state is PREPARING
-
-
-def test_a_member_that_lost_its_response_gets_it_again() -> None:
-    simulated = SimulatedGroup()
-    response = simulated.join()
-    assert response is not None
-    assert simulated.join(response.member_id) == response
-    assert simulated.group.state is COMPLETING
 
 
 def test_members_that_wait_for_an_assignment_learn_of_the_next_rebalance() -> None:
@@ -447,15 +398,6 @@ def test_a_static_member_comes_back_without_a_rebalance() -> None:
         assert simulated.heartbeat(current, instance=instance) == ErrorCode.none
 
 
-def test_an_older_client_that_returns_as_leader_gets_its_former_id_as_leader() -> None:
-    simulated = SimulatedGroup()
-    (leader,) = simulated.stable(1, group_instance_id="i")
-    response = simulated.join(group_instance_id="i", can_skip_assignment=False)
-    assert response is not None
-    assert (response.leader, response.members, response.skip_assignment) == (leader, (), False)
-    assert simulated.group.leader == response.member_id
-
-
 def test_a_static_member_whose_return_cannot_be_stored() -> None:
     simulated = SimulatedGroup()
     (member,) = simulated.stable(1, group_instance_id="i")
@@ -465,15 +407,6 @@ def test_a_static_member_whose_return_cannot_be_stored() -> None:
     assert response is not None
     assert (response.error, simulated.group) == (ErrorCode.coordinator_not_available, before)
     assert simulated.heartbeat(member, instance="i") == ErrorCode.none
-
-
-def test_a_static_member_that_comes_back_with_other_protocols() -> None:
-    simulated = SimulatedGroup()
-    (member,) = simulated.stable(1, group_instance_id="i", protocols=RANGE_FIRST)
-    response = simulated.join(group_instance_id="i", protocols=(Protocol("roundrobin", b"r"),))
-    assert response is not None
-    assert (response.generation, response.protocol_name, response.leader) == (2, "roundrobin", response.member_id)
-    assert simulated.heartbeat(member, instance="i") == ErrorCode.fenced_instance_id
 
 
 def test_requests_that_wait_for_a_static_member_are_fenced_by_its_successor() -> None:
@@ -517,13 +450,6 @@ def test_a_rebalance_that_only_absent_static_members_take_part_in_waits_for_thei
     assert (simulated.group.state, simulated.group.members) == (EMPTY, {})
 
 
-def test_an_administrator_removes_a_static_member_by_its_instance() -> None:
-    simulated = SimulatedGroup()
-    simulated.stable(1, group_instance_id="i")
-    assert simulated.leave(("", "i")) == [ErrorCode.none]
-    assert simulated.group.state is EMPTY
-
-
 # failover
 
 
@@ -541,34 +467,6 @@ def test_a_new_coordinator_goes_on_with_the_generation() -> None:
     assert group.state_timestamp_ms == before.state_timestamp_ms
     simulated.advance(SESSION_MS - 1)
     assert {simulated.heartbeat(member) for member in members} == {ErrorCode.none}
-
-
-# commits
-
-
-@pytest.mark.parametrize("transactional", [False, True])
-def test_which_commits_are_accepted(transactional: bool) -> None:
-    simulated = SimulatedGroup()
-
-    def commit(member_id: str, generation: int, instance: str | None = None) -> ErrorCode:
-        return simulated.commit(member_id, generation, instance, transactional=transactional)
-
-    assert commit("", -1) == ErrorCode.none
-    assert commit("anybody", -1) == ErrorCode.none  # an empty group accepts a commit without generation
-    assert commit("anybody", 0) == ErrorCode.unknown_member_id
-    (member,) = simulated.stable(1)
-    assert commit(member, 1) == ErrorCode.none
-    assert commit(member, 0) == ErrorCode.illegal_generation
-    assert commit(member, 2) == ErrorCode.illegal_generation
-    assert commit(member, -1) == ErrorCode.illegal_generation
-    assert commit("nobody", 1) == ErrorCode.unknown_member_id
-    assert commit(member, 1, "i") == ErrorCode.unknown_member_id
-    assert commit("", -1) == (ErrorCode.none if transactional else ErrorCode.unknown_member_id)
-    simulated.add()
-    assert commit(member, 1) == ErrorCode.none  # before it joins again
-    simulated.join(member)
-    assert commit(member, 2) == (ErrorCode.none if transactional else ErrorCode.rebalance_in_progress)
-    assert commit(member, 1) == ErrorCode.illegal_generation
 
 
 def test_a_group_value_does_not_change() -> None:

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from dualwrite.broker_emulator import BrokerConfig, Emulator, VirtualClock
 from dualwrite.broker_emulator.log.record_batch import parse_header
-from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.hostile.turns import LONGEST, watched
 from tests.emulator.inside import cluster_of, run_in_loop
 from tests.support.conditions import until
@@ -53,12 +53,8 @@ def _produce(client: RawClient, batch: bytes) -> None:
 def test_the_offset_of_a_time(emulator: Emulator, compression: int) -> None:
     with RawClient(emulator.bootstrap_servers) as client:
         _produce(client, _batch(compression))
-        parts = request_parts("list_offsets", 7)
-        row = parts.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=NOW_MS + 5)
-        topics = (parts.ListOffsetsTopic(name="t", partitions=(row,)),)
         with watched(emulator) as turns:
-            response = client.call("list_offsets", 7, replica_id=-1, isolation_level=0, topics=topics)
-    found = response.topics[0].partitions[0]
+            found = client.list_offsets("t", NOW_MS + 5)
     assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, RECORDS - 1, NOW_MS + 5)
     assert turns.longest < LONGEST
 

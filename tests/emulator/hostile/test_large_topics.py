@@ -31,12 +31,7 @@ def emulator() -> Iterator[Emulator]:
 
 
 def _create(client: RawClient, name: str, partitions: int) -> Any:
-    parts = request_parts("create_topics", 7)
-    topic = parts.CreatableTopic(
-        name=name, num_partitions=partitions, replication_factor=-1, assignments=(), configs=()
-    )
-    response = client.call("create_topics", 7, topics=(topic,), timeout=milliseconds(30_000), validate_only=False)
-    return response.topics[0].error_code
+    return client.create_topic(name, partitions, -1).error_code
 
 
 def _creates(client: RawClient) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dualwrite.broker_emulator import Emulator
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
+from tests.emulator.api.raw_client import RawClient
 from tests.emulator.log.writers import read_committed_rule
 
 
@@ -18,26 +18,8 @@ def read_committed(emulator: Emulator, topic: str, partitions: int) -> list[byte
 def read_partition(emulator: Emulator, topic: str, index: int) -> list[tuple[int, bytes]]:
     """Offsets and values of one partition, in one Fetch of read_committed."""
     address = emulator.bootstrap_servers.split(",")[emulator.log(topic, index).leader_id]
-    parts = request_parts("fetch", 12)
-    partition = parts.FetchPartition(
-        partition=index, fetch_offset=0, partition_max_bytes=1 << 24, current_leader_epoch=-1
-    )
     with RawClient(address) as client:
-        answer = client.call(
-            "fetch",
-            12,
-            replica_id=-1,
-            max_wait=milliseconds(0),
-            min_bytes=0,
-            max_bytes=1 << 24,
-            isolation_level=1,
-            session_id=0,
-            session_epoch=-1,
-            topics=(parts.FetchTopic(topic=topic, partitions=(partition,)),),
-            forgotten_topics_data=(),
-            rack_id="",
-        )
-    (read,) = answer.responses[0].partitions
+        read = client.fetch(topic, partition=index, min_bytes=0, max_bytes=1 << 24, partition_max_bytes=1 << 24)
     assert read.error_code == 0
     aborted = [(row.producer_id, row.first_offset) for row in read.aborted_transactions]
     return read_committed_rule(bytes(read.records), aborted, 0)

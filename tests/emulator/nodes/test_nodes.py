@@ -12,7 +12,6 @@ from dualwrite.broker_emulator.cluster.elections import elect
 from dualwrite.broker_emulator.cluster.topics import NO_LEADER
 from dualwrite.broker_emulator.faults import CrashAfter, CrashBefore
 from tests.emulator.api.raw_client import (
-    RawClient,
     batch_of,
     fetch_fields,
     milliseconds,
@@ -21,12 +20,6 @@ from tests.emulator.api.raw_client import (
     request_parts,
 )
 from tests.emulator.nodes.conftest import NODES, Connect
-
-
-def metadata(client: RawClient, *topics: str) -> Any:
-    parts = request_parts("metadata", 12)
-    requested = tuple(parts.MetadataRequestTopic(name=topic, topic_id=None) for topic in topics)
-    return client.call("metadata", 12, topics=requested, include_topic_authorized_operations=False)
 
 
 def others(node_id: int) -> list[int]:
@@ -56,7 +49,7 @@ def test_metadata_follows_a_node_that_goes_and_comes(emulator: Emulator, connect
     gone = emulator.log("t").leader_id
     getattr(emulator, end)(gone)
     assert emulator.living_nodes == others(gone)
-    answer = metadata(connect(others(gone)[0]), "t", "many")
+    answer = connect(others(gone)[0]).metadata("t", "many")
     assert sorted(broker.node_id for broker in answer.brokers) == others(gone)
     assert answer.controller_id == others(gone)[0]
     for topic in answer.topics:
@@ -67,7 +60,7 @@ def test_metadata_follows_a_node_that_goes_and_comes(emulator: Emulator, connect
             assert sorted(partition.isr_nodes) == others(gone)
             assert partition.offline_replicas == (gone,)
     emulator.start_node(gone)
-    answer = metadata(connect(gone), "t")
+    answer = connect(gone).metadata("t")
     assert len(answer.brokers) == NODES
     (partition,) = answer.topics[0].partitions
     assert (partition.leader_id in others(gone), partition.leader_epoch, partition.offline_replicas) == (True, 1, ())
@@ -76,7 +69,7 @@ def test_metadata_follows_a_node_that_goes_and_comes(emulator: Emulator, connect
 @pytest.mark.parametrize("end", ["stop_node", "crash_node"])
 def test_a_node_that_is_gone_does_not_answer(emulator: Emulator, connect: Connect, end: str) -> None:
     client = connect(1)
-    assert metadata(client, "t").controller_id == 0
+    assert client.metadata("t").controller_id == 0
     getattr(emulator, end)(1)
     assert client.is_closed()
     with pytest.raises(ConnectionRefusedError):
@@ -85,7 +78,7 @@ def test_a_node_that_is_gone_does_not_answer(emulator: Emulator, connect: Connec
         with pytest.raises(ValueError, match="node 1 is not running"):
             getattr(emulator, again)(1)
     emulator.start_node(1)
-    assert metadata(connect(1), "t").controller_id == 0
+    assert connect(1).metadata("t").controller_id == 0
     with pytest.raises(ValueError, match="already running"):
         emulator.start_node(1)
     with pytest.raises(ValueError, match="no node 7"):
@@ -133,11 +126,11 @@ def test_a_partition_without_a_living_replica(emulator: Emulator, connect: Conne
     with pytest.raises(ValueError, match="no complete replica"):
         emulator.move_leader("single", 0, 0)
     emulator.crash_node(1)
-    (partition,) = metadata(connect(0), "single").topics[0].partitions
+    (partition,) = connect(0).metadata("single").topics[0].partitions
     assert (partition.error_code, partition.leader_id, partition.isr_nodes) == (5, -1, ())
     assert connect(0).produce("single", plain_batch(b"1")).error_code == 6
     emulator.start_node(1)
-    (partition,) = metadata(connect(0), "single").topics[0].partitions
+    (partition,) = connect(0).metadata("single").topics[0].partitions
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 1, 2)
     assert connect(1).fetch("single").high_watermark == 1
 

@@ -28,13 +28,6 @@ def send_produce(client: RawClient, records: bytes, *, timeout_ms: int = LONG_MS
     return lambda: client.receive("produce", 12, asked).responses[0].partition_responses[0]
 
 
-def latest(client: RawClient, *, version: int = 7) -> Any:
-    parts = request_parts("list_offsets", version)
-    partition = parts.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=-1)
-    topics = (parts.ListOffsetsTopic(name="t", partitions=(partition,)),)
-    return client.call("list_offsets", version, replica_id=-1, isolation_level=0, topics=topics).topics[0].partitions[0]
-
-
 def test_acks_all_waits_and_acks_one_does_not(emulator: Emulator, connect: Connect) -> None:
     client, waiting = connect(leader_of(emulator)), connect(leader_of(emulator))
     held = emulator.hold_replication("t")
@@ -44,11 +37,11 @@ def test_acks_all_waits_and_acks_one_does_not(emulator: Emulator, connect: Conne
     log = emulator.log("t")
     assert (log.log_end_offset, log.high_watermark, log.last_stable_offset) == (2, 0, 0)
     assert client.fetch("t").records == b""
-    assert latest(client).offset == 0
+    assert client.list_offsets("t").offset == 0
     held.release()
     assert answer().base_offset == 1
     assert client.fetch("t").high_watermark == 2
-    assert latest(client).offset == 2
+    assert client.list_offsets("t").offset == 2
 
 
 def test_replication_released_in_steps(emulator: Emulator, connect: Connect) -> None:
@@ -137,10 +130,10 @@ def test_a_leader_that_comes_back_alone_has_everything(emulator: Emulator, conne
     emulator.start_node(leader)
     client = connect(leader)
     assert emulator.log("t").log_end_offset == 1
-    assert latest(client).error_code == 78  # the only records are older than the leader's term and not replicated
-    assert latest(client, version=4).error_code == 5
+    assert client.list_offsets("t").error_code == 78  # all records are of earlier terms, and not replicated
+    assert client.list_offsets("t", version=4).error_code == 5
     held.release()
-    assert latest(client).offset == 1
+    assert client.list_offsets("t").offset == 1
 
 
 def test_a_transaction_loses_its_last_records_and_cannot_commit_them(emulator: Emulator, connect: Connect) -> None:

@@ -42,7 +42,6 @@ def text(schema: Any) -> str:
 LIST = record(field("next", ["null", "R"]), field("a", "int"))
 LONG_LIST = record(field("next", ["null", "R"]), field("a", "long"))
 TEXT_LIST = record(field("next", ["null", "R"]), field("a", "string"))
-SPACED = record(field("a", "int"), namespace="x")
 
 READABLE = [  # reader, writer
     *((each, each) for each in ("null", "int", "string", {"type": "array", "items": "int"}, LIST)),
