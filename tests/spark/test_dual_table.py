@@ -92,6 +92,14 @@ def refusal(database: Database, table: DualTableWriter, schema: pa.Schema) -> st
     return str(refused.value)
 
 
+def table_of_ids(database: Database, ids: list[int]) -> tuple[DualTableWriter, pa.RecordBatch]:
+    """Create a table of ids; return its writer, and rows for it."""
+    run_sql(database, "CREATE TABLE target (id INT PRIMARY KEY)")
+    table, rows = writer(), batch({"id": ids})
+    table.create(database.engine, rows.schema)
+    return table, rows
+
+
 # ---- winners and losers -----------------------------------------------------------------------------------------
 
 
@@ -111,10 +119,7 @@ def test_rows_of_winners_are_in_the_table_from_the_decision_on_and_those_of_lose
 
 
 def test_a_plan_discards_whatever_is_left(database: Database) -> None:
-    run_sql(database, "CREATE TABLE target (id INT PRIMARY KEY)")
-    table = writer()
-    rows = batch({"id": [1]})
-    table.create(database.engine, rows.schema)
+    table, rows = table_of_ids(database, [1])
     stage(database, table, "lost", [rows])
     with database.engine.begin() as conn:
         table.discard_all(conn)
@@ -124,10 +129,7 @@ def test_a_plan_discards_whatever_is_left(database: Database) -> None:
 def test_a_task_that_is_about_to_stage_blocks_no_other(database: Database) -> None:
     if kind_of(database) == "sqlite":
         pytest.skip("SQLite has one writer at a time")
-    run_sql(database, "CREATE TABLE target (id INT PRIMARY KEY)")
-    table = writer()
-    rows = batch({"id": [1]})
-    table.create(database.engine, rows.schema)
+    table, rows = table_of_ids(database, [1])
     won = stage(database, table, "won", [rows])
     stage(database, table, "lost", [rows])
     reading = database.engine.execution_options(isolation_level="READ COMMITTED")  # as the commit store's
@@ -144,10 +146,7 @@ def test_a_task_that_is_about_to_stage_blocks_no_other(database: Database) -> No
 
 
 def test_a_decision_that_is_rolled_back_leaves_the_rows_staged(database: Database) -> None:
-    run_sql(database, "CREATE TABLE target (id INT PRIMARY KEY)")
-    table = writer()
-    rows = batch({"id": [1, 2]})
-    table.create(database.engine, rows.schema)
+    table, rows = table_of_ids(database, [1, 2])
     stage(database, table, "won", [rows])
     with database.engine.connect() as conn:
         table.move(conn, ["won"], rows=2)
@@ -156,10 +155,7 @@ def test_a_decision_that_is_rolled_back_leaves_the_rows_staged(database: Databas
 
 
 def test_staged_rows_that_have_vanished_stop_the_decision(database: Database) -> None:
-    run_sql(database, "CREATE TABLE target (id INT PRIMARY KEY)")
-    table = writer()
-    rows = batch({"id": [1, 2]})
-    table.create(database.engine, rows.schema)
+    table, rows = table_of_ids(database, [1, 2])
     stage(database, table, "won", [rows])
     with database.engine.connect() as conn, pytest.raises(DualTableError, match="3 rows were staged"):
         table.move(conn, ["won"], rows=3)

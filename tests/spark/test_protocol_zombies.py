@@ -167,28 +167,12 @@ def was_aborted_against_the_decision(world: World) -> bool:
     return any(PreparedTxnState(each.prepared_state) in world.broker.aborted for each in decided)
 
 
-def lease_aborted_ids_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rule", ["keeps_what_is_prepared", "asks_after_opening"])
+def test_what_a_writer_does_without_a_rule(store: AnyStore, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    """This shows that the tests above would notice, if ids of aborted attempts were leased again."""
     monkeypatch.setattr(RetiredSlots, "retire", lambda *args: None)
     monkeypatch.setattr(operations, "_retired", lambda *args: [])
-
-
-def test_what_a_writer_does_that_does_not_keep_what_is_prepared(
-    store: AnyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This shows that the tests above would notice, if ids of aborted attempts were leased again."""
-    lease_aborted_ids_again(monkeypatch)
-    monkeypatch.setattr(FakeKafkaSide, "keeps_what_is_prepared", False)
-    world = World(store)
-    zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
-    committer = first_batch(world).until(PausePoint.AFTER_DECISION)
-    zombie.go_on()
-    assert was_aborted_against_the_decision(world)
-    committer.go_on()
-
-
-def test_what_a_writer_does_that_does_not_ask_again(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    lease_aborted_ids_again(monkeypatch)
-    monkeypatch.setattr(FakeKafkaSide, "asks_after_opening", False)
+    monkeypatch.setattr(FakeKafkaSide, rule, False)
     world = World(store)
     zombie = writer(world, world.process().plan()).until(PausePoint.AFTER_LEASE)
     committer = first_batch(world).until(PausePoint.AFTER_DECISION)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.emulator.api.raw_client import RawClient, plain_batch
-from tests.emulator.api.test_delete_records import HIGH_WATERMARK, create_compacted, delete
+from tests.emulator.api.test_delete_records import HIGH_WATERMARK, delete
 from tests.emulator.api.test_leader_epochs import end_of_epoch
 from tests.emulator.log.writers import timed
 from tests.interop.conftest import Broker
@@ -41,7 +41,7 @@ def test_delete_records(client: RawClient, topic: str) -> None:
 
 def test_delete_records_of_what_has_none_to_delete(client: RawClient, topic: str) -> None:
     compacted = f"{topic}-compacted"
-    create_compacted(client, compacted)
+    assert client.create_topic(compacted, cleanup_policy="compact").error_code == 0
     wait_for(lambda: client.produce(compacted, plain_batch(b"1")), lambda answer: answer.error_code != _NOT_YET)
     assert delete(client, 0, topic=compacted) == (Code.POLICY_VIOLATION, -1)
     assert delete(client, 0, topic="__transaction_state") == (Code.INVALID_TOPIC_EXCEPTION, -1)
