@@ -107,7 +107,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         f"{_CORE}publishing.py",
-        "            await self._blocks.delete(database, waiting)\n",
+        "            await self._blocks.publish(write, waiting)\n",
         "            pass\n",
         "recipes/test_stored_blocks.py",
     ),

@@ -13,6 +13,7 @@ from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
+from dualwrite.recipes.sql.outbox_statements import IS_WAITING
 from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
@@ -130,7 +131,7 @@ def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
         sa.func.count(table.c.transactional_id.distinct()),
         sa.func.coalesce(sa.func.sum(sa.func.octet_length(table.c.records)), 0),
         sa.func.min(table.c.stored_at_ms),
-    ).where(table.c.seq > 0)
+    ).where(sa.text(IS_WAITING))
     try:
         with connection.begin_nested():
             blocks, ids, size, since_ms = connection.execute(waiting).one()

@@ -126,10 +126,9 @@ def not_proven(scenario: Scenario) -> Scenario:
     """The first block was decided, and nothing shows any more how that has ended."""
     of = f"WHERE transactional_id = '{outbox_of(scenario)}'"
     execute(scenario, f"UPDATE kafka_transaction_state SET prepared_transaction_state = '5:0' {of}")
-    execute(
-        scenario,
-        f"UPDATE {OUTBOX} SET prepared_transaction_state = '5:0', seq = 0 WHERE seq = (SELECT min(seq) FROM {OUTBOX})",
-    )
+    last_batch = f"SELECT transactional_id, 0, 1, '0', ARRAY[min(seq)], '5:0' FROM {OUTBOX} GROUP BY 1"
+    columns = "transactional_id, seq, stored_at_ms, records, published, prepared_transaction_state"
+    execute(scenario, f"INSERT INTO {OUTBOX} ({columns}) {last_batch}")
     return scenario
 
 

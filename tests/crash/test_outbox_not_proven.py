@@ -7,7 +7,7 @@ knowledge is noted before it forgets, so that a second crash does not stop the o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,13 +17,14 @@ from dualwrite.admin import TransactionAdmin
 from dualwrite.broker_emulator import Acl, AclOperation, Emulator, ResourceType
 from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.delivery import Outbox
-from dualwrite.errors import NotProvenError
+from dualwrite.errors import NotProvenError, RetriableError, StateRowError
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import Verdict, settled_text, verdict_in
+from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.plan import Action, RecoveryReport
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.outbox_worker import is_publisher
@@ -48,8 +49,9 @@ class Site(World):
         super().__init__(emulator, tier)
         self.scenario = scenario
 
-    def deny_reading(self) -> None:
-        self.emulator.add_acls(Acl.deny("User:ANONYMOUS", AclOperation.READ, ResourceType.TOPIC, self.scenario.topic))
+    def deny_reading(self, topic: str | None = None) -> None:
+        topic = topic or self.scenario.topic
+        self.emulator.add_acls(Acl.deny("User:ANONYMOUS", AclOperation.READ, ResourceType.TOPIC, topic))
 
     def grant_reading(self) -> None:
         self.emulator.remove_acls(DENIALS)
@@ -179,6 +181,72 @@ def test_a_batch_that_is_torn_stops_the_outbox(postgres_server: PostgresServer) 
         assert found_in(site.round()) == [(Action.NOT_PROVEN, False)]
         assert found_in(site.round(publish_again=[site.scenario.transactional_id])) == [(Action.PUBLISH_AGAIN, True)]
         assert sorted(record.value or b"" for record in site.emulator.records("torn")) == [b"0", b"0", b"1", b"2"]
+
+
+def test_records_that_are_published_again_are_kept_again(postgres_server: PostgresServer) -> None:
+    """Their publication is aborted too, and no log can be read."""
+    with site_on(Tier.BOUNDED, postgres_server) as site:
+        site.abort_decided()
+        site.deny_reading()
+        run_and_kill(site.scenario, PausePoint.AFTER_DATABASE_COMMIT, "--publisher", "--first=11")
+        site.abort_by_timeout()
+        assert site.published() == []
+        with outbox_pool(site.scenario) as pool:
+            recover(site.scenario, pool)
+            site.grant_reading()
+            assert_published(site.scenario, *event_bodies(site.scenario.database))
+
+
+def test_of_a_torn_batch_only_the_records_that_are_owed_are_kept(postgres_server: PostgresServer) -> None:
+    """Their publication is aborted too, and the rest of the batch was committed."""
+    with site_on(Tier.BOUNDED, postgres_server) as site:
+        site.emulator.create_topic("torn", 3)
+        with outbox_pool(site.scenario, Outbox(publishes=False)) as pool, pool.transaction() as tx:
+            for partition in range(3):
+                tx.send("torn", str(partition), partition=partition)
+        decisions: list[None] = []
+
+        def tear(point: PausePoint) -> None:
+            if point is not PausePoint.AFTER_DATABASE_COMMIT or not is_publisher():
+                return
+            decisions.append(None)
+            if len(decisions) == 1:
+                abort_in(site, 1)
+            elif len(decisions) == 2:
+                site.deny_reading("torn")
+                site.abort_by_timeout()
+
+        with outbox_pool(site.scenario, pause=tear, lease_ms=QUIET_LEASE_MS) as pool:
+            until(lambda: recovers(pool) and len(decisions) == 3)
+        assert sorted(record.value or b"" for record in site.emulator.records("torn")) == [b"0", b"1", b"2"]
+
+
+def recovers(pool: PsycopgDualWriter) -> bool:
+    with suppress(RetriableError):
+        pool.recover()
+        return True
+    return False
+
+
+def test_a_row_of_the_last_batch_was_deleted_by_hand(postgres_server: PostgresServer) -> None:
+    with site_on(Tier.BOUNDED, postgres_server) as site:
+        scenario = site.scenario
+        site.abort_decided()
+        site.deny_reading()
+        execute(scenario, "DELETE FROM kafka_transaction_outbox WHERE seq > 0")
+        with outbox_pool(scenario) as pool, pytest.raises(StateRowError, match="restore it from a backup; or empty"):
+            pool.recover()
+        execute(scenario, "UPDATE kafka_transaction_outbox SET prepared_transaction_state = NULL WHERE seq = 0")
+        assert found_in(site.round()) == [(Action.LOST, False)]
+        assert found_in(site.round(acknowledge_lost=[scenario.transactional_id])) == [(Action.ACKNOWLEDGE, True)]
+        with outbox_pool(scenario) as pool:
+            write(pool, scenario, 9)
+            until(lambda: site.published() == ["9"])
+
+
+def execute(scenario: PsycopgScenario, sql: str) -> None:
+    with scenario.database.aside.begin() as connection:
+        connection.execute(sa.text(sql))
 
 
 def abort_in(site: Site, partition: int) -> None:

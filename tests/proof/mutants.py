@@ -1433,14 +1433,15 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_CORE}publishing.py",
-                "            await self._blocks.delete(database, waiting)\n",
+                "            await self._blocks.publish(write, waiting)\n",
                 (
-                    "            other = await owned.database.begin()\n"
+                    "            write.database = await owned.database.begin()\n"
                     "            try:\n"
-                    "                await self._blocks.delete(other, waiting)\n"
-                    "                await other.commit()\n"
+                    "                await self._blocks.publish(write, waiting)\n"
+                    "                await write.database.commit()\n"
                     "            finally:\n"
-                    "                await other.rollback()\n"
+                    "                await write.database.rollback()\n"
+                    "                write.database = database\n"
                 ),
             ),
         ),
@@ -1450,14 +1451,14 @@ MUTANTS: Final = (
         "the commit that decides deletes the published blocks",
         OutboxSpace(1, Budget(crashes=1)),
         (
-            Edit(f"{_CORE}publishing.py", "            await self._blocks.delete(database, waiting)\n", ""),
+            Edit(f"{_CORE}publishing.py", "            await self._blocks.publish(write, waiting)\n", ""),
             Edit(
                 f"{_CORE}publishing.py",
                 "        self._blocks.note_published(waiting)\n",
                 (
-                    "        other = await owned.database.begin()\n"
-                    "        await self._blocks.delete(other, waiting)\n"
-                    "        await other.commit()\n"
+                    "        write.database = await owned.database.begin()\n"
+                    "        await self._blocks.publish(write, waiting)\n"
+                    "        await write.database.commit()\n"
                     "        self._blocks.note_published(waiting)\n"
                 ),
             ),
@@ -1470,8 +1471,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_SQL}outbox_statements.py",
-                "FROM forgotten) FROM gone) SELECT count(*) FROM gone",
-                "FROM forgotten) FROM gone HAVING false) SELECT count(*) FROM gone",
+                "FROM gone HAVING count(*) > 0)",
+                "FROM gone HAVING false)",
             ),
         ),
     ),
@@ -1482,10 +1483,14 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_SQL}outbox_statements.py",
-                'f" WHERE abs({POSTGRES_NOW_MS} - stored_at_ms) > {PUBLISHED_KEPT_MS}))"',
-                '" WHERE true))"',
+                'f" WHERE abs({POSTGRES_NOW_MS} - stored_at_ms) > {PUBLISHED_KEPT_MS})) RETURNING -seq AS up_to),"',
+                '" WHERE true)) RETURNING -seq AS up_to),"',
             ),
-            Edit(f"{_SQL}outbox_statements.py", "(SELECT max(up_to) FROM forgotten)", "NULL"),
+            Edit(
+                f"{_SQL}outbox_statements.py",
+                "CAST(:state AS varchar), (SELECT max(up_to) FROM forgotten))",
+                "CAST(:state AS varchar), NULL)",
+            ),
         ),
     ),
     Mutant(
@@ -1546,16 +1551,57 @@ MUTANTS: Final = (
         ),
     ),
     Mutant(
-        "outbox-no-copy",
-        "published records are copied where a broker may abort them",
+        "outbox-not-kept",
+        "the last batch is kept where a broker may abort it",
         OutboxSpace(3, Budget(timeouts=1, deletions=1)),
         (
             Edit(
-                f"{_CORE}steps.py",
-                "        if policy.keeps_copy_if_bounded and write.bounded_ms is not None:\n",
-                "        if False:\n",
+                f"{_CORE}stored_blocks.py",
+                "        return self._owned.policy.is_outbox and write.bounded_ms is not None\n",
+                "        return False\n",
             ),
         ),
+    ),
+    Mutant(
+        "outbox-deleted-undecided",
+        "the last batch is deleted once its end is known",
+        OutboxSpace(3, Budget(timeouts=1, deletions=1)),
+        (
+            Edit(
+                f"{_CORE}completion.py",
+                "        proof = await prove(owned, database, row, ongoing)\n",
+                (
+                    "        other = await owned.database.begin()\n"
+                    "        await other.stored_blocks.publish(owned.transactional_id, (), before=None)\n"
+                    "        await other.commit()\n"
+                    "        proof = await prove(owned, database, row, ongoing)\n"
+                ),
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-last-batch-waits",
+        "the last batch is not taken for blocks that wait",
+        OutboxSpace(3, Budget(), ((b"a1", b"a2"),), rounds=2, are_large=True),
+        (
+            Edit(
+                f"{_SQL}outbox_statements.py",
+                '{_OF_ID} AND seq > 0 AND seq NOT IN ({_LAST_BATCH})"',
+                '{_OF_ID} AND seq > 0"',
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-last-batch-left",
+        "the next batch deletes the last one",
+        OutboxSpace(3, Budget(), ((b"a1", b"a2"),), rounds=2, are_large=True),
+        (Edit(f"{_SQL}outbox_statements.py", "ARRAY({_LAST_BATCH} UNION ALL SELECT", "ARRAY(SELECT"),),
+    ),
+    Mutant(
+        "outbox-owed-not-kept",
+        "owed records are kept with the batch that publishes them",
+        OutboxSpace(3, Budget(timeouts=2), is_readable=False),
+        (Edit(f"{_CORE}stored_blocks.py", "                blocks = (first, *blocks)\n", ""),),
     ),
     Mutant(
         "outbox-not-proven-goes-on",
@@ -1615,8 +1661,8 @@ MUTANTS: Final = (
         (
             Edit(
                 f"{_SQL}outbox_statements.py",
-                "RETURNING hashint8extended(seq, stored_at_ms)",
-                "RETURNING hashint8extended(seq, 0)",
+                "hashint8extended(seq, stored_at_ms) AS block",
+                "hashint8extended(seq, 0) AS block",
             ),
             Edit(
                 f"{_SQL}outbox_statements.py",

@@ -23,12 +23,11 @@ import psycopg
 import dualwrite
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
 from dualwrite.recipes.sql.outbox_statements import (
-    _DELETE,
-    _DELETE_AND_FORGET,
+    _PUBLISH,
+    _PUBLISH_AND_FORGET,
     ADD,
-    KEEP_COPY,
     OUTBOX_TABLE,
-    SELECT_COPY,
+    SELECT_LAST_BATCH,
 )
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
@@ -36,8 +35,8 @@ from tests.proof.automaton import ask
 from tests.proof.redo_model import DatabaseGone, Value, without_token
 
 OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | None, int | None, str | None]
-"""Transactional id, number, when it was added, records, published blocks, the last number whose note is deleted, and of
-a copy the transaction that published it."""
+"""Transactional id, number, when it was added, records, published blocks, the last number whose note is deleted, and
+the transaction that published the last batch."""
 
 _SCHEMA: Final = Path(dualwrite.__file__).parent / "recipes" / "sql" / "outbox_schema.sql"
 _BEGUN_MS: Final = 1_000_000_000
@@ -45,8 +44,6 @@ HOUR_MS: Final = 3_600_000
 _SIZE: Final = "octet_length(records)"
 _BYTES_OF_A_LARGE_BLOCK: Final = 5_000_000
 """Two of these are more than one transaction publishes."""
-
-_DELETES: Final = "WITH gone AS (DELETE"
 
 
 class OnOutbox(NamedTuple):
@@ -63,8 +60,8 @@ class OnOutbox(NamedTuple):
 
     @property
     def is_of_publisher(self) -> bool:
-        """Whether it deletes blocks or is about their copy, which only concerns the owner of the row's lock."""
-        return self.sql.startswith(_DELETES) or self.sql in (KEEP_COPY, SELECT_COPY)
+        """Whether it is about the last batch, which only concerns the owner of the row's lock."""
+        return self.sql in (_PUBLISH_AND_FORGET, SELECT_LAST_BATCH)
 
 
 class IsInProgress(NamedTuple):
@@ -218,13 +215,11 @@ class CheckedStatements:
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         if sql == BY_INDEX:
             return ()  # which changes no outcome
-        if sql == _DELETE:
-            sql = _DELETE_AND_FORGET  # as one in some batches does, by chance
+        if sql == _PUBLISH:
+            sql = _PUBLISH_AND_FORGET  # as one in some batches does, by chance
         if self._are_large:
             sql = sql.replace(_SIZE, str(_BYTES_OF_A_LARGE_BLOCK))
-        said = tuple(
-            (name, without_token(value) if isinstance(value, bytes) else value) for name, value in values.items()
-        )
+        said = tuple((name, without_token(value) if name == "content" else value) for name, value in values.items())
         reply = await ask(OnOutbox(self._number, sql, said))
         if reply is None:
             raise DatabaseGone(sql)

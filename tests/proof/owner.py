@@ -157,6 +157,15 @@ class RefusesNothing(Repairability):
         pass
 
 
+class _Fate(NamedTuple):
+    """The future of a record that was sent, as far as a dual write asks it."""
+
+    partition: int
+
+    def done(self) -> bool:
+        return False
+
+
 class _Unsent:
     """A batch that is not acknowledged, with one record, as if the next did not fit into it."""
 
@@ -308,7 +317,10 @@ class CheckedKafka:
                 continue
             self._live.check_send()
             assert entry.value is not None
-            self._unsent.append(_Unsent(entry.partition or 0, entry.value))
+            partition = entry.partition or 0
+            fate: Any = _Fate(partition)
+            entry.fate = fate
+            self._unsent.append(_Unsent(partition, entry.value))
             self._live.accepted()
             after_each()
 

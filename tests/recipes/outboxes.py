@@ -13,6 +13,7 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sql import outbox_statements
+from dualwrite.recipes.sql.outbox_statements import IS_WAITING
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
 from tests.crash.scenario import AnyScenario
 from tests.crash.styles import STYLES, Style
@@ -77,10 +78,10 @@ def outbox_pool(scenario: AnyScenario, outbox: Outbox | None = None, **settings:
 
 
 def waiting(scenario: AnyScenario) -> int:
-    """Return how many blocks wait in the outbox; those that a person has taken out do not."""
+    """Return how many blocks wait in the outbox; those of the last batch, and those taken out, do not."""
     with scenario.database.aside.connect() as connection:
         try:
-            found = connection.scalar(sa.text("SELECT count(*) FROM kafka_transaction_outbox WHERE seq > 0"))
+            found = connection.scalar(sa.text(f"SELECT count(*) FROM kafka_transaction_outbox WHERE {IS_WAITING}"))
         except sa.exc.ProgrammingError:  # no pool has begun
             return 0
         return int(found or 0)

@@ -241,7 +241,7 @@ def test_a_standby_takes_over_without_it_after_it_was_found(scenario: PsycopgSce
 
 # ---- when notes of published blocks are deleted ---------------------------------------------------------------------
 
-_NOTES: Final = "SELECT count(*) FROM kafka_transaction_outbox WHERE published IS NOT NULL"
+_NOTES: Final = "SELECT count(*) FROM kafka_transaction_outbox WHERE seq < 0"
 _LET_CLOCK_JUMP: Final = "UPDATE kafka_transaction_outbox SET stored_at_ms = stored_at_ms - :jump_ms WHERE seq < 0"
 
 
@@ -378,7 +378,7 @@ def test_a_batch_at_times_forgets(scenario: PsycopgScenario) -> None:
         numbers = iter(range(1_000))
         write(pool, scenario, next(numbers))
         until(lambda: waiting(scenario) == 0)
-        first = execute(scenario, "SELECT max(seq) FROM kafka_transaction_outbox WHERE published IS NOT NULL")
+        first = execute(scenario, "SELECT max(seq) FROM kafka_transaction_outbox WHERE seq < 0")
         let_clock_jump(scenario)
 
         def is_forgotten() -> bool:

@@ -541,7 +541,7 @@ def test_blocks_are_not_refused_by_what_waited_before(scenario: PsycopgScenario)
 # ---- its waits ------------------------------------------------------------------------------------------------------
 
 BATCH_SIZES: Final = sa.text(
-    "SELECT cardinality(published) FROM kafka_transaction_outbox WHERE published IS NOT NULL ORDER BY seq DESC"
+    "SELECT cardinality(published) FROM kafka_transaction_outbox WHERE seq < 0 ORDER BY seq DESC"
 )
 
 

@@ -10,7 +10,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
+from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.store import Sent
 from dualwrite.recipes.postgres.transaction import _schema
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxTable
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
@@ -97,15 +99,16 @@ def _nodes(plan: Any) -> Iterator[str]:
 
 
 def publish(connection: psycopg.Connection) -> set[str]:
-    """Read and delete a batch of both tables, as a publisher does. Return how their rows were found."""
+    """Read a batch of both tables, and delete or keep it, as a publisher does. Return how their rows were found."""
     explaining = Explaining(connection)
     outbox, redo = OutboxTable(explaining), RedoTable(explaining, by_index=BY_INDEX)
 
     async def steps() -> None:
-        for table in (outbox, redo):
+        for table, is_bounded in ((outbox, True), (redo, False), (outbox, False)):
             stored, blocks = await table.waiting(ID, max_bytes=MOST_BYTES)
             assert len(blocks) in (500, 1_000)
-            await table.delete(ID, blocks, before=stored)
+            sent = Sent(PreparedTxnState("7:0"), [0] * len(blocks)) if is_bounded else None
+            await table.publish(ID, blocks, before=stored, kept_as=sent)
 
     with connection.transaction():
         blocking.run(steps())
@@ -162,7 +165,7 @@ def test_innodb_waits_for_no_block_of_another_id(
         for transactional_id, connection in others:
             append(redo.blocks_on(connection, pinned, here), transactional_id)
         stored, waiting = blocking.run(table.waiting("b", max_bytes=MOST_BYTES))
-        blocking.run(table.delete("b", waiting[:blocks], before=stored))
+        blocking.run(table.publish("b", waiting[:blocks], before=stored))
         for transactional_id, connection in others:
             append(redo.blocks_on(connection, pinned, here), transactional_id)
     with engine.connect() as reading:

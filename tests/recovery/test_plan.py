@@ -30,7 +30,7 @@ BESIDE_THE_ROW = [
         for has_publisher in (False, True)
     ),
 ]
-"""Whether there is a copy of the records, how the row notes that they ended, the age of the oldest stored block, and
+"""Whether the records are kept, how the row notes that they ended, the age of the oldest stored block, and
 whether a process publishes it."""
 VERSIONS = [0, 1, 2]  # tiers 4, 4, and 3 to 1
 ENDS = [None, (), *itertools.combinations_with_replacement(PartitionEnd, 2)]
@@ -46,7 +46,7 @@ def end_of(ends: tuple[PartitionEnd, ...] | None) -> TransactionEnd | None:
 EVERYTHING = [
     Facts(
         *(row, stored, Described(state, pair, -1), age_ms, version, end_of(ends), is_repairable),
-        *(has_copy, verdict, stored_age_ms),
+        *(is_kept, verdict, stored_age_ms),
         has_publisher=has_publisher,
     )
     for row, stored, state, pair, age_ms, version, ends, is_repairable, beside in itertools.product(
@@ -54,11 +54,11 @@ EVERYTHING = [
     )
     if (row in (Row.FREE, Row.HELD) or stored.is_empty) and (ends is not None or is_repairable)
     if ends is None or not (stored.is_empty or state is DescribedState.ONGOING)
-    for has_copy, verdict, stored_age_ms, has_publisher in [beside]
+    for is_kept, verdict, stored_age_ms, has_publisher in [beside]
     if verdict is None or state is not DescribedState.ONGOING
     if beside == BESIDE_THE_ROW[0]
     or (version == 2 and (row in (Row.FREE, Row.HELD) or stored_age_ms is not None))
-    or (version == 1 and has_copy and row is Row.FREE)
+    or (version == 1 and is_kept and row is Row.FREE)
 ]
 
 
@@ -93,18 +93,18 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
         is_whole = PartitionEnd.ABORTED in ends and PartitionEnd.GONE not in ends
         is_proven = facts.transaction_version == 2 or PartitionEnd.ABORTED in ends
         is_proven |= facts.verdict is Verdict.ABORTED
-        is_copied = facts.has_copy and is_proven
+        is_whole_kept = facts.is_kept and is_proven
         if PartitionEnd.COMMITTED in ends and facts.verdict is not Verdict.ABORTED:
-            is_copied = False
-        if (is_whole or is_copied) and facts.is_repairable:
+            is_whole_kept = False
+        if (is_whole or is_whole_kept) and facts.is_repairable:
             return Action.REPAIR
-        is_question = facts.has_copy and facts.verdict is not Verdict.ABORTED and not commits_more(facts)
+        is_question = facts.is_kept and facts.verdict is not Verdict.ABORTED and not commits_more(facts)
         return Action.NOT_PROVEN if is_question else Action.LOST
     elif is_open:
         if not is_old:
             return Action.YOUNG
         return Action.COMMIT if facts.stored and facts.described.pair == facts.stored else Action.ABORT
-    is_question = facts.row is Row.FREE and facts.has_copy and facts.verdict is None and not facts.stored.is_empty
+    is_question = facts.row is Row.FREE and facts.is_kept and facts.verdict is None and not facts.stored.is_empty
     if is_question and finding is Finding.NO_TRACE and not commits_more(facts):
         return Action.NOT_PROVEN
     if facts.described.state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT):
@@ -121,7 +121,7 @@ def expected(facts: Facts, acknowledged: bool) -> Action:
 def is_hidden_question(facts: Facts) -> bool:
     """Whether an open transaction, or a loss at the coordinator, hides how the last batch of an outbox has ended."""
     finding = find(facts.stored, facts.described, facts.transaction_version)
-    return facts.has_copy and finding in (Finding.OTHER_OPEN, Finding.VANISHED)
+    return facts.is_kept and finding in (Finding.OTHER_OPEN, Finding.VANISHED)
 
 
 def commits_more(facts: Facts) -> bool:

@@ -386,7 +386,8 @@ class DualWriteCoordinator:
         if self.owned.owed and write.records.has_offsets:
             await self._publishing.leave_owed()
             raise self._owes_records(write)
-        await self._steps.send_and_write(write)
+        await self._steps.send(write)
+        await self._steps.write_prepared(write)
 
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a block with consumed offsets: it could not be repaired, so it takes no owed records."""

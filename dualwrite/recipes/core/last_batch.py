@@ -1,8 +1,8 @@
-"""The database's copy of the batch that an outbox has published last, where a broker may abort it (tiers 3 and 4).
+"""The batch that an outbox has published last, where a broker may abort it (tiers 3 and 4).
 
-The decision deletes the batch's blocks, so the same commit keeps a copy of their records. It is published again if the
-batch was aborted. Where nothing proves how the batch ended, the outbox publishes nothing more, and the copy stays until
-a person has decided: the batch counts neither as committed nor as aborted.
+The decision keeps the batch's blocks in the database, and the next one deletes them. They are published again if the
+batch was aborted. Where nothing proves how the batch ended, the outbox publishes nothing more, and they stay until a
+person has decided: the batch counts neither as committed nor as aborted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dualwrite.errors import NotProvenError, PreparedTransactionLost
 from dualwrite.guarantee import Tier
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
-from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import (
     IS_OVER,
@@ -25,7 +24,7 @@ from dualwrite.recipes.core.proof import (
     settled_text,
     verdict_in,
 )
-from dualwrite.recipes.core.record_block import decode, encode
+from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.core.store import DatabaseTransaction
 from dualwrite.recipes.core.telemetry import count_unproven
@@ -33,25 +32,13 @@ from dualwrite.recipes.core.telemetry import count_unproven
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
 
-async def keep_copy(owned: OwnedId, write: DualWriteProgress, ahead: Sequence[BufferedRecord]) -> None:
-    """Copy the records of a prepared transaction to the database, in place of the copy of the one before."""
-    records = (*ahead, *write.records.records)
-    content = encode(map(_as_sent, records), "")
-    await write.database.stored_blocks.keep_copy(owned.transactional_id, write.prepared_state, content)
-
-
-def _as_sent(record: BufferedRecord) -> BufferedRecord:
-    """Return the record with the partition that it was sent to."""
-    partition = record.partition if record.fate is None else record.fate.partition
-    return BufferedRecord(record.topic, record.value, record.key, record.headers, partition, record.timestamp_ms)
-
-
-async def copied(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState) -> Sequence[BufferedRecord]:
-    """Return the records of the row's transaction from their copy in the database; none if there is no copy."""
-    if not owned.policy.keeps_copy_if_bounded:
-        return ()
-    content = await database.stored_blocks.copy_of(owned.transactional_id, row)
-    return decode(content).records if content else ()
+async def kept(database: DatabaseTransaction, transactional_id: str, row: PreparedTxnState) -> Sequence[BufferedRecord]:
+    """Return the records of the row's transaction if the database keeps them, with the partitions they were sent to."""
+    contents, partitions = await database.stored_blocks.last_batch(transactional_id, row)
+    records = [record for content in contents for record in decode(content).records]
+    for record, partition in zip(records, partitions, strict=True):
+        record.partition = partition
+    return records
 
 
 async def without_log(
@@ -65,12 +52,12 @@ async def without_log(
     verdict = verdict_in(row, text)
     if verdict is Verdict.COMMITTED:
         return IS_OVER
-    records = await copied(owned, database, row)
+    records = await kept(database, owned.transactional_id, row)
     if not records:
         return NOT_PROVEN
     is_v2 = owned.kafka.guarantee.tier is not Tier.BOUNDED_V1
     if verdict is Verdict.ABORTED or (is_v2 and owned.kafka.coordinator_aborted(row)):
-        log_from_copy(owned.transactional_id, row)
+        log_kept(owned.transactional_id, row)
         return Proof(is_over=True, owed=records, verdict=Verdict.ABORTED)
     return Proof(is_over=False, not_proven=_not_proven(owned.transactional_id, row, why))
 
@@ -78,8 +65,8 @@ async def without_log(
 async def instead_of_loss(
     owned: OwnedId, database: DatabaseTransaction, row: PreparedTxnState, lost: PreparedTransactionLost
 ) -> NotProvenError | None:
-    """Return the error to raise in place of a loss: a copy of the records means no loss. None without a copy."""
-    if not await copied(owned, database, row):
+    """Return the error to raise in place of a loss: records that are kept are not lost. None if they are not."""
+    if not await kept(database, owned.transactional_id, row):
         return None
     return _not_proven(owned.transactional_id, row, str(lost).partition(". ")[0].partition("; ")[0])
 
@@ -89,7 +76,7 @@ async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: Prepa
 
     The next request makes the coordinator forget it, and the log may lose it before another transaction is decided.
     """
-    is_wanted = owned.policy.keeps_copy_if_bounded and owned.kafka.bounded_ms is not None and not row.is_empty
+    is_wanted = owned.policy.is_outbox and owned.kafka.bounded_ms is not None and not row.is_empty
     if proof.verdict is None or not is_wanted:
         return False
     text = await database.read_manifest(owned.transactional_id)
@@ -101,11 +88,11 @@ async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: Prepa
     return True
 
 
-def log_from_copy(transactional_id: str, row: PreparedTxnState) -> None:
-    """Log that an aborted batch is published again from its copy."""
+def log_kept(transactional_id: str, row: PreparedTxnState) -> None:
+    """Log that an aborted batch is published again from the database."""
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided, and its log cannot give the records: "
-        "they are published again from their copy in the database",
+        "they are published again from the outbox, which has kept them",
         transactional_id,
         row,
     )

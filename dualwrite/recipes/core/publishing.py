@@ -37,7 +37,7 @@ from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.steps import DualWriteSteps
-from dualwrite.recipes.core.store import DatabaseTransaction
+from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction
 from dualwrite.recipes.core.stored_blocks import BlockStore, NextAttemptError, Waiting
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
@@ -356,16 +356,20 @@ class Publishing:
             await owned.uninterrupted(end(database))
 
     async def _settle(self, database: DatabaseTransaction, row: PreparedTxnState) -> None:
-        """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log."""
+        """Note in the row that nothing of its transaction is left to prove, before the evidence leaves the log.
+
+        The rows of the batch that it published are deleted.
+        """
         transactional_id = self._owned.transactional_id
         text = await database.read_manifest(transactional_id)
         if not row.is_empty and text != settled_text(row):
+            await database.stored_blocks.publish(transactional_id, (), before=NOTHING_STORED)
             await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()
         self.is_unsettled = False
 
     async def _publish(self, database: DatabaseTransaction, row: PreparedTxnState, waiting: Waiting) -> Resolution:
-        """Publish owed and stored records, by a dual write that changes the row and deletes the stored blocks.
+        """Publish owed and stored records, by a dual write that changes the row and the stored blocks.
 
         Raises RetriableError if Kafka aborts that too, RecordsRefusedError if Kafka refuses a block or the owed records
         for good, and NextAttemptError if it refuses one of several blocks, or a timestamp.
@@ -378,8 +382,9 @@ class Publishing:
         write.transactional_id = owned.transactional_id
         write.locked_row = row
         try:
-            await self._blocks.delete(database, waiting)
-            await self._steps.send_and_write(write, waiting.records)
+            await self._steps.send(write, waiting.records)
+            await self._blocks.publish(write, waiting)
+            await self._steps.write_prepared(write)
         except BaseException as error:
             refused = None
             if isinstance(error, DualWriteError) and is_refusal(error):
@@ -399,7 +404,7 @@ class Publishing:
                 "recover(), publishes them"
             ) from error
         self._blocks.note_published(waiting)
-        self.is_unsettled = owned.policy.keeps_copy_if_bounded and write.bounded_ms is not None
+        self.is_unsettled = self._blocks.keeps_batch(write)
         if is_repair:
             return Resolution(owned.transactional_id, row, Outcome.REPAIRED)
         return Resolution(owned.transactional_id, write.prepared_state, Outcome.PUBLISHED)

@@ -32,7 +32,7 @@ from dualwrite.errors import (
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.database_errors import first_line
-from dualwrite.recipes.core.last_batch import copied, instead_of_loss, log_from_copy, without_log
+from dualwrite.recipes.core.last_batch import instead_of_loss, kept, log_kept, without_log
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.proof import (
     IS_COMMITTED,
@@ -64,7 +64,7 @@ async def prove(
     For an outbox's last batch, the row may note the end, or it may stay unproven (`last_batch.py`).
 
     `ongoing` is open under the id. Nothing is changed. Raises PreparedTransactionLost if Kafka aborted the transaction
-    and its records cannot be published again (NotProvenError if only their copy could, and some are visible),
+    and its records cannot be published again (NotProvenError if an outbox has kept them, and some are visible),
     DatabaseWentBackError if they have been published again, KafkaTimeoutError if its end cannot be read now
     (TransactionHangsError if it has none), and StateRowError for an unreadable manifest.
     """
@@ -128,7 +128,7 @@ async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxn
     try:
         end = await _final_end(owned, manifest)
     except AuthorizationError as error:
-        is_usual = owned.policy.keeps_copy_if_bounded  # an outbox takes any topic
+        is_usual = owned.policy.is_outbox  # an outbox takes any topic
         _log.log(logging.DEBUG if is_usual else logging.INFO, _NOT_VERIFIED, owned.transactional_id, row, error)
         return KNOWN
     except NoMarkerError as error:
@@ -240,9 +240,9 @@ def log_unreadable(transactional_id: str, row: PreparedTxnState, error: Authoriz
 async def _owed(
     owned: OwnedId, database: DatabaseTransaction, manifest: Manifest, end: TransactionEnd
 ) -> Sequence[BufferedRecord]:
-    """Read the records of the aborted partitions, or all from their copy in the database if some are gone.
+    """Read the records of the aborted partitions, or all that an outbox has kept if some are gone.
 
-    Raises PreparedTransactionLost if neither has all that was lost, and NotProvenError as `_from_copy` does.
+    Raises PreparedTransactionLost if neither has all that was lost, and NotProvenError as `_kept` does.
     """
     if manifest.has_offsets:
         raise _lost(
@@ -256,7 +256,7 @@ async def _owed(
             raise _lost(owned, manifest, f"not all of its records are in the log any more ({_places(end)})")
         records = await _in_log(owned, manifest, end)
     except PreparedTransactionLost as lost:
-        records = await _from_copy(owned, database, manifest.prepared_state, lost, is_torn=end.is_visible)
+        records = await _kept(owned, database, manifest.prepared_state, lost, is_torn=end.is_visible)
     _log.warning(
         "transactional id %s: Kafka aborted %s, which the database has decided; its %d records (%s) are published "
         "again with the next transaction of the id",
@@ -268,7 +268,7 @@ async def _owed(
     return records
 
 
-async def _from_copy(
+async def _kept(
     owned: OwnedId,
     database: DatabaseTransaction,
     row: PreparedTxnState,
@@ -276,18 +276,18 @@ async def _from_copy(
     *,
     is_torn: bool,
 ) -> Sequence[BufferedRecord]:
-    """Return the records from their copy. Raises `lost` without one, and NotProvenError if some of them are visible.
+    """Return the records that are kept. Raises `lost` if they are not, and NotProvenError if some are visible.
 
-    Publishing the whole copy would double those: that is for a person to decide, whose decision the row notes.
+    Publishing all would double those: that is for a person to decide, whose decision the row notes.
     """
     text = await database.read_manifest(owned.transactional_id)
     if is_torn and verdict_in(row, text) is not Verdict.ABORTED:
         not_proven = await instead_of_loss(owned, database, row, lost)
         raise lost if not_proven is None else not_proven
-    records = await copied(owned, database, row)
+    records = await kept(database, owned.transactional_id, row)
     if not records:
         raise lost
-    log_from_copy(owned.transactional_id, row)
+    log_kept(owned.transactional_id, row)
     return records
 
 

@@ -76,22 +76,19 @@ class StorePolicy:
     """The size of the largest record that the producer takes: its id could never publish a larger one. None: any."""
     partitioner: str | Partitioner = "default"
     """The partitioner of stored records, which the blocks name. If it is a function, their publisher needs it too."""
-    keeps_copy_if_bounded: bool = False
-    """Whether the database keeps the records of the last transaction where brokers abort prepared ones after a time
-    (tiers 3 and 4)."""
+    is_outbox: bool = False
+    """Whether the id publishes an outbox, whose database keeps the records of the last batch where brokers abort
+    prepared transactions after a time (tiers 3 and 4)."""
 
     @property
     def needs_table(self) -> bool:
         """Whether the table of stored blocks is needed; an outbox has its own."""
-        return self.stores_blocks and not self.keeps_copy_if_bounded
+        return self.stores_blocks and not self.is_outbox
 
     @property
     def of_outbox(self) -> StorePolicy:
-        """The policy of the id under which an outbox is published.
-
-        The decision deletes the records from the outbox, so a copy is kept where brokers may abort them against it.
-        """
-        return replace(self, keeps_copy_if_bounded=True, stores_blocks=True)
+        """The policy of the id under which an outbox is published."""
+        return replace(self, is_outbox=True, stores_blocks=True)
 
 
 STORES_NOTHING: Final = StorePolicy(max_bytes=0, max_age_ms=0)

@@ -20,7 +20,6 @@ from dualwrite.recipes.core.buffer import BufferedRecord
 from dualwrite.recipes.core.completion import LostCommits, leave_to_successor, take_over
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import DualWriteProgress, roll_back_database
-from dualwrite.recipes.core.last_batch import keep_copy
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.repairability import Repairability
@@ -83,19 +82,12 @@ class DualWriteSteps:
 
     # -- Kafka is prepared, and the row is written -------------------------------------------------------------
 
-    async def send_and_write(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
-        """Send the owed records, those `ahead` and the block's; prepare Kafka, and write the locked row.
-
-        The row gets Kafka's prepared state and its manifest. Raises UnsupportedByBrokerError or RetriableError if Kafka
-        may abort the block's records against the decision and they could not be published again.
-        """
-        await self.send(write, ahead)
-        await self.write_prepared(write, ahead)
-
     async def send(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
-        """Begin a Kafka transaction, send its records as `send_and_write` does, and prepare it.
+        """Begin a Kafka transaction, send the owed records, those `ahead` and the block's, and prepare it.
 
-        Raises LeaseLostError if the id is a pool's, and another process had its lease at the take-over.
+        Raises UnsupportedByBrokerError or RetriableError if Kafka may abort the block's records against the decision
+        and they could not be published again, and LeaseLostError if the id is a pool's, and another process had its
+        lease at the take-over.
         """
         owned, kafka = self._owned, self._owned.kafka
         if not owned.is_lease_known:
@@ -120,15 +112,15 @@ class DualWriteSteps:
         write.prepared_state = await kafka.prepare()
         owned.telemetry.reach(PausePoint.AFTER_PREPARE)
 
-    async def write_prepared(self, write: DualWriteProgress, ahead: Sequence[BufferedRecord] = ()) -> None:
-        """Write the prepared state and its manifest to the locked row, as the last statement before COMMIT."""
+    async def write_prepared(self, write: DualWriteProgress) -> None:
+        """Write the prepared state and its manifest to the locked row, as the last statement before COMMIT.
+
+        Raises UnsupportedByBrokerError or RetriableError as `send` does.
+        """
         owned = self._owned
         if write.prepared_state == write.locked_row:
             raise self._names_another(write)
         owned.manifest = self._repairability.text_of(owned.kafka.manifest, write, owned)
-        policy = owned.policy
-        if policy.keeps_copy_if_bounded and write.bounded_ms is not None:
-            await keep_copy(owned, write, (*owned.owed, *ahead))
         await self.write_state(write, write.prepared_state, owned.manifest)
         owned.telemetry.reach(PausePoint.AFTER_STATE_WRITE)
         owned.telemetry.reach(PausePoint.BEFORE_DATABASE_COMMIT)

@@ -58,6 +58,23 @@ class StoredBlock(NamedTuple):
     content: bytes
 
 
+class Sent(NamedTuple):
+    """How a batch of an outbox was sent: by which transaction, and to which partitions, record by record."""
+
+    state: PreparedTxnState
+    partitions: Sequence[int]
+
+
+class LastBatch(NamedTuple):
+    """The last batch of an outbox: the records of its blocks as bytes, and the partition of each record."""
+
+    contents: Sequence[bytes]
+    partitions: Sequence[int]
+
+
+NO_BATCH: Final = LastBatch((), ())
+
+
 class Added(NamedTuple):
     """A block that was added to an outbox, and the evidence for the outcome of its database transaction."""
 
@@ -92,33 +109,29 @@ class StoredBlocks(Protocol):
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         """Return a block's records as bytes, as they are now; None if it is not stored."""
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
-        """Take the oldest block out, so that it is not published, but keep its row. Return the numbers of the rest."""
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
+        """Take the oldest block out, so that it is not published, but keep its row."""
 
     async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
         """Return whether the block with these bytes was taken out, as it is now."""
 
-    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        """Delete the oldest blocks, of those that `waiting` returned. Return the numbers of the rest."""
+    async def publish(
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+    ) -> None:
+        """Delete the oldest blocks, of those that `waiting` returned, and the rows of the last batch.
 
-    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        """Replace the copy of the records that an outbox published last by those of `state`."""
+        With `kept_as`, for an outbox only: these blocks are the last batch then. They wait no more, and keep their rows
+        until the next call.
+        """
 
-    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
-        """Return the copy of the records of `state`; empty if there is none."""
+    async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
+        """Return the last batch of an outbox if it was published by `state`; NO_BATCH otherwise.
 
-
-class NoCopies:
-    """The copies of `StoredBlocks` for all ids but those of outboxes: none."""
-
-    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        raise NotImplementedError("only outboxes keep copies")
-
-    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
-        return b""
+        Raises StateRowError if some of its rows are gone.
+        """
 
 
-class NoStoredBlocks(NoCopies):
+class NoStoredBlocks:
     """`StoredBlocks` of a database that cannot store any; settings that store blocks are refused there."""
 
     async def stored(self, transactional_id: str) -> Stored:
@@ -133,14 +146,19 @@ class NoStoredBlocks(NoCopies):
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         return None
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         raise NotImplementedError(_CANNOT_STORE)
 
     async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
         return False
 
-    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        raise NotImplementedError(_CANNOT_STORE)
+    async def publish(
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+    ) -> None:
+        assert not blocks, _CANNOT_STORE
+
+    async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
+        return NO_BATCH
 
 
 _CANNOT_STORE: Final = "this database stores no blocks"

@@ -37,7 +37,7 @@ from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.record_block import Placement, decode, encode
 from dualwrite.recipes.core.refused import OWED, UNKNOWN_TOPIC, NewTimestamps, RefusedBlock, is_refusal, remedy_of
-from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, Stored, StoredBlock
+from dualwrite.recipes.core.store import NOTHING_STORED, DatabaseTransaction, Sent, Stored, StoredBlock
 
 _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for all steps of a dual write
 
@@ -284,10 +284,26 @@ class BlockStore:
             if isinstance(error, KafkaError) and error.error_code == UNKNOWN_TOPIC
         }
 
-    async def delete(self, database: DatabaseTransaction, waiting: Waiting) -> None:
-        """Delete the blocks that are about to be published, in the transaction that decides that."""
-        if waiting.blocks:
-            await database.stored_blocks.delete(self._owned.transactional_id, waiting.blocks, before=waiting.stored)
+    def keeps_batch(self, write: DualWriteProgress) -> bool:
+        """Return whether the database keeps the records of a dual write, because a broker may abort them."""
+        return self._owned.policy.is_outbox and write.bounded_ms is not None
+
+    async def publish(self, write: DualWriteProgress, waiting: Waiting) -> None:
+        """Delete the blocks that were sent, in the transaction that decides that, or keep them as the last batch.
+
+        The rows of the last batch are deleted: its end is known. What is owed of it may be only a part, so it becomes
+        a block of its own.
+        """
+        owned, stored, blocks = self._owned, write.database.stored_blocks, waiting.blocks
+        sent = None
+        if self.keeps_batch(write):
+            records = (*owned.owed, *waiting.records)
+            sent = Sent(write.prepared_state, [record.fate.partition for record in records if record.fate is not None])
+            if owned.owed:
+                again, now_ms = encode(owned.owed, ""), int(time.time() * 1000)
+                first = await stored.append(owned.transactional_id, again, before=waiting.stored, now_ms=now_ms)
+                blocks = (first, *blocks)
+        await stored.publish(owned.transactional_id, blocks, before=waiting.stored, kept_as=sent)
 
     # ---- refusals -------------------------------------------------------------------------------------------
 

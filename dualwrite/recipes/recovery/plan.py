@@ -146,8 +146,8 @@ class Facts:
     transaction_version: int
     end: TransactionEnd | None = None
     is_repairable: bool = True
-    has_copy: bool = False
-    """Whether the database has a copy of the records of the stored transaction."""
+    is_kept: bool = False
+    """Whether the database keeps the records of the stored transaction."""
     verdict: Verdict | None = None
     """How the stored transaction has ended, as the row notes it."""
     stored_age_ms: int | None = None
@@ -213,8 +213,8 @@ def _is_not_proven(facts: Facts, action: Action, *, is_decided: bool) -> bool:
     `is_decided`: the caller has looked. Then another open transaction, or a coordinator that has lost the batch, need
     not be looked into first.
     """
-    is_kept = facts.has_copy and not facts.is_settled and not facts.stored.is_empty
-    if facts.row is not Row.FREE or not is_kept or facts.verdict is Verdict.ABORTED:
+    is_in_question = facts.is_kept and not facts.is_settled and not facts.stored.is_empty
+    if facts.row is not Row.FREE or not is_in_question or facts.verdict is Verdict.ABORTED:
         return False
     if commits_later(facts.stored, facts.described) or (facts.end is not None and facts.end.committed):
         return False
@@ -247,16 +247,16 @@ def _is_behind(facts: Facts) -> bool:
 
 
 def _can_be_repaired(facts: Facts) -> bool:
-    """Return whether all aborted records may still be in the log, or the database has a copy of them.
+    """Return whether all aborted records may still be in the log, or the database keeps them.
 
     Before transaction.version 2 only the log or a note in the row (`last_batch.py`) proves that they were aborted.
     """
     end, is_noted = facts.end, facts.verdict is Verdict.ABORTED
     is_final = facts.transaction_version >= 2 or is_noted
     if end is None:
-        return facts.has_copy and is_final
-    is_copied = facts.has_copy and (is_final or bool(end.aborted))
-    return (bool(end.aborted) and not end.gone) or (is_copied and (is_noted or not end.is_visible))
+        return facts.is_kept and is_final
+    is_whole = facts.is_kept and (is_final or bool(end.aborted))
+    return (bool(end.aborted) and not end.gone) or (is_whole and (is_noted or not end.is_visible))
 
 
 def age_ms_of(state: str, start_ms: int | None, now_ms: int) -> int | None:

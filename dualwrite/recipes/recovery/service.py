@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -49,9 +49,9 @@ from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
+from dualwrite.recipes.core.last_batch import kept
 from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.proof import Verdict, manifest_of, noted_text
-from dualwrite.recipes.core.record_block import decode
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.core.repair import log_evidence_gone, log_hanging, log_unreadable, to_send
 from dualwrite.recipes.core.repairability import Repairability
@@ -459,20 +459,20 @@ class RecoveryService:
         self._taken_out.append(taken)
 
     def _owed_records(self, now: Seen) -> Iterable[BufferedRecord]:
-        """Return the records of the aborted partitions, from the log if it has them all, else from their copy."""
+        """Return the records of the aborted partitions, from the log if it has them all, else from the outbox."""
         manifest, end = manifest_of(now.stored, now.manifest), now.end
         if manifest is None or end is None or end.gone or not end.aborted:
-            return decode(blocking.run(self._copy(now))).records
+            return blocking.run(self._kept(now))
         assert self._log_reader is not None, "it has read how the transaction ended"
         found = self._log_reader.records_of(manifest, end.aborted, min(self._timeout_ms, _DURABLE_MS))
         return map(to_send, found)
 
-    async def _copy(self, now: Seen) -> bytes:
+    async def _kept(self, now: Seen) -> Sequence[BufferedRecord]:
         database = await SqlAlchemyDatabase(
             self._engine, create_table=False, schema=self._schema, only_recovers=True
         ).begin()
         try:
-            return await database.stored_blocks.copy_of(now.transactional_id, now.stored)
+            return await kept(database, now.transactional_id, now.stored)
         finally:
             await end_of_database(database)
 
@@ -500,7 +500,7 @@ class RecoveryService:
 
     def _writes(self, seen: Seen) -> DualWriteCoordinator:
         database = SqlAlchemyDatabase(self._engine, create_table=False, schema=self._schema, only_recovers=True)
-        keeps_copy = is_outbox(seen.transactional_id) and has_outbox_table(self._engine, self._pinned)
+        publishes_outbox = is_outbox(seen.transactional_id) and has_outbox_table(self._engine, self._pinned)
         return DualWriteCoordinator(
             seen.transactional_id,
             database=database if seen.is_ours else _WithoutSuffix(database),
@@ -509,8 +509,8 @@ class RecoveryService:
             lock_timeout_ms=self._lock_timeout_ms,
             resolve_timeout_ms=_DURABLE_MS,
             pause=None,
-            policy=self._policy.of_outbox if keeps_copy else self._policy,
-            repairability=Repairability(keeps_records=keeps_copy),
+            policy=self._policy.of_outbox if publishes_outbox else self._policy,
+            repairability=Repairability(keeps_records=publishes_outbox),
         )
 
     def _decide(self, seen: Seen, row: Row) -> Action:
@@ -525,7 +525,7 @@ class RecoveryService:
                 seen.transaction_version,
                 end=seen.end,
                 is_repairable=not seen.has_offsets,
-                has_copy=seen.text is not None and seen.waiting.copy_of == seen.text,
+                is_kept=seen.text is not None and seen.waiting.kept_as == seen.text,
                 verdict=None if seen.text is None else seen.verdict,
                 is_settled=seen.text is not None and seen.is_settled,
                 stored_age_ms=self._stored_age_ms(seen),

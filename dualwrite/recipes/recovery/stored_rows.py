@@ -12,7 +12,7 @@ from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, SELECT_HELD
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_COPIES, SELECT_OUTBOXES
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_LAST_BATCHES, SELECT_OUTBOXES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text
@@ -25,13 +25,13 @@ _IDS_PER_QUERY: Final = 500  # databases limit the parameters of one statement
 class StoredRecords(NamedTuple):
     """The records that the database stores for an id, beside its row.
 
-    `since_ms`: when the oldest block that waits for Kafka was stored; None if there is none. `copy_of`: the prepared
-    state of the transaction whose records are copied; None if there is no copy. `has_publisher`: a living process has
-    the lease of this outbox, and publishes it.
+    `since_ms`: when the oldest block that waits for Kafka was stored; None if there is none. `kept_as`: the prepared
+    state of the transaction that published the last batch of this outbox, whose rows are kept; None if there are none.
+    `has_publisher`: a living process has the lease of this outbox, and publishes it.
     """
 
     since_ms: int | None = None
-    copy_of: str | None = None
+    kept_as: str | None = None
     has_publisher: bool = False
 
 
@@ -95,13 +95,13 @@ def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dic
             found[transactional_id] = StoredRecords(since_ms)
     if not has_outbox_table(connection, pinned):
         return found
-    for transactional_id, copy_of in connection.execute(own_text(pinned.sql(SELECT_COPIES))):
-        found[transactional_id] = StoredRecords(copy_of=copy_of)
+    for transactional_id, kept_as in connection.execute(own_text(pinned.sql(SELECT_LAST_BATCHES))):
+        found[transactional_id] = StoredRecords(kept_as=kept_as)
     outboxes = outboxes_with_blocks(connection, pinned)
     held = _held_ids(connection, pinned) if outboxes else ()
     for transactional_id, outbox in outboxes.items():
-        copy_of = found.get(transactional_id, NOTHING_WAITS).copy_of
-        found[transactional_id] = StoredRecords(outbox.since_ms, copy_of, transactional_id in held)
+        kept_as = found.get(transactional_id, NOTHING_WAITS).kept_as
+        found[transactional_id] = StoredRecords(outbox.since_ms, kept_as, transactional_id in held)
     return found
 
 

@@ -67,14 +67,17 @@ async def _take_out(
 ) -> TakenOut:
     transaction = await database.begin()
     try:
-        await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
+        row = await transaction.lock(transactional_id, timeout_ms=lock_timeout_ms)
         stored, block = await _oldest(transaction, transactional_id, seq)
         found = _read(transactional_id, block)
         if not apply:
             return found
         if keep is not None:
             keep(found)
+        manifest = await transaction.read_manifest(transactional_id)
         await transaction.stored_blocks.take_out(transactional_id, block, before=stored)
+        # a publisher that waits for the lock with an older snapshot fails, and does not publish the block
+        await transaction.write(transactional_id, previous=row, new=row, manifest=manifest)
         await transaction.commit()
         return replace(found, changed=True)
     finally:

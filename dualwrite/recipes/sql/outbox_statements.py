@@ -6,8 +6,11 @@ row sees the earlier one too. Reading in the order of `seq` therefore keeps the 
 lower number may still be committed later, but only by a transaction that conflicts with none of these.
 
 Rows are read and deleted only by a transaction that has locked the state row of the outbox's id. A block that an
-operator has taken out keeps its row, under a negative number. Published blocks are noted for some minutes. The row with
-the number 0 has a copy of the last published blocks, if a broker may abort them (`core/last_batch.py`).
+operator has taken out keeps its row, under a negative number. Published blocks are noted for some minutes.
+
+Where a broker may abort what was decided, the rows of the last batch stay until the next one is decided, or the row is
+settled: by then their end is known (`core/last_batch.py`). The row with the number 0 has their numbers, by which those
+that wait are told from them, and the partitions of their records.
 """
 
 from __future__ import annotations
@@ -19,7 +22,17 @@ from typing import Any, Final, NamedTuple, Protocol
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.leases import is_outbox
-from dualwrite.recipes.core.store import NOT_COUNTED, NOTHING_STORED, Added, Stored, StoredBlock, StoredBlocks
+from dualwrite.recipes.core.store import (
+    NO_BATCH,
+    NOT_COUNTED,
+    NOTHING_STORED,
+    Added,
+    LastBatch,
+    Sent,
+    Stored,
+    StoredBlock,
+    StoredBlocks,
+)
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, BY_INDEX, IS_MARKED, LOCATION, RAISE, with_literals
@@ -40,8 +53,12 @@ _MOST_FORGOTTEN: Final = 32
 
 _OF_ID: Final = "transactional_id = :id"
 _OF_BLOCK: Final = f"{_OF_ID} AND seq = CAST(:seq AS bigint)"
-_WAITING: Final = f"{_OF_ID} AND seq > 0"
-_NUMBERS: Final = "CAST(CAST(:numbers AS text) AS bigint[])"  # for asyncpg, which looks up the types of arrays
+_LAST_BATCH: Final = f"SELECT unnest(published) FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = 0"
+_WAITING: Final = f"{_OF_ID} AND seq > 0 AND seq NOT IN ({_LAST_BATCH})"
+"""A hash table of the numbers filters the rows as the index orders them; a join would read all rows, to sort them."""
+
+_GONE_NUMBERS: Final = "CAST(CAST(:gone AS text) AS bigint[])"  # for asyncpg, which looks up the types of arrays
+_KEPT_NUMBERS: Final = "CAST(CAST(:kept AS text) AS bigint[])"
 _NOTED: Final = f"{_OF_ID} AND seq < 0 AND published IS NOT NULL"
 
 ADD: Final = (
@@ -81,7 +98,7 @@ _SELECT_EVIDENCE: Final = (
     " AND seq IN (CAST(:seq AS bigint), -CAST(:seq AS bigint)) AND stored_at_ms = CAST(:stored_at AS bigint))"
     f" OR EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_NOTED} AND seq <= -CAST(:seq AS bigint)"
     " AND hashint8extended(CAST(:seq AS bigint), CAST(:stored_at AS bigint)) = ANY(published)),"
-    f" (SELECT coalesce(max(forgotten), 0) FROM {OUTBOX_TABLE} WHERE {_NOTED})"
+    f" (SELECT coalesce(max(forgotten), 0) FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = 0)"
 )
 _SELECT_NEWEST: Final = f"SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_WAITING} ORDER BY seq DESC LIMIT 1"
 _SELECT_OLDEST: Final = (
@@ -99,51 +116,57 @@ A block whose records are missing in the table counts as unreadable, not as too 
 _SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
 _SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
-_GONE: Final = (
-    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY({_NUMBERS})"
-    " RETURNING hashint8extended(seq, stored_at_ms) AS block)"
-)
 _FORGOTTEN: Final = (
     f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(ARRAY(SELECT seq FROM"
     f" (SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_NOTED} ORDER BY seq DESC LIMIT {_MOST_FORGOTTEN}) AS first"
-    f" WHERE abs({POSTGRES_NOW_MS} - stored_at_ms) > {PUBLISHED_KEPT_MS}))"
-    " RETURNING greatest(-seq, forgotten) AS up_to)"
+    f" WHERE abs({POSTGRES_NOW_MS} - stored_at_ms) > {PUBLISHED_KEPT_MS})) RETURNING -seq AS up_to),"
 )
-_NOTE: Final = (
-    f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published, forgotten)"
-    f" SELECT CAST(:id AS varchar), -CAST(:newest AS bigint), {POSTGRES_NOW_MS}, array_agg(block),"
-)
-_DELETE: Final = f"{_GONE},{_NOTE} NULL FROM gone) SELECT count(*) FROM gone"
-"""Deletes blocks, and notes them under the number of the newest one.
-
-A note has a hash of each block's number and time, because after a crash the server can reuse the number.
-"""
-_DELETE_AND_FORGET: Final = (
-    f"{_GONE},{_FORGOTTEN},{_NOTE} (SELECT max(up_to) FROM forgotten) FROM gone) SELECT count(*) FROM gone"
-)
-"""The same, and deletes notes that are old, or seem to be.
-
-The new note keeps the highest block number that the deleted notes covered, themselves or by notes deleted before them.
-So the highest number in any note is right, regardless of the clock.
-"""
-KEEP_COPY: Final = (
-    f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, records, prepared_transaction_state)"
-    f" VALUES (CAST(:id AS varchar), 0, {POSTGRES_NOW_MS}, CAST(:content AS bytea), CAST(:state AS varchar))"
+_PUBLISH_AND_FORGET: Final = (
+    f"WITH gone AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID}"
+    f" AND seq = ANY(ARRAY({_LAST_BATCH} UNION ALL SELECT unnest({_GONE_NUMBERS})))"
+    f" RETURNING seq, hashint8extended(seq, stored_at_ms) AS block),{_FORGOTTEN}"
+    f" noted AS (INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms, published) SELECT"
+    f" CAST(:id AS varchar), -max(seq), {POSTGRES_NOW_MS}, array_agg(block) FROM gone HAVING count(*) > 0),"
+    f" kept AS (INSERT INTO {OUTBOX_TABLE} AS was (transactional_id, seq, stored_at_ms, published, records,"
+    " prepared_transaction_state, forgotten)"
+    f" VALUES (CAST(:id AS varchar), 0, {POSTGRES_NOW_MS}, {_KEPT_NUMBERS}, CAST(:partitions AS bytea),"
+    " CAST(:state AS varchar), (SELECT max(up_to) FROM forgotten))"
     " ON CONFLICT (transactional_id, seq) DO UPDATE SET stored_at_ms = excluded.stored_at_ms,"
-    " records = excluded.records, prepared_transaction_state = excluded.prepared_transaction_state RETURNING seq"
+    " published = excluded.published, records = excluded.records,"
+    " prepared_transaction_state = excluded.prepared_transaction_state,"
+    " forgotten = greatest(excluded.forgotten, was.forgotten))"
+    f" SELECT count(*) FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY({_GONE_NUMBERS} || {_KEPT_NUMBERS})"
 )
-"""Replaces the copy of the last published blocks, which has the number 0."""
-SELECT_COPY: Final = (
-    f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = 0 AND prepared_transaction_state = :state"
+"""Deletes the last batch and the blocks `:gone`, and notes them; `:kept` are the last batch from now on.
+
+Returns how many of `:gone` and `:kept` were there. A note has the number of its newest block, and a hash of each
+block's number and time, because after a crash the server can reuse the number. Notes that are old, or seem to be, are
+deleted; the row with the number 0 keeps the highest number of any, so that it is right regardless of the clock.
+"""
+_PUBLISH: Final = _PUBLISH_AND_FORGET.replace(_FORGOTTEN, "").replace("(SELECT max(up_to) FROM forgotten)", "NULL")
+"""The same, and deletes no notes."""
+
+SELECT_LAST_BATCH: Final = (
+    f"SELECT block.records, last.records FROM {OUTBOX_TABLE} AS last"
+    " CROSS JOIN unnest(last.published) WITH ORDINALITY AS sent (seq, place)"
+    f" LEFT JOIN {OUTBOX_TABLE} AS block ON block.transactional_id = last.transactional_id AND block.seq = sent.seq"
+    " WHERE last.transactional_id = :id AND last.seq = 0 AND last.prepared_transaction_state = :state ORDER BY place"
 )
-SELECT_COPIES: Final = f"SELECT transactional_id, prepared_transaction_state FROM {OUTBOX_TABLE} WHERE seq = 0"
+SELECT_LAST_BATCHES: Final = f"SELECT transactional_id, prepared_transaction_state FROM {OUTBOX_TABLE} WHERE seq = 0"
 HAS_WAITING: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_WAITING})"
 SELECT_BACKLOG: Final = (
     "SELECT count(*), CAST(coalesce(sum(octet_length(records)), 0) AS bigint), coalesce(min(stored_at_ms), 0)"
     f" FROM {OUTBOX_TABLE} WHERE {_WAITING}"
 )
+IS_WAITING: Final = (
+    "seq > 0 AND (transactional_id, seq) NOT IN"
+    f" (SELECT transactional_id, unnest(published) FROM {OUTBOX_TABLE} WHERE seq = 0)"
+)
+"""Whether a row of any id is that of a block that waits."""
+
 SELECT_OUTBOXES: Final = (
-    f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE seq > 0 GROUP BY transactional_id"
+    f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE {IS_WAITING}"
+    " GROUP BY transactional_id"
 )
 
 
@@ -230,33 +253,44 @@ class OutboxTable:
         found = await self._statements.rows(_SELECT_CONTENT, {"id": transactional_id, "seq": seq})
         return bytes(found[0][0]) if found else None
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         if await self._statements.changed(_TAKE_OUT, {"id": transactional_id, "seq": block.seq}) != 1:
             raise _gone(transactional_id, "nothing was changed")
-        return await self.stored(transactional_id)
 
     async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
         values = {"id": transactional_id, "content": content}
         return bool(await self._statements.rows(_SELECT_TAKEN_OUT, values))
 
-    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        numbers = ",".join(str(block.seq) for block in blocks)
-        values = {"id": transactional_id, "numbers": f"{{{numbers}}}", "newest": blocks[-1].seq}
-        sql = _DELETE if random.randrange(_FORGETS_ONE_IN) else _DELETE_AND_FORGET
-        ((deleted,),) = await self._statements.rows(sql, values)
-        if deleted != len(blocks):
+    async def publish(
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+    ) -> None:
+        if not blocks and not await self._statements.has_outbox_table():
+            return
+        numbers = f"{{{','.join(str(block.seq) for block in blocks)}}}"
+        values = {
+            "id": transactional_id,
+            "gone": numbers if kept_as is None else "{}",
+            "kept": "{}" if kept_as is None else numbers,
+            "state": None if kept_as is None else str(kept_as.state),
+            "partitions": None if kept_as is None else " ".join(map(str, kept_as.partitions)).encode(),
+        }
+        sql = _PUBLISH if random.randrange(_FORGETS_ONE_IN) else _PUBLISH_AND_FORGET
+        ((found,),) = await self._statements.rows(sql, values)
+        if found != len(blocks):
             raise _gone(transactional_id, "nothing was published")
-        left = blocks[-1].seq < before.newest_seq
-        return Stored(before.newest_seq, NOT_COUNTED, before.since_ms) if left else NOTHING_STORED
 
-    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        await self._statements.rows(KEEP_COPY, {"id": transactional_id, "content": content, "state": str(state)})
-
-    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
+    async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
         if not await self._statements.has_outbox_table():
-            return b""
-        found = await self._statements.rows(SELECT_COPY, {"id": transactional_id, "state": str(state)})
-        return bytes(found[0][0]) if found else b""
+            return NO_BATCH
+        found = await self._statements.rows(SELECT_LAST_BATCH, {"id": transactional_id, "state": str(state)})
+        if any(content is None for content, _ in found):
+            raise _gone(
+                transactional_id,
+                "nothing was published again: restore it from a backup; or empty prepared_transaction_state of the "
+                "row with seq 0, which gives the batch up",
+            )
+        partitions = [int(each) for each in bytes(found[0][1]).split()] if found else []
+        return LastBatch([bytes(content) for content, _ in found], partitions)
 
     async def was_committed(self, transactional_id: str, added: Added) -> bool:
         """Return whether the transaction that added a block, and is no longer in progress, was committed.
@@ -303,17 +337,16 @@ class BlocksOfAnyId:
     async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
         return await self._of(transactional_id).content_of(transactional_id, seq)
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
-        return await self._of(transactional_id).take_out(transactional_id, block, before=before)
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
+        await self._of(transactional_id).take_out(transactional_id, block, before=before)
 
     async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
         return await self._of(transactional_id).was_taken_out(transactional_id, content)
 
-    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        return await self._of(transactional_id).delete(transactional_id, blocks, before=before)
+    async def publish(
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+    ) -> None:
+        await self._of(transactional_id).publish(transactional_id, blocks, before=before, kept_as=kept_as)
 
-    async def keep_copy(self, transactional_id: str, state: PreparedTxnState, content: bytes) -> None:
-        await self._of(transactional_id).keep_copy(transactional_id, state, content)
-
-    async def copy_of(self, transactional_id: str, state: PreparedTxnState) -> bytes:
-        return await self._of(transactional_id).copy_of(transactional_id, state)
+    async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
+        return await self._of(transactional_id).last_batch(transactional_id, state)

@@ -16,7 +16,8 @@ from itertools import accumulate
 from typing import Any, Final, Protocol
 
 from dualwrite.errors import StateRowError
-from dualwrite.recipes.core.store import NOTHING_STORED, NoCopies, Stored, StoredBlock
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.store import NO_BATCH, NOTHING_STORED, LastBatch, Sent, Stored, StoredBlock
 
 REDO_TABLE: Final = "kafka_transaction_redo"
 
@@ -66,7 +67,7 @@ class Statements(Protocol):
         """Return whether the table exists; a positive answer is cached."""
 
 
-class RedoTable(NoCopies):
+class RedoTable:
     """`StoredBlocks` in the table. `lock_clause` makes a SELECT return the newest row at every isolation level.
 
     `by_index` is a statement after which the transaction finds rows by an index only; empty if there is none. `delete`
@@ -126,12 +127,18 @@ class RedoTable(NoCopies):
         found = await self._statements.rows(_SELECT_CONTENT + self._lock_clause, values)
         return bytes(found[0][0]) if found else None
 
-    async def delete(self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored) -> Stored:
-        numbers = ", ".join(str(block.seq) for block in blocks)
-        await self._statements.changed(f"{self._delete}({numbers})", {"id": transactional_id})
-        return await self._note_left(transactional_id, blocks, before)
+    async def publish(
+        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
+    ) -> None:
+        if blocks:
+            numbers = ", ".join(str(block.seq) for block in blocks)
+            await self._statements.changed(f"{self._delete}({numbers})", {"id": transactional_id})
+            await self._note_left(transactional_id, blocks, before)
 
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> Stored:
+    async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
+        return NO_BATCH
+
+    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         lowest = await self._statements.rows(_SELECT_LOWEST, {"id": transactional_id})
         values = {"id": transactional_id, "seq": block.seq, "place": lowest[0][0] - 1}
         if await self._statements.changed(_TAKE_OUT, values) != 1:
@@ -139,18 +146,17 @@ class RedoTable(NoCopies):
                 f"{REDO_TABLE} has no block {block.seq} of transactional id {transactional_id!r} any more, although "
                 "its state row is locked; nothing was changed: something else writes to this table"
             )
-        return await self._note_left(transactional_id, [block], before)
+        await self._note_left(transactional_id, [block], before)
 
     async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
         values = {"id": transactional_id, "content": content}
         return bool(await self._statements.rows(_SELECT_TAKEN_OUT + self._lock_clause, values))
 
-    async def _note_left(self, transactional_id: str, blocks: Sequence[StoredBlock], before: Stored) -> Stored:
-        """Update the head after the oldest blocks were deleted. Return the rest."""
+    async def _note_left(self, transactional_id: str, blocks: Sequence[StoredBlock], before: Stored) -> None:
+        """Update the head after the oldest blocks were deleted."""
         rest = await self._statements.rows(_SELECT_OLDEST, {"id": transactional_id, "last": blocks[-1].seq})
         left = NOTHING_STORED
         if rest:
             size_bytes = before.size_bytes - sum(len(block.content) for block in blocks)
             left = Stored(before.newest_seq, size_bytes, rest[0][0])
         await self._update(transactional_id, left)
-        return left
