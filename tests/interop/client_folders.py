@@ -1,7 +1,7 @@
 """The folders of foreign clients: each folder's cases, and its client.
 
-A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`. A folder's
-`cases.py` lists cases that must pass (the list only grows), and known failures with their brokers and reasons.
+A case is a test; it is named `file/test`, without the words `test_`: `transactions/commit_and_abort`. `cases.py` lists
+the cases that must pass, and known failures with their brokers and reasons.
 """
 
 from __future__ import annotations
@@ -68,19 +68,6 @@ class ClientFolder:
     folder: str
     name: str
     version: Callable[[], str]
-    has_list: bool = True
-
-    @property
-    def must_pass(self) -> tuple[str, ...]:
-        listed: tuple[str, ...] = import_module(f"tests.interop.{self.folder}.cases").MUST_PASS
-        return listed
-
-    @property
-    def known_failures(self) -> Mapping[str, KnownFailure]:
-        if not self.has_list:
-            return {}
-        listed: Mapping[str, KnownFailure] = import_module(f"tests.interop.{self.folder}.cases").KNOWN_FAILURES
-        return listed
 
 
 CLIENT_FOLDERS: Final = (
@@ -97,7 +84,7 @@ CLIENT_FOLDERS: Final = (
 )
 
 
-RAW_WIRE: Final = ClientFolder("raw_wire", "requests by hand", _distribution("kafka-python"), has_list=False)
+RAW_WIRE: Final = ClientFolder("raw_wire", "requests by hand", _distribution("kafka-python"))
 """No client: our own requests, with every response compared. It has a row on the card."""
 
 ALL_FOLDERS: Final = (*CLIENT_FOLDERS, RAW_WIRE)

@@ -21,6 +21,7 @@ from tests.support.real_kafkas import OLDER, TIMEOUT_SCAN_MS, Kind, shared_kafka
 from tests.support.servers.apache_kafka import KAFKA_VERSION, ApacheKafka
 from tests.support.unavailable import skip
 
+from .cases import KNOWN_FAILURES
 from .client_folders import On, broker_of, case_of, folder_of
 from .report_card import ReportCard
 from .wire import LAST_CLIENT_EPOCH, Code, Identity, Wire
@@ -194,7 +195,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         client = folder_of(item)
         if client is None:
             continue
-        known = client.known_failures.get(case_of(item))
+        known = KNOWN_FAILURES.get(client.folder, {}).get(case_of(item))
         if known is not None and broker_of(item) in known.on:
             item.add_marker(pytest.mark.xfail(reason=known.reason, strict=True))
         if not is_interop_run and not _runs_by_default(item):

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from .cases import KNOWN_FAILURES
 from .client_folders import ALL_FOLDERS, ClientFolder, On, broker_of, case_of, folder_of
 
 
@@ -131,7 +132,7 @@ class ReportCard:
                 for reason in sorted(cell.skipped):
                     yield f"not run {client.folder} on {broker}: {reason}"
                 for case in cell.names(Result.KNOWN):
-                    yield f"known   {client.folder}: {case} on {broker}: {client.known_failures[case].reason}"
+                    yield f"known   {client.folder}: {case} on {broker}: {KNOWN_FAILURES[client.folder][case].reason}"
 
 
 def _cell_as_json(cell: Cell) -> dict[str, object]:
