@@ -88,155 +88,95 @@ _TABLES: Final = (
 )
 
 
-@Operations.register_operation("create_dualwrite_tables")
-class CreateDualwriteTables(MigrateOperation):
+class _Operation(MigrateOperation):
+    """An operation in a schema, by default the one of unqualified names."""
+
+    def __init__(self, schema: str | None = None) -> None:
+        self.schema = schema
+
+    @classmethod
+    def carry_out(cls, operations: Operations, *, schema: str | None = None) -> None:
+        """Carry out the operation; `op` has this method under the operation's name."""
+        operations.invoke(cls(schema))
+
+    def reverse(self) -> MigrateOperation:
+        """Return the operation that undoes this one."""
+        return _REVERSE[type(self)](self.schema)
+
+
+class _OnTables(MigrateOperation):
+    """An operation on the tables of a writer."""
+
+    def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
+        self.schema = schema
+        self.consumed_offsets = consumed_offsets
+
+    @classmethod
+    def carry_out(cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False) -> None:
+        """Carry out the operation; `op` has this method under the operation's name."""
+        operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
+
+    def reverse(self) -> MigrateOperation:
+        """Return the operation that undoes this one."""
+        undo = DropDualwriteTables if isinstance(self, CreateDualwriteTables) else CreateDualwriteTables
+        return undo(self.schema, consumed_offsets=self.consumed_offsets)
+
+
+@Operations.register_operation("create_dualwrite_tables", "carry_out")
+class CreateDualwriteTables(_OnTables):
     """`op.create_dualwrite_tables(schema=None)`: create them, online or as SQL (`alembic upgrade --sql`).
 
     With `consumed_offsets=True` also the table that `OffsetsInDatabase` uses.
     """
 
-    def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
-        self.schema = schema
-        self.consumed_offsets = consumed_offsets
 
-    @classmethod
-    def create_dualwrite_tables(
-        cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False
-    ) -> None:
-        """Carry out `op.create_dualwrite_tables`."""
-        operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
-
-    def reverse(self) -> DropDualwriteTables:
-        """Return the operation that undoes this one."""
-        return DropDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
-
-
-@Operations.register_operation("drop_dualwrite_tables")
-class DropDualwriteTables(MigrateOperation):
+@Operations.register_operation("drop_dualwrite_tables", "carry_out")
+class DropDualwriteTables(_OnTables):
     """`op.drop_dualwrite_tables(schema=None)`. Recover first: afterwards transactions in doubt cannot be decided."""
 
-    def __init__(self, schema: str | None = None, *, consumed_offsets: bool = False) -> None:
-        self.schema = schema
-        self.consumed_offsets = consumed_offsets
 
-    @classmethod
-    def drop_dualwrite_tables(
-        cls, operations: Operations, *, schema: str | None = None, consumed_offsets: bool = False
-    ) -> None:
-        """Carry out `op.drop_dualwrite_tables`."""
-        operations.invoke(cls(schema, consumed_offsets=consumed_offsets))
-
-    def reverse(self) -> CreateDualwriteTables:
-        """Return the operation that undoes this one."""
-        return CreateDualwriteTables(self.schema, consumed_offsets=self.consumed_offsets)
-
-
-@Operations.register_operation("add_dualwrite_manifest")
-class AddDualwriteManifest(MigrateOperation):
+@Operations.register_operation("add_dualwrite_manifest", "carry_out")
+class AddDualwriteManifest(_Operation):
     """`op.add_dualwrite_manifest(schema=None)`: add the column `manifest` to `kafka_transaction_state`.
 
     Online it does nothing if the column exists, because a writer that may create tables adds it too.
     """
 
-    def __init__(self, schema: str | None = None) -> None:
-        self.schema = schema
 
-    @classmethod
-    def add_dualwrite_manifest(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry out `op.add_dualwrite_manifest`."""
-        operations.invoke(cls(schema))
-
-    def reverse(self) -> DropDualwriteManifest:
-        """Return the operation that undoes this one."""
-        return DropDualwriteManifest(self.schema)
-
-
-@Operations.register_operation("drop_dualwrite_manifest")
-class DropDualwriteManifest(MigrateOperation):
+@Operations.register_operation("drop_dualwrite_manifest", "carry_out")
+class DropDualwriteManifest(_Operation):
     """`op.drop_dualwrite_manifest(schema=None)`, for a return to a version without the column."""
 
-    def __init__(self, schema: str | None = None) -> None:
-        self.schema = schema
 
-    @classmethod
-    def drop_dualwrite_manifest(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry out `op.drop_dualwrite_manifest`."""
-        operations.invoke(cls(schema))
-
-    def reverse(self) -> AddDualwriteManifest:
-        """Return the operation that undoes this one."""
-        return AddDualwriteManifest(self.schema)
-
-
-@Operations.register_operation("create_dualwrite_redo_table")
-class CreateDualwriteRedoTable(MigrateOperation):
+@Operations.register_operation("create_dualwrite_redo_table", "carry_out")
+class CreateDualwriteRedoTable(_Operation):
     """`op.create_dualwrite_redo_table(schema=None)`: create `kafka_transaction_redo`."""
 
-    def __init__(self, schema: str | None = None) -> None:
-        self.schema = schema
 
-    @classmethod
-    def create_dualwrite_redo_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry out `op.create_dualwrite_redo_table`."""
-        operations.invoke(cls(schema))
-
-    def reverse(self) -> DropDualwriteRedoTable:
-        """Return the operation that undoes this one."""
-        return DropDualwriteRedoTable(self.schema)
-
-
-@Operations.register_operation("drop_dualwrite_redo_table")
-class DropDualwriteRedoTable(MigrateOperation):
+@Operations.register_operation("drop_dualwrite_redo_table", "carry_out")
+class DropDualwriteRedoTable(_Operation):
     """`op.drop_dualwrite_redo_table(schema=None)`. Recover first: blocks stored in it would never reach Kafka."""
 
-    def __init__(self, schema: str | None = None) -> None:
-        self.schema = schema
 
-    @classmethod
-    def drop_dualwrite_redo_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry out `op.drop_dualwrite_redo_table`."""
-        operations.invoke(cls(schema))
-
-    def reverse(self) -> CreateDualwriteRedoTable:
-        """Return the operation that undoes this one."""
-        return CreateDualwriteRedoTable(self.schema)
-
-
-@Operations.register_operation("create_dualwrite_outbox_table")
-class CreateDualwriteOutboxTable(MigrateOperation):
+@Operations.register_operation("create_dualwrite_outbox_table", "carry_out")
+class CreateDualwriteOutboxTable(_Operation):
     """`op.create_dualwrite_outbox_table(schema=None)`: create `kafka_transaction_outbox`.
 
     Raises ConfigError unless this is PostgreSQL.
     """
 
-    def __init__(self, schema: str | None = None) -> None:
-        self.schema = schema
 
-    @classmethod
-    def create_dualwrite_outbox_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry out `op.create_dualwrite_outbox_table`."""
-        operations.invoke(cls(schema))
-
-    def reverse(self) -> DropDualwriteOutboxTable:
-        """Return the operation that undoes this one."""
-        return DropDualwriteOutboxTable(self.schema)
-
-
-@Operations.register_operation("drop_dualwrite_outbox_table")
-class DropDualwriteOutboxTable(MigrateOperation):
+@Operations.register_operation("drop_dualwrite_outbox_table", "carry_out")
+class DropDualwriteOutboxTable(_Operation):
     """`op.drop_dualwrite_outbox_table(schema=None)`. Recover first: blocks stored in it would never reach Kafka."""
 
-    def __init__(self, schema: str | None = None) -> None:
-        self.schema = schema
 
-    @classmethod
-    def drop_dualwrite_outbox_table(cls, operations: Operations, *, schema: str | None = None) -> None:
-        """Carry out `op.drop_dualwrite_outbox_table`."""
-        operations.invoke(cls(schema))
-
-    def reverse(self) -> CreateDualwriteOutboxTable:
-        """Return the operation that undoes this one."""
-        return CreateDualwriteOutboxTable(self.schema)
+_THERE_AND_BACK: Final[tuple[tuple[type[_Operation], type[_Operation]], ...]] = (
+    (AddDualwriteManifest, DropDualwriteManifest),
+    (CreateDualwriteRedoTable, DropDualwriteRedoTable),
+    (CreateDualwriteOutboxTable, DropDualwriteOutboxTable),
+)
+_REVERSE: Final = {**dict(_THERE_AND_BACK), **{back: there for there, back in _THERE_AND_BACK}}
 
 
 @Operations.implementation_for(CreateDualwriteOutboxTable)
