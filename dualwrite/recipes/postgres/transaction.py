@@ -65,9 +65,9 @@ from dualwrite.recipes.sql.pinned_tables import (
 from dualwrite.recipes.sql.postgres import (
     ANOTHER_TRANSACTION,
     BY_INDEX,
+    DURABLE_COMMIT,
     LOCATION,
     NOT_AS_LOCKED,
-    RAISE,
     SELECT_LOCKED,
     SELECT_MANIFEST,
     WITNESS,
@@ -85,8 +85,6 @@ ResultT = TypeVar("ResultT")
 
 # The statements below name our tables without a schema; `PinnedTables.sql` inserts it
 
-# One message, so that no statement before COMMIT can lower the durability setting
-_DURABLE_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
 # ON CONFLICT alone would wait for a transaction that is writing the row.
 _INSERT: Final = (
     "INSERT INTO kafka_transaction_state (transactional_id) SELECT CAST(:id AS varchar) WHERE NOT EXISTS"
@@ -380,7 +378,7 @@ class PostgresTransaction(ABC):
         place = place_of(text, content)
         if self._must_be_in is not None and place.location != self._must_be_in.location:
             await self._must_be_in.assert_holds(self)
-        self._deciding = self._new_message("COMMIT" if place.is_durable else _DURABLE_COMMIT, {})
+        self._deciding = self._new_message("COMMIT" if place.is_durable else DURABLE_COMMIT, {})
         return place.added
 
     @property
@@ -395,7 +393,7 @@ class PostgresTransaction(ABC):
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without a lock; once this transaction is committed, the content is durable."""
         self._transactional_id = transactional_id
-        self._deciding = self._new_message(_DURABLE_COMMIT, {})
+        self._deciding = self._new_message(DURABLE_COMMIT, {})
         return await self._scalar(self._pin.sql(WITNESS), {"id": transactional_id})
 
     async def commit(self) -> None:

@@ -197,13 +197,21 @@ NOT_AS_LOCKED: Final = "not as locked"
 ANOTHER_TRANSACTION: Final = "another transaction"
 """Quoted if the message reached another transaction than the one that set the mark."""
 
-_WRITE_AND_COMMIT: Final = (
+WRITE: Final = (
     "WITH written AS (UPDATE kafka_transaction_state SET prepared_transaction_state = :new, manifest = :manifest,"
     " updated_at = CURRENT_TIMESTAMP WHERE transactional_id = :id AND prepared_transaction_state = :previous"
     f" AND {SAME_TABLE} AND {STILL_HELD} AND {IS_MARKED} RETURNING 1)"
     f" SELECT CAST(CASE WHEN count(*) = 1 THEN '1' WHEN {IS_MARKED} THEN '{NOT_AS_LOCKED} ' || :token"
-    f" ELSE '{ANOTHER_TRANSACTION} ' || :token END AS integer), {RAISE} FROM written; COMMIT"
+    f" ELSE '{ANOTHER_TRANSACTION} ' || :token END AS integer), {RAISE} FROM written"
 )
+"""Writes the locked row, and makes the COMMIT that follows durable.
+
+Fails if it does not write exactly one row, under the lock and in the transaction of `:mark` (empty: no mark): by
+casting a text that names the reason and ends with `:token`.
+"""
+
+DURABLE_COMMIT: Final = f"SELECT {RAISE}; COMMIT"
+"""One message, so that no statement before COMMIT can lower the durability setting."""
 
 
 def write_and_commit(
@@ -216,12 +224,7 @@ def write_and_commit(
     mark: str,
     token: str,
 ) -> str:
-    """Return a message that writes the locked row, makes its COMMIT durable, and commits.
-
-    If it does not write exactly one row, under the lock and in the transaction of `mark` (empty: no mark), the first
-    statement fails, and the server does not reach COMMIT. It fails by casting a text that names the reason and ends
-    with `token`.
-    """
+    """Return a message of `WRITE` and COMMIT, which the server does not reach if `WRITE` fails."""
     return _write_and_commit_of(pinned, transactional_id) % {
         "previous": f"'{previous}'",  # digits and a colon, as `new`; mark and token are hexadecimal digits
         "new": f"'{new}'",
@@ -235,5 +238,5 @@ def write_and_commit(
 def _write_and_commit_of(pinned: PinnedTables, transactional_id: str) -> str:
     """Return the message of an id, with the rest of its literals still to be formatted into it."""
     rest = {name: f"%({name})s" for name in ("previous", "new", "manifest", "mark", "token")}
-    sql = pinned.sql(_WRITE_AND_COMMIT).replace("%", "%%")
+    sql = pinned.sql(f"{WRITE}; COMMIT").replace("%", "%%")
     return _filled(sql, {"id": _literal(transactional_id).replace("%", "%%"), **rest})

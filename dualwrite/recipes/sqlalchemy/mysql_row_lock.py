@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED
+from dualwrite.recipes.sqlalchemy.own_statements import cached_text
 
 LOCK_WAIT_TIMEOUT: Final = 1205
 LOCK_NOWAIT: Final = 3572
@@ -36,45 +36,41 @@ def error_code(error: DBAPIError) -> int | None:
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
 
-def lock_row(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+def lock_row(connection: sa.Connection, select: str, row: Mapping[str, str], timeout_ms: int | None) -> str | None:
     """Lock the row that `select` finds, mark the transaction, and return the row's value, or None if there is no row.
 
     A locking read returns the newest row, even under REPEATABLE READ, whose plain reads return an older one.
     """
-    value = _locked(connection, select, values, timeout_ms)
+    value = _locked(
+        lambda how: connection.scalar(cached_text(f"{select} FOR UPDATE{how}"), row), connection, timeout_ms
+    )
     connection.exec_driver_sql(f"SAVEPOINT {_MARK}")
     return value
 
 
-def _locked(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_ms: int | None) -> Any:
+def _locked(lock: Callable[[str], str | None], connection: sa.Connection, timeout_ms: int | None) -> str | None:
     if timeout_ms is None:
-        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
+        return lock("")
     whole_s, rest_ms = divmod(timeout_ms, 1000)
     if not _can_skip(connection.dialect):
-        return _lock_within(connection, select, values, whole_s + bool(rest_ms))
-    free = select.with_for_update(skip_locked=True)
-    value = connection.scalar(free, values, execution_options=AS_NAMED)
+        with _lock_wait_limit(connection, whole_s + bool(rest_ms)):
+            return lock("")
+    value = lock(" SKIP LOCKED")
     while value is None and rest_ms > 0:  # the server itself counts in whole seconds only
         connection.exec_driver_sql(f"DO SLEEP({min(rest_ms, _POLL_MS) / 1000})")
         rest_ms -= _POLL_MS
-        value = connection.scalar(free, values, execution_options=AS_NAMED)
+        value = lock(" SKIP LOCKED")
     if value is not None:
         return value
     if whole_s == 0:
-        return connection.scalar(  # no row, or no lock?
-            select.with_for_update(nowait=True), values, execution_options=AS_NAMED
-        )
-    return _lock_within(connection, select, values, whole_s)
+        return lock(" NOWAIT")  # no row, or no lock?
+    with _lock_wait_limit(connection, whole_s):
+        return lock("")
 
 
 def _can_skip(dialect: sa.Dialect) -> bool:
     since = (10, 6) if getattr(dialect, "is_mariadb", False) else (8, 0, 1)
     return (dialect.server_version_info or ()) >= since
-
-
-def _lock_within(connection: sa.Connection, select: sa.Select[Any], values: dict[str, str], timeout_s: int) -> Any:
-    with _lock_wait_limit(connection, timeout_s):
-        return connection.scalar(select.with_for_update(), values, execution_options=AS_NAMED)
 
 
 @contextmanager
@@ -94,7 +90,7 @@ def lock_wait_limit(connection: sa.Connection) -> AbstractContextManager[None]:
     return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
 
 
-def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, str]) -> None:
+def insert_row(connection: sa.Connection, insert: str, values: Mapping[str, str]) -> None:
     """Insert a row. Raises the error for a lock that was not free in time after `INSERT_TIMEOUT_MS`.
 
     Under REPEATABLE READ a SKIP LOCKED that finds no row locks the gap behind the row. So a dual write of a pool that
@@ -102,7 +98,7 @@ def insert_row(connection: sa.Connection, insert: sa.Insert, values: dict[str, s
     server.
     """
     with lock_wait_limit(connection):
-        connection.execute(insert, values, execution_options=AS_NAMED)
+        connection.execute(cached_text(insert), values)
 
 
 def is_still_locked(connection: sa.Connection) -> bool:

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import secrets
-from typing import Any, Final, Protocol
+from collections.abc import Mapping
+from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.errors import IllegalStateError
+from dualwrite.errors import IllegalStateError, StateRowError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.database_safety import ACCEPT_OPTION, checked_names
@@ -28,25 +28,10 @@ from dualwrite.recipes.core.store import (
     state_in,
     stayed_locked,
 )
+from dualwrite.recipes.postgres.commit_message import Refusals, refusal_in
+from dualwrite.recipes.sql import postgres, state_statements
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity, new_suffix
 from dualwrite.recipes.sql.pinned_tables import PinnedTables, execute_query, table_replaced
-from dualwrite.recipes.sql.postgres import (
-    ANOTHER_TRANSACTION,
-    IS_MARKED,
-    LOCK_NOT_AVAILABLE,
-    MARK,
-    MARK_ATTRIBUTE,
-    NOT_AS_LOCKED,
-    RAISE,
-    SERIALIZATION_FAILURE,
-    STILL_HELD,
-    UNDEFINED_TABLE,
-    WITNESS,
-    assert_no_row,
-    lock_free_row,
-    lock_row,
-    write_and_commit,
-)
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import (
@@ -69,10 +54,10 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
     error_code,
     insert_row,
     is_still_locked,
+    lock_row,
     lock_wait_limit,
 )
-from dualwrite.recipes.sqlalchemy.mysql_row_lock import lock_row as lock_mysql_row
-from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, cached_text, for_own_use, own_text
+from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
 from dualwrite.recipes.sqlalchemy.tables import (
     create_missing,
     ensure_identity,
@@ -99,152 +84,104 @@ kafka_transaction_state = sa.Table(
 )
 
 
+Values = Mapping[str, str | None]
+
+
 class Statements:
-    """The statements on the rows of one table, by its full name."""
+    """Executes statements on the rows of one table; they are written without its full name."""
 
     def __init__(self, pinned: PinnedTables) -> None:
         self.pinned = pinned
-        table = in_schema(kafka_transaction_state, pinned.schema)
-        of_id = table.c.transactional_id == sa.bindparam("id")
-        self.select = sa.select(table.c.prepared_transaction_state).where(of_id)
-        self.select_locked = self.select.with_for_update()
-        self.select_manifest = sa.select(table.c.manifest).where(of_id).with_for_update()
-        self.select_id = sa.select(table.c.transactional_id).where(of_id)
-        self.insert = sa.insert(table).values(transactional_id=sa.bindparam("id"))
-        self.touch = sa.update(table).where(of_id).values(updated_at=table.c.updated_at)
-        self.write = (
-            sa.update(table)
-            .where(of_id, table.c.prepared_transaction_state == sa.bindparam("previous"))
-            .values(
-                prepared_transaction_state=sa.bindparam("new"),
-                manifest=sa.bindparam("manifest"),
-                updated_at=sa.func.now(),
-            )
-        )
 
-        # An UPDATE that leaves a row as it is would not reach the binary log.
-        self.change_witness = (
-            mysql.insert(table)
-            .values(transactional_id=sa.bindparam("id"))
-            .on_duplicate_key_update(updated_at=sa.text("updated_at + INTERVAL 1 SECOND"))
-        )
-
-    def locked_text(self, connection: sa.Connection, transactional_id: str) -> str | None:
-        """Return the current content of the row, which must be locked."""
-        values = {"id": transactional_id}
-        text: str | None = connection.scalar(self.select_locked, values, execution_options=AS_NAMED)
+    def value(self, connection: sa.Connection, sql: str, values: Values) -> str | None:
+        """Return the first value of a statement, a text; None if it is NULL or there is no row."""
+        text: str | None = connection.scalar(cached_text(self.pinned.sql(sql)), values)
         return text
 
-    def manifest(self, connection: sa.Connection, transactional_id: str) -> str | None:
-        """Return the manifest in the row, which must be locked: empty without one, None if there is no row."""
-        row = connection.execute(self.select_manifest, {"id": transactional_id}, execution_options=AS_NAMED).first()
-        return None if row is None else row[0] or ""
+    def changed(self, connection: sa.Connection, sql: str, values: Values) -> int:
+        """Return the number of rows that a statement changed."""
+        return connection.execute(cached_text(self.pinned.sql(sql)), values).rowcount
 
 
-class _RowLock(Protocol):
-    still_held: sa.ColumnElement[bool]
-    """True for the row that the current transaction has locked, as far as the database can tell."""
-    raise_durability: str | None
+class _RowLock:
+    """The row lock of any database: an UPDATE that changes nothing locks its row everywhere."""
+
+    select = state_statements.SELECT
+    """Reads the locked row, as it is now."""
+    select_manifest = state_statements.SELECT_MANIFEST
+    raise_durability: str | None = None
     """The statement that makes this transaction's COMMIT wait until it is durable; None if it always waits."""
 
-    def proof(self, connection: sa.Connection) -> dict[str, str]:
-        """Return the parameters of `still_held`."""
+    def __init__(self, statements: Statements) -> None:
+        self._statements = statements
 
-    def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
+    def insert(self, connection: sa.Connection, transactional_id: str) -> None:
         """Create an empty row."""
+        self._statements.changed(connection, state_statements.INSERT, {"id": transactional_id})
 
-    def acquire(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
-    ) -> str | None:
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         """Lock the row and return its text, or None if there is no row."""
+        row = {"id": transactional_id}
+        self._statements.changed(connection, state_statements.TOUCH, row)
+        return self._statements.value(connection, self.select, row)
 
     def assert_transaction(self, connection: sa.Connection) -> None:
         """Raise IllegalStateError if the connection is in autocommit mode, which cannot hold a lock."""
-
-    def was_held_at_write(self, connection: sa.Connection) -> bool:
-        """Return whether the row was still locked when it was written: like `still_held`, but checked afterwards."""
-
-    def is_another(self, connection: sa.Connection) -> bool:
-        """Return whether the current transaction is known not to be the one that SQLAlchemy began."""
-
-    def read_to_prove_durable(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str
-    ) -> str | None:
-        """Read the row without a lock, and write, so that a commit proves the durability of everything read."""
-
-
-class _UpdateRowLock:
-    """The row lock for any database: an UPDATE that changes nothing locks its row everywhere.
-
-    FOR UPDATE alone does not, because SQLAlchemy silently omits it for a database without it (SQL Server). It is still
-    used for the read, which must return the current row, not one from a snapshot older than the lock (MySQL).
-    """
-
-    still_held: sa.ColumnElement[bool] = sa.true()
-    raise_durability: str | None = None
-
-    def proof(self, connection: sa.Connection) -> dict[str, str]:
-        return {}
-
-    def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
-        connection.execute(statements.insert, {"id": transactional_id}, execution_options=AS_NAMED)
-
-    def acquire(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
-    ) -> str | None:
-        connection.execute(statements.touch, {"id": transactional_id}, execution_options=AS_NAMED)
-        return statements.locked_text(connection, transactional_id)
-
-    def assert_transaction(self, connection: sa.Connection) -> None:
         dbapi_connection = connection.connection.dbapi_connection
         if dbapi_connection is not None and connection.dialect.detect_autocommit_setting(dbapi_connection):
             raise IllegalStateError(_AUTOCOMMIT)
 
-    def was_held_at_write(self, connection: sa.Connection) -> bool:
-        return True
+    def assert_no_row(self, connection: sa.Connection, transactional_id: str) -> None:
+        """Raise the reason why a row was not found, if it may exist."""
 
-    def is_another(self, connection: sa.Connection) -> bool:
-        return False
+    def write(self, connection: sa.Connection, transactional_id: str, values: Values) -> None:
+        """Write the row if it holds the state `previous`, and is locked by this transaction.
 
-    def read_to_prove_durable(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str
-    ) -> str | None:
+        Raises StateRowError, and TransactionEndedInsideError.
+        """
+        if self._statements.changed(connection, state_statements.WRITE, values) != 1:
+            raise _not_as_locked(transactional_id, values)
+
+    def read_to_prove_durable(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        """Read the row without a lock, and write, so that a commit proves the durability of everything read."""
         raise NotImplementedError(
             f"whether a commit is durable can be checked on {', '.join(_SHOW_WHAT_IS_NOT_DURABLE)} only"
         )
 
 
-_CURRENT_MARK: Final = own_text(f"SELECT current_setting('{MARK}', true)")
+def _not_as_locked(transactional_id: str, values: Values) -> StateRowError:
+    return not_as_locked(transactional_id, PreparedTxnState(values["previous"] or ""), past="SQLAlchemy")
 
 
-class _PostgresRowLock(_UpdateRowLock):
+class _PostgresRowLock(_RowLock):
     """PostgreSQL: the statements of `sql/postgres.py`."""
 
+    select = postgres.SELECT_LOCKED
+    select_manifest = postgres.SELECT_MANIFEST
     # the statement that raises the durability setting also writes the state
-    still_held: sa.ColumnElement[bool] = sa.and_(
-        sa.literal_column(f"{STILL_HELD} AND {RAISE} IS NOT NULL", sa.Boolean),
-        sa.text(IS_MARKED).bindparams(sa.bindparam("mark", type_=sa.String)),
-    )
-    raise_durability: str | None = f"SELECT {RAISE}"
-
-    def proof(self, connection: sa.Connection) -> dict[str, str]:
-        return {"mark": getattr(driver_connection(connection), MARK_ATTRIBUTE, "")}
+    raise_durability: str | None = f"SELECT {postgres.RAISE}"
 
     def assert_transaction(self, connection: sa.Connection) -> None:
         if not in_transaction(driver_connection(connection)):
             super().assert_transaction(connection)
 
-    def is_another(self, connection: sa.Connection) -> bool:
-        mark = self.proof(connection)["mark"]
-        return bool(mark) and connection.scalar(_CURRENT_MARK) != mark
+    def assert_no_row(self, connection: sa.Connection, transactional_id: str) -> None:
+        try:
+            execute_query(
+                postgres.assert_no_row(self._statements.pinned, transactional_id),
+                lambda sql, values: connection.execute(cached_text(sql), values).all(),
+            )
+        except DBAPIError as error:
+            if sqlstate_of(driver_error(error)) == postgres.SERIALIZATION_FAILURE:
+                raise newer_than_snapshot(transactional_id) from error
+            raise
 
-    def acquire(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
-    ) -> str | None:
-        free = value_past_sqlalchemy(connection, lock_free_row(statements.pinned, transactional_id))
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
+        statements = self._statements
+        free = value_past_sqlalchemy(connection, postgres.lock_free_row(statements.pinned, transactional_id))
         if free is not None:
             return free
-        steps = lock_row(transactional_id, timeout_ms)
+        steps = postgres.lock_row(transactional_id, timeout_ms)
         answer: str | None = None
         while True:
             try:
@@ -252,61 +189,77 @@ class _PostgresRowLock(_UpdateRowLock):
             except StopIteration as locked:
                 text: str | None = locked.value
                 return text
-            answer = connection.scalar(cached_text(statements.pinned.sql(statement)), parameters)
+            answer = statements.value(connection, statement, parameters)
 
-    def read_to_prove_durable(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str
-    ) -> str | None:
-        text: str | None = connection.scalar(cached_text(statements.pinned.sql(WITNESS)), {"id": transactional_id})
-        return text
+    def write(self, connection: sa.Connection, transactional_id: str, values: Values) -> None:
+        mark, token = _mark_and_token(connection)
+        try:
+            self._statements.value(connection, postgres.WRITE, {**values, "mark": mark, "token": token})
+        except DBAPIError as error:
+            refusal = refusal_in(driver_error(error), token, _refusals(connection, transactional_id, values))
+            if refusal is None:
+                raise
+            raise refusal from error
+
+    def read_to_prove_durable(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        return self._statements.value(connection, postgres.WITNESS, {"id": transactional_id})
 
 
-class _MySqlRowLock(_UpdateRowLock):
+def _mark_and_token(connection: sa.Connection) -> tuple[str, str]:
+    mark: str = getattr(driver_connection(connection), postgres.MARK_ATTRIBUTE, "")
+    return mark, mark or secrets.token_hex(8)
+
+
+def _refusals(connection: sa.Connection, transactional_id: str, values: Values) -> Refusals:
+    return {
+        postgres.NOT_AS_LOCKED: lambda: _not_as_locked(transactional_id, values),
+        postgres.ANOTHER_TRANSACTION: lambda: ended_past_sqlalchemy(connection),
+    }
+
+
+class _MySqlRowLock(_RowLock):
     """MySQL and MariaDB: the statements of `mysql_row_lock.py`."""
 
-    def insert(self, connection: sa.Connection, statements: Statements, transactional_id: str) -> None:
-        insert_row(connection, statements.insert, {"id": transactional_id})
+    select = f"{state_statements.SELECT} FOR UPDATE"  # a plain SELECT may be of a snapshot older than the lock
+    select_manifest = f"{state_statements.SELECT_MANIFEST} FOR UPDATE"
 
-    def acquire(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
-    ) -> str | None:
-        text: str | None = lock_mysql_row(connection, statements.select, {"id": transactional_id}, timeout_ms)
-        return text
+    def insert(self, connection: sa.Connection, transactional_id: str) -> None:
+        insert_row(connection, self._statements.pinned.sql(state_statements.INSERT), {"id": transactional_id})
 
-    def was_held_at_write(self, connection: sa.Connection) -> bool:
-        return is_still_locked(connection)
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
+        select = self._statements.pinned.sql(state_statements.SELECT)
+        return lock_row(connection, select, {"id": transactional_id}, timeout_ms)
 
-    def read_to_prove_durable(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str
-    ) -> str | None:
-        text: str | None = connection.scalar(statements.select, {"id": transactional_id}, execution_options=AS_NAMED)
+    def write(self, connection: sa.Connection, transactional_id: str, values: Values) -> None:
+        super().write(connection, transactional_id, values)
+        if not is_still_locked(connection):
+            raise _not_as_locked(transactional_id, values)
+
+    def read_to_prove_durable(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text = self._statements.value(connection, state_statements.SELECT, {"id": transactional_id})
         with lock_wait_limit(connection):
-            connection.execute(statements.change_witness, {"id": WITNESS_ID}, execution_options=AS_NAMED)
+            self._statements.changed(connection, state_statements.CHANGE_WITNESS, {"id": WITNESS_ID})
         return text
 
 
-class _SqliteWriteLock(_UpdateRowLock):
+class _SqliteWriteLock(_RowLock):
     """SQLite, which has one write lock for the whole file: an UPDATE that changes nothing takes it at once.
 
     A transaction that has already read may no longer be able to take it (SQLITE_BUSY_SNAPSHOT); it then fails here,
     before anything was sent.
     """
 
-    def acquire(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str, timeout_ms: int | None
-    ) -> str | None:
+    def acquire(self, connection: sa.Connection, transactional_id: str, timeout_ms: int | None) -> str | None:
         before = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
         if timeout_ms is not None:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(timeout_ms)}")
         try:
-            return super().acquire(connection, statements, transactional_id, timeout_ms)
+            return super().acquire(connection, transactional_id, timeout_ms)
         finally:
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
 
-    def read_to_prove_durable(
-        self, connection: sa.Connection, statements: Statements, transactional_id: str
-    ) -> str | None:
-        text: str | None = connection.scalar(statements.select, {"id": transactional_id}, execution_options=AS_NAMED)
+    def read_to_prove_durable(self, connection: sa.Connection, transactional_id: str) -> str | None:
+        text = self._statements.value(connection, self.select, {"id": transactional_id})
         sync(file_of(connection))
         return text
 
@@ -328,15 +281,14 @@ _ROW_LOCKS: dict[str, type[_RowLock]] = {
 }
 
 # How databases report a lock that was not free in time: PostgreSQL's SQLSTATE, MySQL's number, and SQLite's sentence.
-_LOCK_TIMEOUT_SQLSTATES = frozenset({LOCK_NOT_AVAILABLE})
 _LOCK_TIMEOUT_SENTENCES = ("database is locked", "database table is locked")
 
 
 def _is_lock_timeout(error: DBAPIError) -> bool:
     if error_code(error) in LOCK_TIMEOUTS:
         return True
-    sqlstate = getattr(error.orig, "sqlstate", None)
-    return sqlstate in _LOCK_TIMEOUT_SQLSTATES or any(text in str(error.orig) for text in _LOCK_TIMEOUT_SENTENCES)
+    is_sqlstate = sqlstate_of(driver_error(error)) == postgres.LOCK_NOT_AVAILABLE
+    return is_sqlstate or any(text in str(error.orig) for text in _LOCK_TIMEOUT_SENTENCES)
 
 
 def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
@@ -363,10 +315,9 @@ class SqlAlchemyStateStore:
         self._engine = for_own_use(engine)
         self._engine_to_prove = engine_without_pool(self._engine)
         self._schema = schema_for(engine, schema)
-        self._row_lock: _RowLock = _ROW_LOCKS.get(engine.dialect.name, _UpdateRowLock)()
-        self.raise_durability = self._row_lock.raise_durability
-        self._statements: Statements | None = None
-        self._write: sa.Update | None = None
+        self._row_lock_class = _ROW_LOCKS.get(engine.dialect.name, _RowLock)
+        self.raise_durability = self._row_lock_class.raise_durability
+        self._pinned: tuple[Statements, _RowLock] | None = None
         self._identity: DatabaseIdentity | None = None
 
     def examine(self) -> None:
@@ -380,21 +331,21 @@ class SqlAlchemyStateStore:
     @property
     def pinned(self) -> PinnedTables:
         """The location of the tables; queried once. Raises StateRowError if they are missing, and StateTableError."""
-        statements = self._statements or self._known
+        statements, _ = self._pinned or self._known
         return statements.pinned
 
     @property
-    def _known(self) -> Statements:
-        if self._statements is None:
+    def _known(self) -> tuple[Statements, _RowLock]:
+        if self._pinned is None:
             with self._engine.connect() as connection:
                 pinned = pinned_tables(connection, self._schema)
                 if pinned is None:
                     raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
                 if lacks_manifest(connection, in_schema(kafka_transaction_state, pinned.schema)):
                     raise missing_manifest()
-            self._statements = statements = Statements(pinned)
-            self._write = statements.write.where(self._row_lock.still_held)
-        return self._statements
+            statements = Statements(pinned)
+            self._pinned = statements, self._row_lock_class(statements)
+        return self._pinned
 
     def identity(self, *, may_make: bool = True) -> DatabaseIdentity:
         """Return the identity that this database adds to its transactional ids; queried once.
@@ -423,13 +374,12 @@ class SqlAlchemyStateStore:
         `identity`.
         """
         identity = self.identity()
-        statements = self._known
+        statements, row_lock = self._known
         try:
             with self._engine.begin() as connection:
-                values = {"id": transactional_id}
-                found = connection.scalar(statements.select_id, values, execution_options=AS_NAMED)
+                found = statements.value(connection, state_statements.SELECT_ID, {"id": transactional_id})
                 if found is None:
-                    self._row_lock.insert(connection, statements, transactional_id)
+                    row_lock.insert(connection, transactional_id)
                 elif found != transactional_id:
                     raise not_exact(transactional_id, found)
         except IntegrityError:
@@ -447,36 +397,28 @@ class SqlAlchemyStateStore:
                 raise missing_table(table, otherwise="create_state_table(engine)") from error
 
     def lock(self, transaction: sa.Connection, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        statements = self._known
+        statements, row_lock = self._known
         try:
-            text = self._row_lock.acquire(transaction, statements, transactional_id, timeout_ms)
+            text = row_lock.acquire(transaction, transactional_id, timeout_ms)
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) == UNDEFINED_TABLE:
+            if sqlstate_of(driver_error(error)) == postgres.UNDEFINED_TABLE:
                 raise table_replaced(statements.pinned) from error
             if not _is_lock_timeout(error):
                 raise
             raise stayed_locked(transactional_id, timeout_ms) from error
-        self._row_lock.assert_transaction(transaction)
-        if text is None and statements.pinned.oid is not None:
-            self._assert_no_row(transaction, transactional_id)
+        row_lock.assert_transaction(transaction)
+        if text is None:
+            row_lock.assert_no_row(transaction, transactional_id)
         return state_in(transactional_id, text)
 
-    def _assert_no_row(self, transaction: sa.Connection, transactional_id: str) -> None:
-        try:
-            execute_query(
-                assert_no_row(self._known.pinned, transactional_id),
-                lambda sql, values: transaction.execute(cached_text(sql), values).all(),
-            )
-        except DBAPIError as error:
-            if sqlstate_of(driver_error(error)) == SERIALIZATION_FAILURE:
-                raise newer_than_snapshot(transactional_id) from error
-            raise
-
     def read(self, transaction: sa.Connection, transactional_id: str) -> PreparedTxnState:
-        return state_in(transactional_id, self._known.locked_text(transaction, transactional_id))
+        statements, row_lock = self._known
+        return state_in(transactional_id, statements.value(transaction, row_lock.select, {"id": transactional_id}))
 
     def read_manifest(self, transaction: sa.Connection, transactional_id: str) -> str:
-        return manifest_in(transactional_id, self._known.manifest(transaction, transactional_id))
+        statements, row_lock = self._known
+        text = statements.value(transaction, row_lock.select_manifest, {"id": transactional_id})
+        return manifest_in(transactional_id, text)
 
     def write(
         self,
@@ -487,15 +429,9 @@ class SqlAlchemyStateStore:
         new: PreparedTxnState,
         manifest: str,
     ) -> None:
-        proof = self._row_lock.proof(transaction)
+        _, row_lock = self._known
         contents = {"previous": str(previous), "new": str(new), "manifest": manifest or None}
-        values = {"id": transactional_id, **contents, **proof}
-        assert self._write is not None, "the row was locked before"
-        written = transaction.execute(self._write, values, execution_options=AS_NAMED).rowcount == 1
-        if not written or not self._row_lock.was_held_at_write(transaction):
-            if self._row_lock.is_another(transaction):
-                raise ended_past_sqlalchemy(transaction)
-            raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+        row_lock.write(transaction, transactional_id, {"id": transactional_id, **contents})
 
     def write_with_commit(
         self,
@@ -509,23 +445,11 @@ class SqlAlchemyStateStore:
         """Return a message that writes the state, as `write` does, and commits; None if the driver cannot send it."""
         if transaction.dialect.name != "postgresql" or transaction.dialect.driver not in DRIVERS_THAT_MARK:
             return None
-        driver = driver_connection(transaction)
-        mark = getattr(driver, MARK_ATTRIBUTE, "")
-        token = mark or secrets.token_hex(8)
-        sql = write_and_commit(
-            self._known.pinned,
-            transactional_id,
-            previous=previous,
-            new=new,
-            manifest=manifest,
-            mark=mark,
-            token=token,
-        )
-        refusals = {
-            NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past="SQLAlchemy"),
-            ANOTHER_TRANSACTION: lambda: ended_past_sqlalchemy(transaction),
-        }
-        return commit_message(driver, sql, token, refusals)
+        mark, token = _mark_and_token(transaction)
+        row = {"previous": previous, "new": new}
+        sql = postgres.write_and_commit(self.pinned, transactional_id, manifest=manifest, mark=mark, token=token, **row)
+        refusals = _refusals(transaction, transactional_id, {"previous": str(previous)})
+        return commit_message(driver_connection(transaction), sql, token, refusals)
 
     def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         """Implement `Database.make_durable`, on a connection outside the engine's pool that is closed afterwards."""
@@ -539,7 +463,8 @@ class SqlAlchemyStateStore:
             cut = SocketTimeout(driver, timeout_ms / 1000)
             try:
                 with cut, deciding(dialect.driver, driver) as wait:
-                    seen = self._row_lock.read_to_prove_durable(connection, self._known, transactional_id)
+                    _, row_lock = self._known
+                    seen = row_lock.read_to_prove_durable(connection, transactional_id)
                     if seen != str(row):
                         raise not_durable(transactional_id, row, f"another connection finds {seen!r} in its row")
                     connection.commit()
