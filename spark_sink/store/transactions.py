@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from dualwrite.recipes.core.database_errors import is_conflict
 from dualwrite.recipes.core.store import wait_given_up
-from dualwrite.recipes.sql.postgres import RAISE, WITNESS_MESSAGE
+from dualwrite.recipes.sql.postgres import DURABLE_COMMIT, RAISE, WITNESS_MESSAGE
 from dualwrite.recipes.sqlalchemy.drivers import deciding
 from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
 from spark_sink.errors import DecisionUnknownError, SinkError
@@ -112,13 +112,17 @@ class StoreTransactions:
         """
         # Only the driver decides: tasks need neither these modules nor the engine's listeners.
         from dualwrite.recipes.core.buffer import RecordBuffer
+        from dualwrite.recipes.sqlalchemy.commit_messages import commit_message
         from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
         engine = self._deciding_engine()
 
         def once() -> ResultT:
             work = SqlAlchemyTransaction(engine.connect(), engine, RecordBuffer(), owned=True)
-            work.decides(f"SELECT {RAISE}" if work.connection.dialect.name == "postgresql" else None)
+            if work.connection.dialect.name == "postgresql":
+                work.decides_by(commit_message(work.connection, DURABLE_COMMIT, "", {}))
+            else:
+                work.decides()
             try:
                 _exclude_other_writers(work.connection)
                 result = steps(work.connection, work.assert_intact)

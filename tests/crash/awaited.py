@@ -146,7 +146,8 @@ class AwaitedScenario(AwaitedScenarioOf[AsyncDualWriter]):
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
-        return POINTS_BEFORE_WRITE_AND_COMMIT if self.driver == "psycopg" else POINTS_BEFORE_COMMIT_REQUEST
+        of_postgres = isinstance(self.database, PostgresDatabase)
+        return POINTS_BEFORE_WRITE_AND_COMMIT if of_postgres else POINTS_BEFORE_COMMIT_REQUEST
 
     def assert_nothing_open(self) -> None:
         super().assert_nothing_open()

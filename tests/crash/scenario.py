@@ -31,7 +31,7 @@ LIMITS: dict[str, Any] = {"lock_timeout_ms": 60_000, "resolve_timeout_ms": 60_00
 
 POINTS_OF_A_TAKE_OVER = (PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_TAKEOVER)
 POINTS_BEFORE_COMMIT_REQUEST = (PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT)
-# Of psycopg, alone or under SQLAlchemy, which writes the row in the message of COMMIT.
+# Of PostgreSQL, whose row is written in the message of COMMIT.
 POINTS_BEFORE_WRITE_AND_COMMIT = (
     PausePoint.AFTER_BEGIN,
     PausePoint.AFTER_SEND,
@@ -177,8 +177,8 @@ class Scenario(ScenarioOf[DualWriter]):
 
     @property
     def points_before_commit_request(self) -> Sequence[PausePoint]:
-        of_psycopg = self.database.engine.dialect.driver == "psycopg"
-        return POINTS_BEFORE_WRITE_AND_COMMIT if of_psycopg else POINTS_BEFORE_COMMIT_REQUEST
+        of_postgres = self.database.engine.dialect.name == "postgresql"
+        return POINTS_BEFORE_WRITE_AND_COMMIT if of_postgres else POINTS_BEFORE_COMMIT_REQUEST
 
     def write_events(self, writer: DualWriter, number: int) -> Seen:
         return write_events(writer, self.topic, number)

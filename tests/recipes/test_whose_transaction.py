@@ -186,7 +186,7 @@ def test_the_error_of_a_block_whose_transaction_was_ended_past_sqlalchemy_says_t
 
 
 def of_a_rollback_unseen(scenario: Scenario) -> Outcome | None:
-    """psycopg's COMMIT proves that it is another transaction; where the row is read again, it proves the rollback."""
+    """PostgreSQL's COMMIT proves that it is another transaction; a row that is read again proves the rollback."""
     return Outcome.ROLLED_BACK if scenario.database.engine.dialect.name == "sqlite" else None
 
 

@@ -13,14 +13,15 @@ import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 from weakref import WeakKeyDictionary, WeakSet
 
 import asyncpg
 
 from dualwrite.errors import StateTableError, TransactionDoomedError
 from dualwrite.recipes.core.waiting import interrupted_by
-from dualwrite.recipes.postgres.commit_message import Refusals, assert_committed, refusal_in
+from dualwrite.recipes.sql.commit_message import Refusals, assert_committed, refusal_in
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN
 
 ERRORS: Final[tuple[type[Exception], ...]] = (
@@ -237,27 +238,44 @@ class CommitMessage:
     asyncpg sends a cancel request when a wait is cancelled or takes too long, and that may end the wait of COMMIT for a
     synchronous standby (`psycopg/driver.py` says why it must not). So a cancellation drops the connection instead, and
     there is no time limit.
+
+    Inside a `with` it takes the place of the COMMIT that asyncpg's own `Transaction.commit()` sends.
     """
 
     def __init__(self, raw: Any, sql: str, token: str, refusals: Refusals) -> None:
-        self._raw = raw
+        self.raw = raw
         self._sql = sql
         self._token = token
         self._refusals = refusals
+        self._in_front: _InsteadOfCommit | None = None
+        self.was_committed = False
         self.was_refused = False
         self.was_given_up = False
 
+    def __enter__(self) -> Self:
+        if not self.raw.is_closed():
+            self._in_front = _InsteadOfCommit(protocol_of(self.raw), self)
+            put_in_front(self.raw, self._in_front)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._in_front is not None:
+            take_away(self.raw, self._in_front)
+
     async def send(self) -> None:
         """Send the message. Raises an error with `was_refused` if the server is known not to have reached COMMIT."""
-        if self._raw.is_closed():
+        if self.raw.is_closed():
             self.was_refused = True
         await interrupted_by(self._drop, self._exchange())
 
     async def _exchange(self) -> None:
-        raw = self._raw
+        raw = self.raw
         try:
             raw.add_log_listener(self._on_message)
             assert_committed(await execute(raw, self._sql))
+            self.was_committed = True
             if not _is_listening(raw, self._on_message):
                 self.was_given_up = True  # another task called reset(), which removes listeners: assume the worst
         except asyncpg.PostgresError as error:
@@ -278,8 +296,31 @@ class CommitMessage:
             self.was_given_up = True
 
     def _drop(self) -> bool:
-        self._raw.terminate()
+        self.raw.terminate()
         return True
+
+
+class _InsteadOfCommit(Substitute):
+    """Sends a message in place of a connection's next COMMIT."""
+
+    __slots__ = ("_message",)
+
+    def __init__(self, genuine: Any, message: CommitMessage) -> None:
+        super().__init__(genuine)
+        self._message = message
+
+    async def query(self, query: str, *arguments: Any, **keywords: Any) -> Any:
+        if query != "COMMIT;":
+            return await self.genuine.query(query, *arguments, **keywords)
+        message = self._message
+        if not message.was_committed:
+            try:
+                await message.send()
+            except Exception:
+                if message.was_refused and not is_idle(message.raw):
+                    await roll_back(message.raw)  # asyncpg takes the transaction for ended
+                raise
+        return "COMMIT"
 
 
 def _is_listening(raw: Any, listener: Callable[..., None]) -> bool:

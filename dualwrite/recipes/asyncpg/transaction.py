@@ -12,10 +12,11 @@ from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.connection_guard import Watch, assert_can_begin
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
-from dualwrite.recipes.postgres.commit_message import Refusals
 from dualwrite.recipes.postgres.connections import Connections
 from dualwrite.recipes.postgres.statement_watch import NOT_READY
-from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, RequiredPlace
+from dualwrite.recipes.postgres.transaction import PostgresTransaction
+from dualwrite.recipes.sql.commit_message import Refusals
+from dualwrite.recipes.sql.postgres_steps import Pin, RequiredPlace
 
 
 class AsyncpgTransaction(PostgresTransaction):

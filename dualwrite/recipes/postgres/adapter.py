@@ -15,7 +15,7 @@ from dualwrite.recipes.core.database_safety import POSTGRES_NAMES, POSTGRES_SETT
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, not_durable
 from dualwrite.recipes.core.waiting import Uninterrupted
 from dualwrite.recipes.postgres.connections import Connections
-from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, TableFile
+from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
 from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPTS, DatabaseIdentity, identity_is_missing
 from dualwrite.recipes.sql.isolation import sees_now
 from dualwrite.recipes.sql.outbox_statements import (
@@ -34,6 +34,7 @@ from dualwrite.recipes.sql.pinned_tables import (
     find_state_table,
     quoted,
 )
+from dualwrite.recipes.sql.postgres_steps import Pin
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 

@@ -5,37 +5,28 @@ from __future__ import annotations
 import importlib.resources
 import logging
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from dualwrite.errors import (
     IllegalStateError,
-    StateTableError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import sqlstate_of, warn_of_drop
 from dualwrite.recipes.core.store import (
-    Added,
-    StoredBlocks,
     ended_past,
-    manifest_in,
     missing_manifest,
     missing_table,
-    newer_than_snapshot,
-    not_as_locked,
-    state_in,
-    stayed_locked,
     wait_given_up,
 )
-from dualwrite.recipes.postgres.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
 from dualwrite.recipes.sql import postgres
+from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
     INSERT_IDENTITY,
@@ -47,37 +38,19 @@ from dualwrite.recipes.sql.database_identity import (
     new_suffix,
     present_place,
 )
-from dualwrite.recipes.sql.outbox_statements import (
-    ADD,
-    NOT_MARKED,
-    OUTBOX_TABLE,
-    BlocksOfAnyId,
-    OutboxTable,
-    place_of,
-)
 from dualwrite.recipes.sql.pinned_tables import (
     ADD_MANIFEST,
     HAS_MANIFEST,
     PinnedTables,
-    Query,
-    table_replaced,
 )
 from dualwrite.recipes.sql.postgres import (
-    ANOTHER_TRANSACTION,
-    BY_INDEX,
     DURABLE_COMMIT,
     LOCATION,
-    NOT_AS_LOCKED,
-    SELECT_LOCKED,
-    SELECT_MANIFEST,
     WITNESS,
-    assert_no_row,
-    lock_free_row,
-    lock_row,
-    write_and_commit,
 )
 from dualwrite.recipes.sql.postgres import MARK as _MARK
-from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
+from dualwrite.recipes.sql.postgres_steps import Pin, PostgresSteps, RequiredPlace
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE
 
 _log = logging.getLogger(__name__)
 
@@ -109,42 +82,8 @@ class TableFile:
     """The option of `dualwrite init-db` that creates it."""
 
 
-class Pin:
-    """The location of our tables, queried once; shared by all transactions of one writer or pool."""
-
-    __slots__ = ("has_outbox_table", "has_redo_table", "tables")
-
-    def __init__(self) -> None:
-        self.tables: PinnedTables | None = None
-        self.has_redo_table = False
-        """Whether `kafka_transaction_redo` was found."""
-        self.has_outbox_table = False
-        """Whether `kafka_transaction_outbox` was found."""
-
-    def sql(self, text: str) -> str:
-        """Return a statement with the full names of our tables."""
-        assert self.tables is not None, "the tables are located before the first statement on their rows"
-        return self.tables.sql(text)
-
-
-class RequiredPlace(Protocol):
-    """The server and database in which a transaction must run."""
-
-    @property
-    def location(self) -> str | None:
-        """The value that `PostgresTransaction.location` returns; None before it was queried."""
-
-    async def assert_holds(self, transaction: PostgresTransaction) -> None:
-        """Raise IllegalStateError if `transaction` runs elsewhere."""
-
-
-class PostgresTransaction(ABC):
+class PostgresTransaction(PostgresSteps):
     """`DatabaseTransaction` on a connection that is returned to `of`, or left to the caller if that is None."""
-
-    errors: ClassVar[tuple[type[Exception], ...]]
-    """The errors of the driver."""
-    driver_name: ClassVar[str]
-    """The name of the driver in error messages."""
 
     def __init__(
         self,
@@ -154,15 +93,13 @@ class PostgresTransaction(ABC):
         pin: Pin,
         must_be_in: RequiredPlace | None = None,
     ) -> None:
+        super().__init__(pin, must_be_in)
+        self._mark = os.urandom(8).hex()
         self.connection = connection
-        self._pin = pin
-        self._must_be_in = must_be_in
         self._watch = watch
         self._of = of
-        self._mark = os.urandom(8).hex()
         self._process_id = os.getpid()
         self._deciding: CommitMessage | None = None
-        self._transactional_id: str | None = None
         self._is_closed = False
         """Whether the connection was given back, and may belong to another block."""
         self.commit_was_sent = False
@@ -200,18 +137,6 @@ class PostgresTransaction(ABC):
     @abstractmethod
     async def _script(self, sql: str) -> object:
         """Execute statements without parameters, in one round trip. It bypasses the watch."""
-
-    @abstractmethod
-    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
-        """Execute one statement without parameters. Return its first row, of texts; None if it has none."""
-
-    @abstractmethod
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        """Return the rows of a SELECT; parameters are written `:name`. It bypasses the watch."""
-
-    @abstractmethod
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        """Return the number of rows that a statement changed."""
 
     @abstractmethod
     def _new_message(self, sql: str, refusals: Refusals) -> CommitMessage:
@@ -277,118 +202,16 @@ class PostgresTransaction(ABC):
         self._watch.assert_intact()  # a connection does not hold statements back
         self._watch.close()
 
-    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        self._transactional_id = transactional_id
-        try:
-            text = await self._lock_free(transactional_id)
-            if text is None:
-                text = await self._lock_in_time(transactional_id, timeout_ms)
-        except self.errors as error:
-            match sqlstate_of(error):
-                case postgres.UNDEFINED_TABLE:
-                    raise self._replaced() from error
-                case postgres.LOCK_NOT_AVAILABLE:
-                    raise stayed_locked(transactional_id, timeout_ms) from error
-                case _:
-                    raise
-        if text is None:
-            await self._assert_no_row(transactional_id)
-        return self._locked_state(transactional_id, text)
-
-    async def _lock_free(self, transactional_id: str) -> str | None:
-        """Lock the row and check its location, in one round trip. Return None if the row is not free."""
-        assert self._pin.tables is not None, "the tables are located before the first statement on their rows"
-        place = self._must_be_in
-        locked = await self._first_row(lock_free_row(self._pin.tables, transactional_id, and_locate=place is not None))
-        if place is not None and (locked is None or locked[1] != place.location):
-            await place.assert_holds(self)
-        return None if locked is None else locked[0]
-
-    async def _lock_in_time(self, transactional_id: str, timeout_ms: int | None) -> str | None:
-        steps = lock_row(transactional_id, timeout_ms)
-        answer: str | None = None
-        try:
-            while True:
-                statement, values = steps.send(answer)
-                answer = await self._scalar(self._pin.sql(statement), values)
-        except StopIteration as locked:
-            text: str | None = locked.value
-            return text
-
-    def _replaced(self) -> StateTableError:
-        assert self._pin.tables is not None, "a statement has named them"
-        return table_replaced(self._pin.tables)
-
-    async def _assert_no_row(self, transactional_id: str) -> None:
-        assert self._pin.tables is not None
-        try:
-            await self.query(assert_no_row(self._pin.tables, transactional_id))
-        except self.errors as error:
-            if sqlstate_of(error) == postgres.SERIALIZATION_FAILURE:
-                raise newer_than_snapshot(transactional_id) from error
-            raise
-
-    async def read(self, transactional_id: str) -> PreparedTxnState:
-        text = await self._scalar(self._pin.sql(SELECT_LOCKED), {"id": transactional_id})
-        return self._locked_state(transactional_id, text)
-
-    def _locked_state(self, transactional_id: str, text: str | None) -> PreparedTxnState:
-        if self.is_idle:
-            self._assert_begun()
-        return state_in(transactional_id, text)
+    @property
+    def mark(self) -> str:
+        return self._mark
 
     def _assert_begun(self) -> None:
         if self.is_idle:  # in autocommit mode a lock outside a transaction ends with its statement
             raise self._ended_past()
 
-    async def read_manifest(self, transactional_id: str) -> str:
-        text = await self._scalar(self._pin.sql(SELECT_MANIFEST), {"id": transactional_id})
-        self._assert_begun()
-        return manifest_in(transactional_id, text)
-
-    async def write(
-        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
-    ) -> None:
-        assert self._pin.tables is not None, "the row was locked before"
-        mark = self._mark
-        sql = write_and_commit(
-            self._pin.tables, transactional_id, previous=previous, new=new, manifest=manifest, mark=mark, token=mark
-        )
-        refusals = {
-            NOT_AS_LOCKED: lambda: not_as_locked(transactional_id, previous, past=self.driver_name),
-            ANOTHER_TRANSACTION: self._ended_past,
-        }
+    def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
         self._deciding = self._new_message(sql, refusals)
-
-    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
-        """Add records to the outbox, and make `commit`, which must be the next call, durable.
-
-        Raises TransactionEndedInsideError, and IllegalStateError if this is not the required database.
-        """
-        assert self._pin.tables is not None, "the outbox was prepared before the block began"
-        self._transactional_id = transactional_id
-        values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": self._mark}
-        try:
-            text = await self._scalar(self._pin.sql(ADD), values)
-        except self.errors as error:
-            if sqlstate_of(error) == NOT_MARKED:
-                raise self._ended_past() from error
-            raise
-        assert text is not None, "the statement returns a row"
-        place = place_of(text, content)
-        if self._must_be_in is not None and place.location != self._must_be_in.location:
-            await self._must_be_in.assert_holds(self)
-        self._deciding = self._new_message("COMMIT" if place.is_durable else DURABLE_COMMIT, {})
-        return place.added
-
-    @property
-    def stored_blocks(self) -> StoredBlocks:
-        return BlocksOfAnyId(RedoTable(_Statements(self, self._pin), by_index=BY_INDEX), self.outbox)
-
-    @property
-    def outbox(self) -> OutboxTable:
-        """The stored blocks of outboxes, as seen inside this transaction."""
-        return OutboxTable(_Statements(self, self._pin))
 
     async def read_to_prove_durable(self, transactional_id: str) -> str | None:
         """Read the row without a lock; once this transaction is committed, the content is durable."""
@@ -497,25 +320,6 @@ class PostgresTransaction(ABC):
 
     # -- statements of our own, which the watch does not see ---------------------------------------------------------
 
-    async def _scalar(self, sql: str, parameters: Mapping[str, str | bytes] | None = None) -> str | None:
-        """Return the first value of a statement, a text; None if it is NULL or there is no row."""
-        found = await self.rows(sql, parameters or {})
-        value: str | None = found[0][0] if found else None
-        return value
-
-    async def query(self, steps: Query[ResultT]) -> ResultT:
-        """Execute the statements of `steps`, and return their result."""
-        try:
-            statement = next(steps)
-            while True:
-                statement = steps.send(await self.rows(*statement))
-        except StopIteration as ended:
-            result: ResultT = ended.value
-            return result
-
-    async def has_table(self, name: str) -> bool:
-        return await self._scalar(_HAS_TABLE, {"name": name}) is not None
-
     async def need(self, table: TableFile, pinned: PinnedTables | None) -> None:
         """Create the table if it is missing. Raises StateRowError if it may not be created here."""
         name, file = table.name, _schema(table.file)
@@ -564,30 +368,6 @@ class PostgresTransaction(ABC):
         place = await self.query(present_place())
         values = {"suffix": new_suffix(), "server": place.server, "database": place.database}
         await self.changed(self._pin.sql(INSERT_IDENTITY), values)
-
-
-class _Statements:
-    """`Statements` in a transaction."""
-
-    def __init__(self, transaction: PostgresTransaction, pin: Pin) -> None:
-        self._transaction = transaction
-        self._pin = pin
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._transaction.rows(self._pin.sql(sql), values)
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._transaction.changed(self._pin.sql(sql), values)
-
-    async def has_redo_table(self) -> bool:
-        if not self._pin.has_redo_table:
-            self._pin.has_redo_table = await self._transaction.has_table(self._pin.sql(REDO_TABLE))
-        return self._pin.has_redo_table
-
-    async def has_outbox_table(self) -> bool:
-        if not self._pin.has_outbox_table:
-            self._pin.has_outbox_table = await self._transaction.has_table(self._pin.sql(OUTBOX_TABLE))
-        return self._pin.has_outbox_table
 
 
 @cache

@@ -34,8 +34,8 @@ from psycopg.pq.abc import PGresult
 from psycopg.waiting import READY_R, WAIT_R, wait_async
 
 from dualwrite.errors import TransactionDoomedError
-from dualwrite.recipes.postgres.commit_message import Refusals, assert_committed, refusal_in
 from dualwrite.recipes.psycopg.own_adapters import encoding_of
+from dualwrite.recipes.sql.commit_message import Refusals, assert_committed, refusal_in
 from dualwrite.recipes.sql.postgres import GIVEN_UP_IN, MARK, MARK_ATTRIBUTE
 
 AnyConnection = psycopg.Connection[Any] | psycopg.AsyncConnection[Any]

@@ -11,9 +11,8 @@ from psycopg.abc import PQGen
 from psycopg.pq.abc import PGresult
 
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.postgres.commit_message import Refusals
 from dualwrite.recipes.postgres.connections import Connections, settled
-from dualwrite.recipes.postgres.transaction import Pin, PostgresTransaction, RequiredPlace
+from dualwrite.recipes.postgres.transaction import PostgresTransaction
 from dualwrite.recipes.psycopg.connection_guard import IDLE, Watch, assert_can_begin, is_busy
 from dualwrite.recipes.psycopg.driver import (
     AnyConnection,
@@ -28,7 +27,9 @@ from dualwrite.recipes.psycopg.driver import (
     pyformat,
 )
 from dualwrite.recipes.psycopg.own_adapters import cursor_of, encoding_of
+from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.postgres import LOCATION
+from dualwrite.recipes.sql.postgres_steps import Pin, RequiredPlace
 
 
 class PsycopgTransaction(PostgresTransaction):

@@ -80,7 +80,6 @@ NOT_MARKED: Final = "23502"
 _DURABLE: Final = ("on", "remote_apply")
 """The values of synchronous_commit with which COMMIT waits for disk and standbys."""
 
-STILL_ADDED: Final = f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}) AND {IS_MARKED}"
 _COMMIT_IF_ADDED: Final = (
     f"SELECT CAST(CASE WHEN EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}) AND {IS_MARKED} THEN '1'"
     f" ELSE '{ANOTHER_TRANSACTION} ' || :token END AS integer), {RAISE}; COMMIT"

@@ -18,7 +18,7 @@ from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting, interrupted_by
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sql.outbox_statements import BlocksOfAnyId, OutboxTable
+from dualwrite.recipes.sql.outbox_statements import OutboxTable
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
@@ -26,6 +26,7 @@ from dualwrite.recipes.sqlalchemy.engines import (
     keeps_a_snapshot,
     locks_whole_database,
 )
+from dualwrite.recipes.sqlalchemy.on_postgres import OnPostgres
 from dualwrite.recipes.sqlalchemy.outbox_table import SqlAlchemyOutbox
 from dualwrite.recipes.sqlalchemy.own_statements import for_own_use
 from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
@@ -41,44 +42,77 @@ async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
     return await carry(function)
 
 
-class SqlAlchemyPort:
-    """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
+class _OnOthers:
+    """The steps on any database but PostgreSQL."""
 
     def __init__(
-        self,
-        transaction: SqlAlchemyTransaction,
-        store: SqlAlchemyStateStore,
-        redo: SqlAlchemyRedo,
-        outbox: SqlAlchemyOutbox,
-        carry: Carry,
+        self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, redo: SqlAlchemyRedo, carry: Carry
     ) -> None:
         self._transaction = transaction
+        self._connection = transaction.connection
         self._store = store
         self._redo = redo
-        self._outbox = outbox
         self._carry = carry
 
     @property
     def stored_blocks(self) -> StoredBlocks:
-        redo = self._redo.blocks_on(self._transaction.connection, self._store.pinned, self._carry)
-        return BlocksOfAnyId(redo, self.outbox)
+        return self._redo.blocks_on(self._connection, self._store.pinned, self._carry)
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        return await self._carry(partial(self._store.lock, self._connection, transactional_id, timeout_ms=timeout_ms))
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        return await self._carry(lambda: self._store.read(self._connection, transactional_id))
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        return await self._carry(lambda: self._store.read_manifest(self._connection, transactional_id))
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        row = {"previous": previous, "new": new}
+        await self._carry(lambda: self._store.write(self._connection, transactional_id, manifest=manifest, **row))
+        self._transaction.decides(lambda: self._store.read(self._connection, transactional_id) == new)
+
+
+class SqlAlchemyPort:
+    """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
+
+    def __init__(
+        self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, redo: SqlAlchemyRedo, carry: Carry
+    ) -> None:
+        self._transaction = transaction
+        self._store = store
+        self._carry = carry
+        self._steps: OnPostgres | _OnOthers
+        if transaction.connection.dialect.name == "postgresql":
+            self._steps = OnPostgres(transaction.connection, store.pin, carry)
+        else:
+            self._steps = _OnOthers(transaction, store, redo, carry)
+
+    @property
+    def stored_blocks(self) -> StoredBlocks:
+        return self._steps.stored_blocks
 
     @property
     def outbox(self) -> OutboxTable:
         """The stored blocks of outboxes, as seen inside this transaction."""
-        return self._outbox.blocks_on(self._transaction.connection, self._store.pinned, self._carry)
+        return self._on_postgres.outbox
+
+    @property
+    def _on_postgres(self) -> OnPostgres:
+        assert isinstance(self._steps, OnPostgres), "only PostgreSQL has outboxes"
+        return self._steps
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox; make `commit` durable, and let it fail if they are gone by then."""
-        raising = self._store.raise_durability
-        return await self._outbox.add(
-            self._transaction,
-            self._store.pinned,
-            transactional_id,
-            content,
-            raise_durability=raising,
-            carry=self._carry,
-        )
+        await self._begin_steps(transactional_id)
+        return await self._on_postgres.add_to_outbox(transactional_id, content)
+
+    async def _begin_steps(self, transactional_id: str) -> None:
+        self._transaction.transactional_id = transactional_id
+        if self._store.pin.tables is None:
+            await self._carry(lambda: self._store.pinned)
 
     @property
     def commit_was_sent(self) -> bool:
@@ -103,30 +137,19 @@ class SqlAlchemyPort:
             await self._carry(transaction.flush)
 
     async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        self._transaction.transactional_id = transactional_id
-        connection = self._transaction.connection
-        return await self._carry(partial(self._store.lock, connection, transactional_id, timeout_ms=timeout_ms))
+        await self._begin_steps(transactional_id)
+        return await self._steps.lock(transactional_id, timeout_ms=timeout_ms)
 
     async def read(self, transactional_id: str) -> PreparedTxnState:
-        return await self._carry(lambda: self._store.read(self._transaction.connection, transactional_id))
+        return await self._steps.read(transactional_id)
 
     async def read_manifest(self, transactional_id: str) -> str:
-        return await self._carry(lambda: self._store.read_manifest(self._transaction.connection, transactional_id))
+        return await self._steps.read_manifest(transactional_id)
 
     async def write(
         self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
     ) -> None:
-        transaction = self._transaction
-        row = {"previous": previous, "new": new}
-        message = self._store.write_with_commit(transaction.connection, transactional_id, manifest=manifest, **row)
-        if message is not None:
-            transaction.decides_by(message)
-            return
-        await self._carry(lambda: self._store.write(transaction.connection, transactional_id, manifest=manifest, **row))
-        transaction.decides(
-            self._store.raise_durability,
-            lambda: self._store.read(transaction.connection, transactional_id) == new,
-        )
+        await self._steps.write(transactional_id, previous=previous, new=new, manifest=manifest)
 
     async def commit(self) -> None:
         if self._transaction.connection.dialect.driver == "asyncpg":
@@ -197,7 +220,7 @@ class SqlAlchemyDatabase:
 
     def _prepare_outbox(self) -> None:
         self._create_missing_tables()
-        self._outbox.prepare(self._store.pinned, create_table=self._may_create_outbox)
+        self._outbox.prepare(self._store.pinned, self._store.pin, create_table=self._may_create_outbox)
         self._may_create_outbox = False
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
@@ -231,7 +254,7 @@ class SqlAlchemyDatabase:
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
         """Wrap a transaction begun elsewhere for the steps of a dual write."""
-        return SqlAlchemyPort(transaction, self._store, self._redo, self._outbox, self._carry)
+        return SqlAlchemyPort(transaction, self._store, self._redo, self._carry)
 
 
 class CarryOut(Protocol):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.util import await_only
 
-from dualwrite.errors import TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, TransactionEndedInsideError
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.database_errors import MYSQL_DRIVERS, driver_of, sqlstate_of
 from dualwrite.recipes.core.store import ended_past
@@ -258,30 +258,6 @@ class CommitWait:
             self.was_given_up = True
 
 
-class CommitMessage(Protocol):
-    """The message that replaces a driver's COMMIT inside a `with`: it writes the state row and commits."""
-
-    @property
-    def was_given_up(self) -> bool:
-        """Whether the server gave up waiting for a synchronous standby but still reported success."""
-
-    was_committed: bool
-    was_refused: bool
-    """Whether the server is known not to have reached COMMIT."""
-
-    def __enter__(self) -> Any: ...
-    def __exit__(self, *raised: Any) -> None: ...
-
-
-def commit_message(
-    connection: Any, sql: str, token: str, refusals: Mapping[str, Callable[[], Exception]]
-) -> CommitMessage:
-    """Return the message for a psycopg connection. Imports psycopg late: it may not be installed."""
-    from dualwrite.recipes.psycopg.driver import CommitMessage as Message
-
-    return Message(connection, sql, token, refusals)
-
-
 @contextmanager
 def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
     """Watch the COMMIT that the `with` block sends on a driver's connection."""
@@ -336,12 +312,18 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
     """
     send_commit, send_rollback = dialect.do_commit, dialect.do_rollback
 
+    def send_message_and_commit(dbapi_connection: Any) -> None:
+        transaction = getattr(dbapi_connection, ON_CONNECTION, None)
+        if transaction is not None:
+            transaction.send_before_commit(dbapi_connection)
+        send_commit(dbapi_connection)
+
     def do_commit(dbapi_connection: Any) -> None:
         transaction = getattr(dbapi_connection, ON_CONNECTION, None)
         if transaction is None or transaction.has_arrived:
             send_commit(dbapi_connection)
         else:
-            transaction.arrive(partial(send_commit, dbapi_connection))
+            transaction.arrive(partial(send_message_and_commit, dbapi_connection))
 
     def do_rollback(dbapi_connection: Any) -> None:
         transaction = getattr(dbapi_connection, ON_CONNECTION, None)
@@ -428,11 +410,14 @@ def value_past_sqlalchemy(connection: sa.Connection, sql: str, values: Mapping[s
 
 
 async def value_without_greenlet(
-    connection: sa.Connection, driver: Any, sql: str, values: Mapping[str, Any], carry: Carry
+    connection: sa.Connection, sql: str, values: Mapping[str, Any] | None, carry: Carry
 ) -> str | None:
-    """Do the same as `value_past_sqlalchemy`, on a psycopg connection; `carry` is for errors alone."""
+    """Do the same as `value_past_sqlalchemy` outside of a greenlet; `carry` is for errors alone."""
+    if connection.dialect.driver not in DRIVERS_THAT_MARK:
+        return None
     from dualwrite.recipes.psycopg.driver import is_between_statements, one_text
 
+    driver = driver_connection(connection)
     if not is_between_statements(driver):
         return None
     try:
@@ -490,6 +475,23 @@ def _reported_by(driver: Any) -> bool | None:
         return bool(flags & _MYSQL_IN_TRANSACTION)
     in_transaction = getattr(driver, "in_transaction", None)  # sqlite3, aiosqlite
     return in_transaction if isinstance(in_transaction, bool) else None
+
+
+def assert_holds_locks(connection: sa.Connection) -> None:
+    """Raise IllegalStateError if the connection is in autocommit mode, in which a lock ends with its statement."""
+    dbapi_connection = connection.connection.dbapi_connection
+    if in_transaction(driver_connection(connection)) or dbapi_connection is None:
+        return
+    if connection.dialect.detect_autocommit_setting(dbapi_connection):
+        raise autocommit()
+
+
+def autocommit() -> IllegalStateError:
+    """Return the error for a connection that cannot hold a lock."""
+    return IllegalStateError(
+        "the database connection is in autocommit mode, in which a row lock ends with its own statement; "
+        "nothing was written: use a connection with transactions for dual writes"
+    )
 
 
 def commits_by_itself(dialect: sa.Dialect, dbapi_connection: Any, driver: Any) -> bool:

@@ -5,45 +5,26 @@ The file `outbox_schema.sql` creates the same table by hand.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.exc import IntegrityError
 
 from dualwrite.errors import ConfigError
-from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, Added, Backlog, missing_table
 from dualwrite.recipes.sql.outbox_statements import (
-    ADD,
     HAS_WAITING,
     IS_IN_PROGRESS,
     MAY_VACUUM,
-    NOT_MARKED,
     OUTBOX_TABLE,
     SELECT_BACKLOG,
-    STILL_ADDED,
     VACUUM,
-    OutboxTable,
-    commit_if_added,
-    place_of,
 )
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, MARK_ATTRIBUTE
-from dualwrite.recipes.sqlalchemy.drivers import (
-    DRIVERS_THAT_MARK,
-    Carry,
-    CommitMessage,
-    commit_message,
-    ended_past_sqlalchemy,
-    value_without_greenlet,
-)
+from dualwrite.recipes.sql.postgres_steps import Pin
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
-from dualwrite.recipes.sqlalchemy.tables import TextStatements, create_missing, pinned_tables, schema_for
-from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
+from dualwrite.recipes.sqlalchemy.tables import create_missing, pinned_tables, schema_for
 
 kafka_transaction_outbox = sa.Table(
     OUTBOX_TABLE,
@@ -80,86 +61,20 @@ def create_outbox_table(engine: sa.Engine, schema: str | None = None) -> None:
 
 
 class SqlAlchemyOutbox:
-    """The table of one database, in the schema of its state table; caches that it exists."""
+    """The table of one database, in the schema of its state table."""
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._exists = False
 
-    def prepare(self, pinned: PinnedTables, *, create_table: bool) -> None:
+    def prepare(self, pinned: PinnedTables, pin: Pin, *, create_table: bool) -> None:
         """Create the table if it is missing. Raises StateRowError if that is not allowed."""
-        if self._exists:
+        if pin.has_outbox_table:
             return
         if create_table:
             create_missing(self._engine, kafka_transaction_outbox, pinned.schema)
-        with self._engine.connect() as connection:
-            if not self.exists(connection, pinned):
-                raise missing_table(OUTBOX_TABLE, otherwise="create_outbox_table(engine)", option=" --outbox")
-
-    def exists(self, connection: sa.Connection, pinned: PinnedTables) -> bool:
-        """Return whether the table exists; a positive answer is cached."""
-        if not self._exists:
-            is_possible = connection.dialect.name == "postgresql"
-            self._exists = is_possible and sa.inspect(connection).has_table(OUTBOX_TABLE, schema=pinned.schema)
-        return self._exists
-
-    def blocks_on(self, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> OutboxTable:
-        """Return the stored blocks, as seen in the transaction of `connection`."""
-        return OutboxTable(_Statements(self, connection, pinned, carry))
-
-    async def add(
-        self,
-        transaction: SqlAlchemyTransaction,
-        pinned: PinnedTables,
-        transactional_id: str,
-        content: bytes,
-        *,
-        raise_durability: str | None,
-        carry: Carry,
-    ) -> Added:
-        """Add a block's records; make its COMMIT durable, and let it fail if they are gone by then."""
-        transaction.transactional_id = transactional_id
-        connection, sql = transaction.connection, pinned.sql(ADD)
-        is_marked = connection.dialect.driver in DRIVERS_THAT_MARK
-        mark: str = getattr(transaction.driver, MARK_ATTRIBUTE, "") if is_marked else ""
-        values = {"id": transactional_id, "content": content, "mark": mark}
-        try:
-            text = (
-                await value_without_greenlet(connection, transaction.driver, sql, values, carry) if is_marked else None
-            )
-            if text is None:
-                text = await carry(lambda: connection.scalar(cached_text(sql), values))
-        except IntegrityError as error:
-            if sqlstate_of(driver_error(error)) == NOT_MARKED:
-                raise ended_past_sqlalchemy(connection) from error
-            raise
-        assert text is not None, "the statement returns a row"
-        added, is_durable, _ = place_of(text, content)
-        if raise_durability is not None and not is_durable:
-            await carry(partial(connection.exec_driver_sql, raise_durability))
-        if is_marked:
-            transaction.decides_by(self._commit_of(transaction, pinned, transactional_id, added, mark), is_added=True)
-        else:
-            where = {"id": transactional_id, "seq": added.seq, "mark": ""}
-            still_added = cached_text(pinned.sql(STILL_ADDED))
-            transaction.decides(raise_durability, lambda: bool(connection.scalar(still_added, where)), is_added=True)
-        return added
-
-    def _commit_of(
-        self,
-        transaction: SqlAlchemyTransaction,
-        pinned: PinnedTables,
-        transactional_id: str,
-        added: Added,
-        mark: str,
-    ) -> CommitMessage:
-        """Return the COMMIT for psycopg; after hooks of the application it also checks that the records are there."""
-        token = mark or secrets.token_hex(8)
-        sql = "COMMIT"
-        if transaction.has_hooks:
-            sql = commit_if_added(pinned, transactional_id, added, mark=mark, token=token)
-        ended = {ANOTHER_TRANSACTION: lambda: ended_past_sqlalchemy(transaction.connection)}
-        return commit_message(transaction.driver, sql, token, ended)
+        if not sa.inspect(self._engine).has_table(OUTBOX_TABLE, schema=pinned.schema):
+            raise missing_table(OUTBOX_TABLE, otherwise="create_outbox_table(engine)", option=" --outbox")
+        pin.has_outbox_table = True
 
     def is_in_progress(self, added: Added) -> bool:
         """Return whether the transaction that added a block is still running."""
@@ -182,14 +97,3 @@ class SqlAlchemyOutbox:
     def _row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
         with self._engine.connect() as connection:
             return connection.execute(cached_text(sql), values).one()
-
-
-class _Statements(TextStatements):
-    """`Statements` on a Connection."""
-
-    def __init__(self, outbox: SqlAlchemyOutbox, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> None:
-        super().__init__(connection, pinned, carry)
-        self._outbox = outbox
-
-    async def has_outbox_table(self) -> bool:
-        return await self._carry(lambda: self._outbox.exists(self._connection, self._pinned))

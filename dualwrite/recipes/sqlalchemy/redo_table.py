@@ -15,9 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH, missing_table
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
-from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.recipes.sql.redo_statements import (
-    DELETE,
     DELETE_BY_KEY,
     INSERT_HEAD,
     REDO_TABLE,
@@ -95,15 +93,11 @@ class SqlAlchemyRedo:
         return self._exists
 
     def blocks_on(self, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> RedoTable:
-        """Return the stored blocks as seen in the transaction of `connection`."""
+        """Return the stored blocks as seen in the transaction of `connection`, not on PostgreSQL."""
         statements = _Statements(self, connection, pinned, carry)
-        # SQLite has one write lock for the whole file, which is held with the state row
-        return RedoTable(
-            statements,
-            lock_clause="" if connection.dialect.name == "sqlite" else " FOR UPDATE",
-            by_index=BY_INDEX if connection.dialect.name == "postgresql" else "",
-            delete=DELETE_BY_KEY if connection.dialect.name in _INNODB else DELETE,
-        )
+        if connection.dialect.name in _INNODB:
+            return RedoTable(statements, delete=DELETE_BY_KEY)
+        return RedoTable(statements, lock_clause="")  # SQLite's one write lock is held with the state row
 
 
 def _has_redo_table(connection: sa.Connection, pinned: PinnedTables) -> bool:

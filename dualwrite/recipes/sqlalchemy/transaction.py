@@ -24,10 +24,10 @@ from dualwrite.recipes.core.store import ended_past, wait_given_up
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
+from dualwrite.recipes.sqlalchemy.commit_messages import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
     ON_CONNECTION,
-    CommitMessage,
     after_statement,
     commits_by_itself,
     deciding,
@@ -329,7 +329,7 @@ class SqlAlchemyTransaction:
         self._second_database = False
         self._control: TransactionControl | None = None  # of the statement in progress
         self._is_dropped = False
-        self._raise_durability: str | None = None  # None until the state is written
+        self._decides = False
         self._is_still_written: Callable[[], bool] | None = None  # None until the state is written
         self._message: CommitMessage | None = None  # carries COMMIT; None: COMMIT is sent alone
         self._is_added = False  # the records are in the outbox, so any COMMIT decides, even the application's
@@ -420,10 +420,10 @@ class SqlAlchemyTransaction:
         self._committing = True
         if has_commit_listeners(self.connection):
             event.listen(self.connection, "commit", _commit_has_begun)  # runs before the engine's listeners
-        if self._raise_durability is None and self._message is None:
-            self._binding.commit()
-        else:
+        if self._decides:
             self._decide()
+        else:
+            self._binding.commit()
         if not self.commit_was_sent:
             if not self.is_over:
                 raise IllegalStateError(_JOINED)
@@ -432,20 +432,13 @@ class SqlAlchemyTransaction:
         # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
 
-    def decides(
-        self,
-        raise_durability: str | None,
-        is_still_written: Callable[[], bool] | None = None,
-        *,
-        is_added: bool = False,
-    ) -> None:
-        """Note that the state was written, and that `raise_durability`, if any, makes COMMIT wait for durability.
+    def decides(self, is_still_written: Callable[[], bool] | None = None) -> None:
+        """Note that the state was written.
 
         `is_still_written` reads the row again, if other statements ran before COMMIT; without such statements it may be
-        None. `is_added`: as for `decides_by`.
+        None.
         """
-        self._is_added = is_added
-        self._raise_durability = raise_durability or ""
+        self._decides = True
         self._is_still_written = is_still_written
         self._statements_since = 0
 
@@ -454,6 +447,7 @@ class SqlAlchemyTransaction:
 
         `is_added`: the records were written before, so that a COMMIT sent by a hook of the application decides too.
         """
+        self._decides = True
         self._message = message
         self._is_added = is_added
 
@@ -573,6 +567,11 @@ class SqlAlchemyTransaction:
         self.has_arrived = True
         send_commit()
 
+    def send_before_commit(self, dbapi_connection: Any) -> None:
+        """Send the message of COMMIT now if the driver's own COMMIT, which follows directly, cannot carry it."""
+        if isinstance(self._message, MessageBeforeCommit):
+            self._message.send(dbapi_connection)
+
     def before_commit(self) -> None:
         """Raise if COMMIT must not be sent."""
         if not self._committing:
@@ -585,9 +584,6 @@ class SqlAlchemyTransaction:
             self._assert_still_decides(self._is_still_written)
         elif self._message is None and self.has_hooks and self.connection.dialect.name == "postgresql":
             self._assert_not_failed()
-        if self._raise_durability and self._statements_since:
-            # a Session hook ran after the state was written, and may have lowered the durability setting
-            self.connection.exec_driver_sql(self._raise_durability)
         self.commit_was_sent = True
 
     def _assert_still_decides(self, is_still_written: Callable[[], bool]) -> None:
@@ -600,7 +596,7 @@ class SqlAlchemyTransaction:
             # A hook's COMMIT past SQLAlchemy leaves no trace here; only the row shows it.
             self._driver_has_begun = False
             if not is_still_written():
-                self.commit_was_sent = self._is_added
+                self.commit_was_sent = False
                 raise TransactionEndedInsideError(_UNDONE)
 
     def _assert_not_failed(self) -> None:

@@ -1,0 +1,295 @@
+"""The steps of a dual write in a transaction of PostgreSQL, by whichever way its statements reach the server.
+
+Each driver, and SQLAlchemy, says how a statement is executed and how a message that ends in COMMIT is sent.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from dualwrite.errors import TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
+from dualwrite.recipes.core.store import (
+    Added,
+    StoredBlocks,
+    manifest_in,
+    newer_than_snapshot,
+    not_as_locked,
+    state_in,
+    stayed_locked,
+)
+from dualwrite.recipes.sql import postgres
+from dualwrite.recipes.sql.commit_message import Refusals
+from dualwrite.recipes.sql.outbox_statements import (
+    ADD,
+    NOT_MARKED,
+    OUTBOX_TABLE,
+    BlocksOfAnyId,
+    OutboxTable,
+    commit_if_added,
+    place_of,
+)
+from dualwrite.recipes.sql.pinned_tables import PinnedTables, Query, table_replaced
+from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
+
+ResultT = TypeVar("ResultT")
+
+_HAS_TABLE: Final = "SELECT CAST(to_regclass(:name) AS text)"
+
+
+class Pin:
+    """The location of our tables, queried once; shared by all transactions of one writer or pool."""
+
+    __slots__ = ("has_outbox_table", "has_redo_table", "tables")
+
+    def __init__(self) -> None:
+        self.tables: PinnedTables | None = None
+        self.has_redo_table = False
+        """Whether `kafka_transaction_redo` was found."""
+        self.has_outbox_table = False
+        """Whether `kafka_transaction_outbox` was found."""
+
+    @property
+    def located(self) -> PinnedTables:
+        assert self.tables is not None, "the tables are located before the first statement on their rows"
+        return self.tables
+
+    def sql(self, text: str) -> str:
+        """Return a statement with the full names of our tables."""
+        return self.located.sql(text)
+
+
+class RequiredPlace(Protocol):
+    """The server and database in which a transaction must run."""
+
+    @property
+    def location(self) -> str | None:
+        """The value that `PostgresTransaction.location` returns; None before it was queried."""
+
+    async def assert_holds(self, transaction: Any) -> None:
+        """Raise IllegalStateError if `transaction` runs elsewhere."""
+
+
+class PostgresSteps(ABC):
+    """The statements of a dual write in one transaction, in the order in which `DatabaseTransaction` has them."""
+
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """The errors of the driver."""
+    driver_name: ClassVar[str]
+    """The name of the driver in error messages."""
+
+    def __init__(self, pin: Pin, must_be_in: RequiredPlace | None = None) -> None:
+        self._pin = pin
+        self._must_be_in = must_be_in
+        self._transactional_id: str | None = None
+
+    # -- implemented by each driver; statements of our own, which no watch sees ---------------------------------------
+
+    @abstractmethod
+    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
+        """Execute one statement without parameters. Return its first row, of texts; None if it has none."""
+
+    @abstractmethod
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        """Return the rows of a SELECT; parameters are written `:name`."""
+
+    @abstractmethod
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Return the number of rows that a statement changed."""
+
+    @property
+    @abstractmethod
+    def mark(self) -> str:
+        """The mark that was set with the transaction's BEGIN, empty if none was."""
+
+    @abstractmethod
+    def _assert_begun(self) -> None:
+        """Raise if the connection is in no transaction, so that a lock ends with its statement."""
+
+    @abstractmethod
+    def _ended_past(self) -> TransactionEndedInsideError:
+        """Note that the transaction was ended unseen by the dual write, and return the error."""
+
+    @abstractmethod
+    def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
+        """Let COMMIT be sent by this message, which ends in it. `is_added`: the block's records are in the outbox."""
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether the application may execute statements between the last one of ours and COMMIT."""
+        return False
+
+    async def _scalar(self, sql: str, parameters: Mapping[str, str | bytes] | None = None) -> str | None:
+        """Return the first value of a statement, a text; None if it is NULL or there is no row."""
+        found = await self.rows(sql, parameters or {})
+        value: str | None = found[0][0] if found else None
+        return value
+
+    async def _added(self, sql: str, values: Mapping[str, str | bytes]) -> str | None:
+        """Do the same as `_scalar` for the statement that adds a block, by the fastest way."""
+        return await self._scalar(sql, values)
+
+    # -- the lock -----------------------------------------------------------------------------------------------------
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        self._transactional_id = transactional_id
+        try:
+            text = await self._lock_free(transactional_id)
+            if text is None:
+                text = await self._lock_in_time(transactional_id, timeout_ms)
+        except self.errors as error:
+            match sqlstate_of(driver_error(error)):
+                case postgres.UNDEFINED_TABLE:
+                    raise table_replaced(self._pin.located) from error
+                case postgres.LOCK_NOT_AVAILABLE:
+                    raise stayed_locked(transactional_id, timeout_ms) from error
+                case _:
+                    raise
+        self._assert_begun()
+        if text is None:
+            await self._assert_no_row(transactional_id)
+        return state_in(transactional_id, text)
+
+    async def _lock_free(self, transactional_id: str) -> str | None:
+        """Lock the row and check its location, in one round trip. Return None if the row is not free."""
+        place = self._must_be_in
+        sql = postgres.lock_free_row(self._pin.located, transactional_id, and_locate=place is not None)
+        locked = await self._first_row(sql)
+        if place is not None and (locked is None or locked[1] != place.location):
+            await place.assert_holds(self)
+        return None if locked is None else locked[0]
+
+    async def _lock_in_time(self, transactional_id: str, timeout_ms: int | None) -> str | None:
+        steps = postgres.lock_row(transactional_id, timeout_ms)
+        answer: str | None = None
+        try:
+            while True:
+                statement, values = steps.send(answer)
+                answer = await self._scalar(self._pin.sql(statement), values)
+        except StopIteration as locked:
+            text: str | None = locked.value
+            return text
+
+    async def _assert_no_row(self, transactional_id: str) -> None:
+        try:
+            await self.query(postgres.assert_no_row(self._pin.located, transactional_id))
+        except self.errors as error:
+            if sqlstate_of(driver_error(error)) == postgres.SERIALIZATION_FAILURE:
+                raise newer_than_snapshot(transactional_id) from error
+            raise
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        text = await self._scalar(self._pin.sql(postgres.SELECT_LOCKED), {"id": transactional_id})
+        self._assert_begun()
+        return state_in(transactional_id, text)
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        text = await self._scalar(self._pin.sql(postgres.SELECT_MANIFEST), {"id": transactional_id})
+        self._assert_begun()
+        return manifest_in(transactional_id, text)
+
+    # -- the message of COMMIT ----------------------------------------------------------------------------------------
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        sql = postgres.write_and_commit(
+            self._pin.located,
+            transactional_id,
+            previous=previous,
+            new=new,
+            manifest=manifest,
+            mark=self.mark,
+            token=self.token,
+        )
+        self._commit_by(sql, self.refusals(transactional_id, previous))
+
+    @property
+    def token(self) -> str:
+        """The end of the text in which the server quotes why it refused a message."""
+        return self.mark
+
+    def refusals(self, transactional_id: str, previous: PreparedTxnState) -> Refusals:
+        """Return the errors of a refused write."""
+
+        def not_held() -> Exception:
+            if not self.mark:
+                return self._ended_past()  # it may be another transaction
+            return not_as_locked(transactional_id, previous, past=self.driver_name)
+
+        return {postgres.NOT_AS_LOCKED: not_held, postgres.ANOTHER_TRANSACTION: self._ended_past}
+
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+        """Add records to the outbox, and make `commit`, which must be the next call, durable.
+
+        Raises TransactionEndedInsideError, and IllegalStateError if this is not the required database.
+        """
+        self._transactional_id = transactional_id
+        values: dict[str, str | bytes] = {"id": transactional_id, "content": content, "mark": self.mark}
+        try:
+            text = await self._added(self._pin.sql(ADD), values)
+        except self.errors as error:
+            if sqlstate_of(driver_error(error)) == NOT_MARKED:
+                raise self._ended_past() from error
+            raise
+        assert text is not None, "the statement returns a row"
+        place = place_of(text, content)
+        if self._must_be_in is not None and place.location != self._must_be_in.location:
+            await self._must_be_in.assert_holds(self)
+        sql = "COMMIT" if place.is_durable else postgres.DURABLE_COMMIT
+        if self.has_hooks:  # which may undo it
+            tables, mark, token = self._pin.located, self.mark, self.token
+            sql = commit_if_added(tables, transactional_id, place.added, mark=mark, token=token)
+        self._commit_by(sql, {postgres.ANOTHER_TRANSACTION: self._ended_past}, is_added=True)
+        return place.added
+
+    # -- the other tables ---------------------------------------------------------------------------------------------
+
+    @property
+    def stored_blocks(self) -> StoredBlocks:
+        return BlocksOfAnyId(RedoTable(_Statements(self, self._pin), by_index=postgres.BY_INDEX), self.outbox)
+
+    @property
+    def outbox(self) -> OutboxTable:
+        """The stored blocks of outboxes, as seen inside this transaction."""
+        return OutboxTable(_Statements(self, self._pin))
+
+    async def query(self, steps: Query[ResultT]) -> ResultT:
+        """Execute the statements of `steps`, and return their result."""
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(await self.rows(*statement))
+        except StopIteration as ended:
+            result: ResultT = ended.value
+            return result
+
+    async def has_table(self, name: str) -> bool:
+        return await self._scalar(_HAS_TABLE, {"name": name}) is not None
+
+
+class _Statements:
+    """`Statements` in a transaction."""
+
+    def __init__(self, transaction: PostgresSteps, pin: Pin) -> None:
+        self._transaction = transaction
+        self._pin = pin
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._transaction.rows(self._pin.sql(sql), values)
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._transaction.changed(self._pin.sql(sql), values)
+
+    async def has_redo_table(self) -> bool:
+        if not self._pin.has_redo_table:
+            self._pin.has_redo_table = await self._transaction.has_table(self._pin.sql(REDO_TABLE))
+        return self._pin.has_redo_table
+
+    async def has_outbox_table(self) -> bool:
+        if not self._pin.has_outbox_table:
+            self._pin.has_outbox_table = await self._transaction.has_table(self._pin.sql(OUTBOX_TABLE))
+        return self._pin.has_outbox_table

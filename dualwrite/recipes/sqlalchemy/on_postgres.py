@@ -1,0 +1,110 @@
+"""The steps of a dual write on PostgreSQL, on a Connection of SQLAlchemy."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.errors import TransactionEndedInsideError
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.database_errors import driver_error
+from dualwrite.recipes.core.store import not_as_locked
+from dualwrite.recipes.sql import postgres
+from dualwrite.recipes.sql.commit_message import Refusals, refusal_in
+from dualwrite.recipes.sql.postgres_steps import Pin, PostgresSteps
+from dualwrite.recipes.sqlalchemy.commit_messages import commit_message
+from dualwrite.recipes.sqlalchemy.drivers import (
+    Carry,
+    assert_holds_locks,
+    driver_connection,
+    ended_past_sqlalchemy,
+    here,
+    value_past_sqlalchemy,
+    value_without_greenlet,
+)
+from dualwrite.recipes.sqlalchemy.own_statements import cached_text
+from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, transaction_on
+
+
+class OnPostgres(PostgresSteps):
+    """The steps in the transaction of a Connection; only with a dual write on it may COMMIT be sent by a message."""
+
+    errors = (DBAPIError,)
+    driver_name = "SQLAlchemy"
+
+    def __init__(self, connection: sa.Connection, pin: Pin, carry: Carry = here) -> None:
+        super().__init__(pin)
+        self._connection = connection
+        self._carry = carry
+
+    async def _first_row(self, sql: str) -> Sequence[str | None] | None:
+        text = await self._past_sqlalchemy(sql, None)
+        return None if text is None else (text,)
+
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
+        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).all())
+
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).rowcount)
+
+    async def _added(self, sql: str, values: Mapping[str, str | bytes]) -> str | None:
+        text = await self._past_sqlalchemy(sql, values)
+        return await super()._added(sql, values) if text is None else text
+
+    async def _past_sqlalchemy(self, sql: str, values: Mapping[str, Any] | None) -> str | None:
+        """Return the value of a statement; None if there is none, or if it was not sent."""
+        if self._carry is here:
+            return value_past_sqlalchemy(self._connection, sql, values)
+        return await value_without_greenlet(self._connection, sql, values, self._carry)
+
+    def _assert_begun(self) -> None:
+        assert_holds_locks(self._connection)
+
+    def _ended_past(self) -> TransactionEndedInsideError:
+        return ended_past_sqlalchemy(self._connection)
+
+    @property
+    def mark(self) -> str:
+        mark: str = getattr(driver_connection(self._connection), postgres.MARK_ATTRIBUTE, "")
+        return mark
+
+    @cached_property
+    def token(self) -> str:
+        return self.mark or secrets.token_hex(8)
+
+    @property
+    def _transaction(self) -> SqlAlchemyTransaction:
+        transaction = transaction_on(self._connection)
+        assert transaction is not None, "a dual write runs on the Connection"
+        return transaction
+
+    @property
+    def has_hooks(self) -> bool:
+        return self._transaction.has_hooks
+
+    def _commit_by(self, sql: str, refusals: Refusals, *, is_added: bool = False) -> None:
+        message = commit_message(self._connection, sql, self.token, refusals)
+        self._transaction.decides_by(message, is_added=is_added)
+
+    def write_now(self, transactional_id: str, values: Mapping[str, str | None]) -> None:
+        """Write the row without COMMIT, in a transaction that is no dual write."""
+        row = {"id": transactional_id, "mark": self.mark, "token": self.token, **values}
+        try:
+            self._connection.execute(cached_text(self._pin.sql(postgres.WRITE)), row)
+        except DBAPIError as error:
+            previous = PreparedTxnState(values["previous"] or "")
+            refused = not_as_locked(transactional_id, previous, past=self.driver_name)
+            refusals = {**self.refusals(transactional_id, previous), postgres.NOT_AS_LOCKED: lambda: refused}
+            refusal = refusal_in(driver_error(error), self.token, refusals)
+            if refusal is None:
+                raise
+            raise refusal from error
+
+    async def witness(self, transactional_id: str) -> str | None:
+        """Read the row without a lock, and write to the log."""
+        return await self._scalar(self._pin.sql(postgres.WITNESS), {"id": transactional_id})
