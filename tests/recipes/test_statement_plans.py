@@ -17,9 +17,10 @@ from dualwrite.recipes.postgres.transaction import _schema
 from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, OutboxTable
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.postgres import BY_INDEX
+from dualwrite.recipes.sql.postgres_steps import Pin
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, RedoTable
-from dualwrite.recipes.sqlalchemy.drivers import here
-from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
+from dualwrite.recipes.sqlalchemy.on_others import OnMySql
+from dualwrite.recipes.sqlalchemy.redo_table import prepare_to_store
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.recipes.outboxes import forgetful
@@ -149,10 +150,9 @@ def test_innodb_waits_for_no_block_of_another_id(
 ) -> None:
     database = MariaDbDatabase(mariadb_server)
     engine = sa.create_engine(database.url, connect_args={"init_command": "SET innodb_lock_wait_timeout = 1"})
-    redo = SqlAlchemyRedo(engine)
-    pinned = PinnedTables(str(database.url.database), f"`{database.url.database}`")
+    pin = Pin(PinnedTables(str(database.url.database), f"`{database.url.database}`"))
     for transactional_id in ("a", "b", "c"):
-        redo.prepare(pinned, transactional_id, create_table=True)
+        prepare_to_store(engine, pin, transactional_id, create_table=True)
     with engine.begin() as filling:
         numbered = f"SELECT 'b', seq, 1, 'x' FROM seq_1_to_{blocks + 1}"
         filling.exec_driver_sql(f"INSERT INTO {REDO_TABLE} (transactional_id, seq, stored_at_ms, records) {numbered}")
@@ -161,13 +161,13 @@ def test_innodb_waits_for_no_block_of_another_id(
         with sa.create_engine(mariadb_server.url, poolclass=sa.NullPool).begin() as root:
             believe(root, str(database.url.database), believed)
     with engine.begin() as above, engine.begin() as below, engine.begin() as publishing:
-        table, others = redo.blocks_on(publishing, pinned, here), (("a", above), ("c", below))
+        table, others = OnMySql(publishing, pin).stored_blocks, (("a", above), ("c", below))
         for transactional_id, connection in others:
-            append(redo.blocks_on(connection, pinned, here), transactional_id)
+            append(OnMySql(connection, pin).stored_blocks, transactional_id)
         stored, waiting = blocking.run(table.waiting("b", max_bytes=MOST_BYTES))
         blocking.run(table.publish("b", waiting[:blocks], before=stored))
         for transactional_id, connection in others:
-            append(redo.blocks_on(connection, pinned, here), transactional_id)
+            append(OnMySql(connection, pin).stored_blocks, transactional_id)
     with engine.connect() as reading:
         found = reading.exec_driver_sql(f"SELECT transactional_id, count(*) FROM {REDO_TABLE} GROUP BY 1").all()
     assert sorted(map(tuple, found)) == [("a", 3), ("b", 2), ("c", 3)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -16,9 +16,10 @@ from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.postgres.adapter import PostgresDatabase
 from dualwrite.recipes.postgres.connections import Connections
-from dualwrite.recipes.postgres.transaction import PostgresTransaction, TableFile
+from dualwrite.recipes.postgres.transaction import TableFile
 from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
-from dualwrite.recipes.sql.pinned_tables import PinnedTables, checked_schema
+from dualwrite.recipes.sql.pinned_tables import checked_schema
+from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
 from dualwrite.recipes.writer import Use
 
 ConnectionT = TypeVar("ConnectionT")
@@ -149,23 +150,6 @@ class PostgresBackend(Generic[ConnectionT, TxT]):
         await self.background.close()
 
 
-class _LeaseTransaction:
-    """`LeaseTransaction` on PostgreSQL."""
-
-    def __init__(self, transaction: PostgresTransaction, pinned: PinnedTables) -> None:
-        self._transaction = transaction
-        self._pinned = pinned
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._transaction.rows(self._pinned.sql(sql), values)
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._transaction.changed(self._pinned.sql(sql), values)
-
-    async def has_table(self, name: str) -> bool:
-        return await self._transaction.has_table(self._pinned.sql(name))
-
-
 class PostgresLeases(TableLeases):
     """`Leases` in the table, which `pool_schema.sql` creates."""
 
@@ -175,7 +159,7 @@ class PostgresLeases(TableLeases):
         super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=POSTGRES_NOW_MS)
         self._database = database
         self._table = TableFile(LEASE_TABLE, "pool_schema.sql", create=create_table)
-        self._pinned: PinnedTables | None = None
+        self._pin = Pin()
 
     @property
     def errors(self) -> tuple[type[Exception], ...]:
@@ -185,10 +169,9 @@ class PostgresLeases(TableLeases):
         return (sqlstate_of(error) or "").startswith(_INTEGRITY_CONSTRAINT_VIOLATION) or is_conflict(error)
 
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
-        if self._pinned is None:
-            self._pinned = await self._database.ensure_table(self._table)
-        pinned = self._pinned
-        return await self._database.in_transaction(lambda transaction: steps(_LeaseTransaction(transaction, pinned)))
+        if self._pin.tables is None:
+            self._pin.tables = await self._database.ensure_table(self._table)
+        return await self._database.in_transaction(lambda transaction: steps(PinnedStatements(transaction, self._pin)))
 
 
 _INTEGRITY_CONSTRAINT_VIOLATION: Final = "23"

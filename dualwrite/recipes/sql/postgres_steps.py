@@ -45,8 +45,8 @@ class Pin:
 
     __slots__ = ("has_outbox_table", "has_redo_table", "tables")
 
-    def __init__(self) -> None:
-        self.tables: PinnedTables | None = None
+    def __init__(self, tables: PinnedTables | None = None) -> None:
+        self.tables = tables
         self.has_redo_table = False
         """Whether `kafka_transaction_redo` was found."""
         self.has_outbox_table = False
@@ -250,12 +250,12 @@ class PostgresSteps(ABC):
 
     @property
     def stored_blocks(self) -> StoredBlocks:
-        return BlocksOfAnyId(RedoTable(_Statements(self, self._pin), by_index=postgres.BY_INDEX), self.outbox)
+        return BlocksOfAnyId(RedoTable(PinnedStatements(self, self._pin), by_index=postgres.BY_INDEX), self.outbox)
 
     @property
     def outbox(self) -> OutboxTable:
         """The stored blocks of outboxes, as seen inside this transaction."""
-        return OutboxTable(_Statements(self, self._pin))
+        return OutboxTable(PinnedStatements(self, self._pin))
 
     async def query(self, steps: Query[ResultT]) -> ResultT:
         """Execute the statements of `steps`, and return their result."""
@@ -271,12 +271,23 @@ class PostgresSteps(ABC):
         return await self._scalar(_HAS_TABLE, {"name": name}) is not None
 
 
-class _Statements:
-    """`Statements` in a transaction."""
+class InTransaction(Protocol):
+    """Executes statements with full names of tables in one transaction; parameters are written `:name`."""
 
-    def __init__(self, transaction: PostgresSteps, pin: Pin) -> None:
+    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]: ...
+    async def changed(self, sql: str, values: Mapping[str, Any]) -> int: ...
+    async def has_table(self, name: str) -> bool: ...
+
+
+class PinnedStatements:
+    """`Statements`, and `LeaseTransaction`, in a transaction: adds the schema to the names of tables."""
+
+    def __init__(self, transaction: InTransaction, pin: Pin) -> None:
         self._transaction = transaction
         self._pin = pin
+
+    async def has_table(self, name: str) -> bool:
+        return await self._transaction.has_table(self._pin.sql(name))
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         return await self._transaction.rows(self._pin.sql(sql), values)
@@ -286,10 +297,10 @@ class _Statements:
 
     async def has_redo_table(self) -> bool:
         if not self._pin.has_redo_table:
-            self._pin.has_redo_table = await self._transaction.has_table(self._pin.sql(REDO_TABLE))
+            self._pin.has_redo_table = await self.has_table(REDO_TABLE)
         return self._pin.has_redo_table
 
     async def has_outbox_table(self) -> bool:
         if not self._pin.has_outbox_table:
-            self._pin.has_outbox_table = await self._transaction.has_table(self._pin.sql(OUTBOX_TABLE))
+            self._pin.has_outbox_table = await self.has_table(OUTBOX_TABLE)
         return self._pin.has_outbox_table

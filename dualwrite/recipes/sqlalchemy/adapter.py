@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -16,9 +15,17 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWrite, roll_back_database
 from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
-from dualwrite.recipes.core.waiting import Waiting, interrupted_by
+from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sql.outbox_statements import OutboxTable
+from dualwrite.recipes.sql.outbox_statements import (
+    HAS_WAITING,
+    IS_IN_PROGRESS,
+    MAY_VACUUM,
+    OUTBOX_TABLE,
+    SELECT_BACKLOG,
+    VACUUM,
+    OutboxTable,
+)
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
@@ -27,68 +34,25 @@ from dualwrite.recipes.sqlalchemy.engines import (
     locks_whole_database,
 )
 from dualwrite.recipes.sqlalchemy.on_postgres import OnPostgres
-from dualwrite.recipes.sqlalchemy.outbox_table import SqlAlchemyOutbox
-from dualwrite.recipes.sqlalchemy.own_statements import for_own_use
-from dualwrite.recipes.sqlalchemy.redo_table import SqlAlchemyRedo
+from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
+from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
+from dualwrite.recipes.sqlalchemy.redo_table import prepare_to_store
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
-from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, schema_for
+from dualwrite.recipes.sqlalchemy.tables import SqlAlchemyLeases, need_table, schema_for
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, watch
 from dualwrite.recipes.writer import Use
 
 ResultT = TypeVar("ResultT")
 
 
-async def _carried(carry: Carry, function: Callable[[], ResultT]) -> ResultT:
-    return await carry(function)
-
-
-class _OnOthers:
-    """The steps on any database but PostgreSQL."""
-
-    def __init__(
-        self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, redo: SqlAlchemyRedo, carry: Carry
-    ) -> None:
-        self._transaction = transaction
-        self._connection = transaction.connection
-        self._store = store
-        self._redo = redo
-        self._carry = carry
-
-    @property
-    def stored_blocks(self) -> StoredBlocks:
-        return self._redo.blocks_on(self._connection, self._store.pinned, self._carry)
-
-    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
-        return await self._carry(partial(self._store.lock, self._connection, transactional_id, timeout_ms=timeout_ms))
-
-    async def read(self, transactional_id: str) -> PreparedTxnState:
-        return await self._carry(lambda: self._store.read(self._connection, transactional_id))
-
-    async def read_manifest(self, transactional_id: str) -> str:
-        return await self._carry(lambda: self._store.read_manifest(self._connection, transactional_id))
-
-    async def write(
-        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
-    ) -> None:
-        row = {"previous": previous, "new": new}
-        await self._carry(lambda: self._store.write(self._connection, transactional_id, manifest=manifest, **row))
-        self._transaction.decides(lambda: self._store.read(self._connection, transactional_id) == new)
-
-
 class SqlAlchemyPort:
     """`DatabaseTransaction` on a `SqlAlchemyTransaction`."""
 
-    def __init__(
-        self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, redo: SqlAlchemyRedo, carry: Carry
-    ) -> None:
+    def __init__(self, transaction: SqlAlchemyTransaction, store: SqlAlchemyStateStore, carry: Carry) -> None:
         self._transaction = transaction
         self._store = store
         self._carry = carry
-        self._steps: OnPostgres | _OnOthers
-        if transaction.connection.dialect.name == "postgresql":
-            self._steps = OnPostgres(transaction.connection, store.pin, carry)
-        else:
-            self._steps = _OnOthers(transaction, store, redo, carry)
+        self._steps: Final = store.steps(transaction.connection, carry)
 
     @property
     def stored_blocks(self) -> StoredBlocks:
@@ -152,10 +116,7 @@ class SqlAlchemyPort:
         await self._steps.write(transactional_id, previous=previous, new=new, manifest=manifest)
 
     async def commit(self) -> None:
-        if self._transaction.connection.dialect.driver == "asyncpg":
-            await interrupted_by(self._transaction.drop, _carried(self._carry, self._transaction.commit))
-        else:
-            await self._carry(self._transaction.commit)
+        await self._carry(self._transaction.commit)
 
     async def rollback(self) -> None:
         await self._carry(self._transaction.rollback)
@@ -192,8 +153,6 @@ class SqlAlchemyDatabase:
         self._carry = carry
         self._may_create_redo = self._may_create_outbox = create_table
         self._store = SqlAlchemyStateStore(self._engine, schema)
-        self._redo = SqlAlchemyRedo(self._engine)
-        self._outbox = SqlAlchemyOutbox(self._engine)
 
     async def ensure_row(self, transactional_id: str) -> DatabaseIdentity:
         return await self._carry(lambda: self._ensure_row(transactional_id))
@@ -210,9 +169,11 @@ class SqlAlchemyDatabase:
             self._create_table = False
 
     async def prepare_to_store(self, transactional_id: str) -> None:
-        await self._carry(
-            lambda: self._redo.prepare(self._store.pinned, transactional_id, create_table=self._may_create_redo)
-        )
+        await self._carry(lambda: self._prepare_to_store(transactional_id))
+
+    def _prepare_to_store(self, transactional_id: str) -> None:
+        assert self._store.pinned is not None, "it raises otherwise"
+        prepare_to_store(self._engine, self._store.pin, transactional_id, create_table=self._may_create_redo)
         self._may_create_redo = False
 
     async def prepare_outbox(self) -> None:
@@ -220,7 +181,11 @@ class SqlAlchemyDatabase:
 
     def _prepare_outbox(self) -> None:
         self._create_missing_tables()
-        self._outbox.prepare(self._store.pinned, self._store.pin, create_table=self._may_create_outbox)
+        pinned, pin = self._store.pinned, self._store.pin
+        if not pin.has_outbox_table:
+            create = self._may_create_outbox
+            need_table(self._engine, pinned, kafka_transaction_outbox, create=create, option=" --outbox")
+            pin.has_outbox_table = True
         self._may_create_outbox = False
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
@@ -228,20 +193,36 @@ class SqlAlchemyDatabase:
         return await block.add_to_outbox(transactional_id, content)
 
     async def is_in_progress(self, added: Added) -> bool:
-        return await self._carry(lambda: self._outbox.is_in_progress(added))
+        (found,) = await self._one_row(IS_IN_PROGRESS, {"transaction": added.transaction})
+        return bool(found)
 
     async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
         assert isinstance(database, SqlAlchemyPort), "this database has begun it"
         return await database.outbox.was_committed(transactional_id, added)
 
     async def vacuum_outbox(self) -> None:
-        await self._carry(lambda: self._outbox.vacuum(self._store.pinned))
+        sql = self._store.pinned.sql
+        (may,) = await self._one_row(MAY_VACUUM, {"name": sql(OUTBOX_TABLE)})
+        if may:
+            await self._carry(lambda: self._outside_transactions(sql(VACUUM)))
+
+    def _outside_transactions(self, sql: str) -> None:
+        with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql(sql)
 
     async def has_waiting(self, transactional_id: str) -> bool:
-        return await self._carry(lambda: self._outbox.has_waiting(self._store.pinned, transactional_id))
+        (found,) = await self._one_row(HAS_WAITING, {"id": transactional_id})
+        return bool(found)
 
     async def backlog(self, transactional_id: str) -> Backlog:
-        return await self._carry(lambda: self._outbox.backlog(self._store.pinned, transactional_id))
+        return Backlog(*await self._one_row(SELECT_BACKLOG, {"id": transactional_id}))
+
+    async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
+        return await self._carry(lambda: self._fetch(sql, values))
+
+    def _fetch(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
+        with self._engine.connect() as connection:
+            return connection.execute(cached_text(self._store.pinned.sql(sql)), values).one()
 
     async def make_durable(self, transactional_id: str, row: PreparedTxnState, *, timeout_ms: int) -> None:
         await self._carry(lambda: self._store.make_durable(transactional_id, row, timeout_ms=timeout_ms))
@@ -254,7 +235,7 @@ class SqlAlchemyDatabase:
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
         """Wrap a transaction begun elsewhere for the steps of a dual write."""
-        return SqlAlchemyPort(transaction, self._store, self._redo, self._carry)
+        return SqlAlchemyPort(transaction, self._store, self._carry)
 
 
 class CarryOut(Protocol):

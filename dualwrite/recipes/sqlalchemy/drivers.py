@@ -280,12 +280,6 @@ def deciding(driver: str, connection: Any) -> Iterator[CommitWait]:
         yield wait
 
 
-def drop_while_deciding(connection: sa.Connection) -> None:
-    """Drop an asyncpg connection whose COMMIT is in progress, without the cancel request that asyncpg would send."""
-    driver: Any = connection.connection.driver_connection
-    driver.terminate()
-
-
 # ---- the transaction of a driver's connection -----------------------------------------------------------------------
 
 

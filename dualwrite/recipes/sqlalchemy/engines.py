@@ -103,6 +103,11 @@ def locks_whole_database(dialect: sa.Dialect) -> bool:
     return dialect.name == "sqlite"
 
 
+def is_mysql(dialect: sa.Dialect) -> bool:
+    """Return whether this is MySQL or MariaDB."""
+    return dialect.name in ("mysql", "mariadb")
+
+
 def keeps_a_snapshot(connection: sa.Connection) -> bool:
     """Return whether locking a row that was changed after the transaction began would fail, as from REPEATABLE READ on.
 

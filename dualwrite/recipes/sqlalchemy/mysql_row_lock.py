@@ -86,19 +86,13 @@ def _lock_wait_limit(connection: sa.Connection, timeout_s: int) -> Iterator[None
 
 
 def lock_wait_limit(connection: sa.Connection) -> AbstractContextManager[None]:
-    """Limit waits for locks, which this process itself may hold, to `INSERT_TIMEOUT_MS`."""
-    return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
-
-
-def insert_row(connection: sa.Connection, insert: str, values: Mapping[str, str]) -> None:
-    """Insert a row. Raises the error for a lock that was not free in time after `INSERT_TIMEOUT_MS`.
+    """Limit waits for locks to `INSERT_TIMEOUT_MS`: this process itself may hold them.
 
     Under REPEATABLE READ a SKIP LOCKED that finds no row locks the gap behind the row. So a dual write of a pool that
-    had to wait for a slot, and then lost it, would wait here for its own transaction: a deadlock invisible to the
-    server.
+    had to wait for a slot, and then lost it, would wait for its own transaction when it inserts a row: a deadlock
+    invisible to the server.
     """
-    with lock_wait_limit(connection):
-        connection.execute(cached_text(insert), values)
+    return _lock_wait_limit(connection, INSERT_TIMEOUT_MS // 1000)
 
 
 def is_still_locked(connection: sa.Connection) -> bool:

@@ -28,29 +28,23 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     value_without_greenlet,
 )
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
+from dualwrite.recipes.sqlalchemy.tables import OnConnection
 from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction, transaction_on
 
 
-class OnPostgres(PostgresSteps):
+class OnPostgres(OnConnection, PostgresSteps):
     """The steps in the transaction of a Connection; only with a dual write on it may COMMIT be sent by a message."""
 
     errors = (DBAPIError,)
     driver_name = "SQLAlchemy"
 
     def __init__(self, connection: sa.Connection, pin: Pin, carry: Carry = here) -> None:
-        super().__init__(pin)
-        self._connection = connection
-        self._carry = carry
+        PostgresSteps.__init__(self, pin)
+        super().__init__(connection, pin, carry)
 
     async def _first_row(self, sql: str) -> Sequence[str | None] | None:
         text = await self._past_sqlalchemy(sql, None)
         return None if text is None else (text,)
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).all())
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).rowcount)
 
     async def _added(self, sql: str, values: Mapping[str, str | bytes]) -> str | None:
         text = await self._past_sqlalchemy(sql, values)
@@ -91,13 +85,15 @@ class OnPostgres(PostgresSteps):
         message = commit_message(self._connection, sql, self.token, refusals)
         self._transaction.decides_by(message, is_added=is_added)
 
-    def write_now(self, transactional_id: str, values: Mapping[str, str | None]) -> None:
+    def write_now(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
         """Write the row without COMMIT, in a transaction that is no dual write."""
-        row = {"id": transactional_id, "mark": self.mark, "token": self.token, **values}
+        row = {"id": transactional_id, "previous": str(previous), "new": str(new), "manifest": manifest or None}
+        proof = {"mark": self.mark, "token": self.token}
         try:
-            self._connection.execute(cached_text(self._pin.sql(postgres.WRITE)), row)
+            self._connection.execute(cached_text(self._pin.sql(postgres.WRITE)), row | proof)
         except DBAPIError as error:
-            previous = PreparedTxnState(values["previous"] or "")
             refused = not_as_locked(transactional_id, previous, past=self.driver_name)
             refusals = {**self.refusals(transactional_id, previous), postgres.NOT_AS_LOCKED: lambda: refused}
             refusal = refusal_in(driver_error(error), self.token, refusals)

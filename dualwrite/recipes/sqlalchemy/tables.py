@@ -7,7 +7,7 @@ files `schema.sql`, `schema_mysql.sql`, `pool_schema.sql` and `pool_schema_mysql
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
@@ -41,8 +41,9 @@ from dualwrite.recipes.sql.pinned_tables import (
     find_schema,
     find_state_table,
 )
+from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
-from dualwrite.recipes.sqlalchemy.engines import locks_whole_database
+from dualwrite.recipes.sqlalchemy.engines import is_mysql, locks_whole_database
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, OWN, cached_text, for_own_use, own_text
 
 ResultT = TypeVar("ResultT")
@@ -224,41 +225,48 @@ def create_missing(engine: sa.Engine, table: sa.Table, schema: str | None) -> No
             raise
 
 
-class TextStatements:
-    """Executes statements on a Connection, in the pinned schema; for tables whose statements are SQL."""
+def need_table(engine: sa.Engine, pinned: PinnedTables, table: sa.Table, *, create: bool, option: str) -> None:
+    """Create a table beside the state table if it is missing. Raises StateRowError if it may not be created here."""
+    if create:
+        create_missing(engine, table, pinned.schema)
+    if not sa.inspect(engine).has_table(table.name, schema=pinned.schema):
+        made_by = f"create_{table.name.rpartition('_')[2]}_table(engine)"
+        raise missing_table(table.name, otherwise=made_by, option=option)
 
-    def __init__(self, connection: sa.Connection, pinned: PinnedTables, carry: Carry) -> None:
+
+class OnConnection:
+    """Executes statements with full names of tables in the transaction of a Connection."""
+
+    def __init__(self, connection: sa.Connection, pin: Pin, carry: Carry = here) -> None:
         self._connection = connection
-        self._pinned = pinned
+        self._pin = pin
         self._carry = carry
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         """Execute a SELECT and return its rows; parameters are written `:name`."""
-        return await self._carry(lambda: self._connection.execute(cached_text(self._pinned.sql(sql)), values).all())
+        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).all())
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         """Execute a statement and return how many rows it changed."""
-        return await self._carry(lambda: self._connection.execute(cached_text(self._pinned.sql(sql)), values).rowcount)
-
-
-class _LeaseTransaction:
-    """`LeaseTransaction` on a Connection."""
-
-    def __init__(self, connection: sa.Connection, pinned: PinnedTables) -> None:
-        self._connection = connection
-        self._pinned = pinned
-
-    async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
-        return self._connection.execute(own_text(self._pinned.sql(sql)), values).all()
-
-    async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
-        return self._connection.execute(own_text(self._pinned.sql(sql)), values).rowcount
+        return await self._carry(lambda: self._connection.execute(cached_text(sql), values).rowcount)
 
     async def has_table(self, name: str) -> bool:
-        return sa.inspect(self._connection).has_table(name, schema=self._pinned.schema)
+        return await self._carry(partial(self._has_table, name.rpartition(".")[2]))
+
+    def _has_table(self, name: str) -> bool:
+        """Query for a table without a statement that can fail, which would doom the caller's block."""
+        schema = self._pin.located.schema
+        if not is_mysql(self._connection.dialect):
+            return sa.inspect(self._connection).has_table(name, schema=schema)
+        return self._connection.scalar(_MYSQL_HAS_TABLE, {"schema": schema, "name": name}) is not None
 
 
-class _OnConnection(Protocol):
+_MYSQL_HAS_TABLE: Final = own_text(
+    "SELECT 1 FROM information_schema.tables WHERE table_schema = :schema AND table_name = :name"
+)
+
+
+class _HasConnection(Protocol):
     """A block or a recovery: it runs on a connection of the engine."""
 
     @property
@@ -290,7 +298,7 @@ class SqlAlchemyLeases(TableLeases):
         self._engine = for_own_use(engine)
         self._create_table = create_table
         self._schema = schema_for(engine, schema)
-        self._pinned: PinnedTables | None = None
+        self._pin = Pin()
         self._carry = carry
 
     def _was_beaten(self, error: Exception) -> bool:
@@ -302,8 +310,8 @@ class SqlAlchemyLeases(TableLeases):
     async def has(self, slot: int, block: DatabaseTransaction) -> bool:
         if not locks_whole_database(self._engine.dialect):
             return await super().has(slot, block)
-        here = _LeaseTransaction(cast("_OnConnection", block).connection, self._pinned_lease_table())
-        return await self._carry(lambda: blocking.run(self._is_ours(here, slot)))
+        connection = cast("_HasConnection", block).connection
+        return await self._carry(lambda: blocking.run(self._is_ours(self._statements_on(connection), slot)))
 
     async def _in_transaction(self, steps: Steps[ResultT]) -> ResultT:
         return await self._carry(lambda: self._run(steps))
@@ -312,17 +320,17 @@ class SqlAlchemyLeases(TableLeases):
         if self._create_table:
             create_lease_table(self._engine, self._schema)
             self._create_table = False
-        pinned = self._pinned_lease_table()
         try:
             with self._engine.begin() as connection:
-                return blocking.run(steps(_LeaseTransaction(connection, pinned)))
+                return blocking.run(steps(self._statements_on(connection)))
         except (OperationalError, ProgrammingError) as error:
-            if sa.inspect(self._engine).has_table(LEASE_TABLE, schema=pinned.schema):
+            if self._pin.tables is None or sa.inspect(self._engine).has_table(
+                LEASE_TABLE, schema=self._pin.tables.schema
+            ):
                 raise
             raise missing_table(LEASE_TABLE, otherwise="create_lease_table(engine)") from error
 
-    def _pinned_lease_table(self) -> PinnedTables:
-        if self._pinned is None:
-            with self._engine.connect() as connection:
-                self._pinned = home(connection, self._schema, LEASE_TABLE)
-        return self._pinned
+    def _statements_on(self, connection: sa.Connection) -> PinnedStatements:
+        if self._pin.tables is None:
+            self._pin.tables = home(connection, self._schema, LEASE_TABLE)
+        return PinnedStatements(OnConnection(connection, self._pin), self._pin)

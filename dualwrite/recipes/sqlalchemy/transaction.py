@@ -31,7 +31,6 @@ from dualwrite.recipes.sqlalchemy.drivers import (
     after_statement,
     commits_by_itself,
     deciding,
-    drop_while_deciding,
     ended_past_sqlalchemy,
     has_commit_listeners,
     in_transaction,
@@ -465,12 +464,6 @@ class SqlAlchemyTransaction:
             raise wait_given_up(self.transactional_id)
         if message is not None and self.commit_was_sent and not message.was_committed:
             raise IllegalStateError(_BYPASSED)
-
-    def drop(self) -> bool:
-        """Drop an asyncpg connection whose COMMIT is waiting. Return False, and do nothing, if COMMIT was not sent."""
-        if self.commit_was_sent and not self.connection.closed and not self.connection.invalidated:
-            drop_while_deciding(self.connection)
-        return self.commit_was_sent
 
     def rollback(self) -> None:
         """Roll back, if necessary by dropping the connection, which makes the database roll back.

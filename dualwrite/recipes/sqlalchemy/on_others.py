@@ -1,0 +1,170 @@
+"""The steps of a dual write on MySQL, MariaDB, SQLite and any other database of SQLAlchemy's but PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from sqlalchemy.exc import DBAPIError
+
+from dualwrite.prepared_state import PreparedTxnState
+from dualwrite.recipes.core.store import manifest_in, not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.sql import state_statements
+from dualwrite.recipes.sql.postgres_steps import PinnedStatements
+from dualwrite.recipes.sql.redo_statements import DELETE_BY_KEY, RedoTable
+from dualwrite.recipes.sql.sqlite import sync
+from dualwrite.recipes.sqlalchemy.drivers import assert_holds_locks, autocommit
+from dualwrite.recipes.sqlalchemy.examination import file_of
+from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
+    LOCK_TIMEOUTS,
+    WITNESS_ID,
+    error_code,
+    is_still_locked,
+    lock_row,
+    lock_wait_limit,
+)
+from dualwrite.recipes.sqlalchemy.own_statements import cached_text
+from dualwrite.recipes.sqlalchemy.tables import OnConnection
+from dualwrite.recipes.sqlalchemy.transaction import transaction_on
+
+
+class OnOthers(OnConnection):
+    """The steps in the transaction of a Connection: an UPDATE that changes nothing locks the row everywhere."""
+
+    select = state_statements.SELECT
+    """Reads the locked row, as it is now."""
+    select_manifest = state_statements.SELECT_MANIFEST
+
+    def _value(self, sql: str, transactional_id: str) -> str | None:
+        text: str | None = self._connection.scalar(cached_text(self._pin.sql(sql)), {"id": transactional_id})
+        return text
+
+    def _changed(self, sql: str, values: Mapping[str, str | None]) -> int:
+        return self._connection.execute(cached_text(self._pin.sql(sql)), values).rowcount
+
+    # -- the state row ------------------------------------------------------------------------------------------------
+
+    async def lock(self, transactional_id: str, *, timeout_ms: int | None) -> PreparedTxnState:
+        return await self._carry(partial(self._lock, transactional_id, timeout_ms))
+
+    def _lock(self, transactional_id: str, timeout_ms: int | None) -> PreparedTxnState:
+        try:
+            text = self._acquire(transactional_id, timeout_ms)
+        except DBAPIError as error:
+            if not _is_lock_timeout(error):
+                raise
+            raise stayed_locked(transactional_id, timeout_ms) from error
+        assert_holds_locks(self._connection)
+        return state_in(transactional_id, text)
+
+    def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
+        """Lock the row and return its text, or None if there is no row."""
+        self._changed(state_statements.TOUCH, {"id": transactional_id})
+        return self._value(self.select, transactional_id)
+
+    async def read(self, transactional_id: str) -> PreparedTxnState:
+        return state_in(transactional_id, await self._carry(partial(self._value, self.select, transactional_id)))
+
+    async def read_manifest(self, transactional_id: str) -> str:
+        text = await self._carry(partial(self._value, self.select_manifest, transactional_id))
+        return manifest_in(transactional_id, text)
+
+    async def write(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        write = partial(self.write_now, transactional_id, previous=previous, new=new, manifest=manifest)
+        await self._carry(write)
+        transaction = transaction_on(self._connection)
+        assert transaction is not None, "a dual write runs on the Connection"
+        transaction.decides(lambda: self._value(self.select, transactional_id) == str(new))
+
+    def write_now(
+        self, transactional_id: str, *, previous: PreparedTxnState, new: PreparedTxnState, manifest: str
+    ) -> None:
+        """Write the row if it holds the state `previous`, and is locked by this transaction."""
+        values = {"id": transactional_id, "previous": str(previous), "new": str(new), "manifest": manifest or None}
+        if self._changed(state_statements.WRITE, values) != 1 or not self._was_held_at_write():
+            raise not_as_locked(transactional_id, previous, past="SQLAlchemy")
+
+    def _was_held_at_write(self) -> bool:
+        """Return whether the row was still locked when it was written, as far as the database can tell."""
+        return True
+
+    async def witness(self, transactional_id: str) -> str | None:
+        """Read the row without a lock, and write, so that a commit proves the durability of everything read."""
+        return await self._carry(partial(self._witness, transactional_id))
+
+    def _witness(self, transactional_id: str) -> str | None:
+        raise NotImplementedError(f"whether a commit is durable cannot be checked on {self._connection.dialect.name}")
+
+    # -- the other tables ---------------------------------------------------------------------------------------------
+
+    @property
+    def stored_blocks(self) -> RedoTable:
+        """The stored blocks; a locking read shows the newest ones."""
+        return RedoTable(PinnedStatements(self, self._pin))
+
+
+class OnMySql(OnOthers):
+    """MySQL and MariaDB: the statements of `mysql_row_lock.py`."""
+
+    select = f"{state_statements.SELECT} FOR UPDATE"  # a plain SELECT may be of a snapshot older than the lock
+    select_manifest = f"{state_statements.SELECT_MANIFEST} FOR UPDATE"
+
+    def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
+        select = self._pin.sql(state_statements.SELECT)
+        return lock_row(self._connection, select, {"id": transactional_id}, timeout_ms)
+
+    def _was_held_at_write(self) -> bool:
+        return is_still_locked(self._connection)
+
+    def _witness(self, transactional_id: str) -> str | None:
+        text = self._value(state_statements.SELECT, transactional_id)
+        with lock_wait_limit(self._connection):
+            self._changed(state_statements.CHANGE_WITNESS, {"id": WITNESS_ID})
+        return text
+
+    @property
+    def stored_blocks(self) -> RedoTable:
+        return RedoTable(PinnedStatements(self, self._pin), delete=DELETE_BY_KEY)
+
+
+class OnSqlite(OnOthers):
+    """SQLite, which has one write lock for the whole file: an UPDATE that changes nothing takes it at once.
+
+    A transaction that has already read may no longer be able to take it (SQLITE_BUSY_SNAPSHOT); it then fails here,
+    before anything was sent.
+    """
+
+    def _lock(self, transactional_id: str, timeout_ms: int | None) -> PreparedTxnState:
+        state = super()._lock(transactional_id, timeout_ms)
+        if not getattr(self._connection.connection.driver_connection, "in_transaction", True):
+            raise autocommit()
+        return state
+
+    def _acquire(self, transactional_id: str, timeout_ms: int | None) -> str | None:
+        before = self._connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+        if timeout_ms is not None:
+            self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(timeout_ms)}")
+        try:
+            return super()._acquire(transactional_id, timeout_ms)
+        finally:
+            self._connection.exec_driver_sql(f"PRAGMA busy_timeout = {before}")
+
+    def _witness(self, transactional_id: str) -> str | None:
+        text = self._value(self.select, transactional_id)
+        sync(file_of(self._connection))
+        return text
+
+    @property
+    def stored_blocks(self) -> RedoTable:
+        return RedoTable(PinnedStatements(self, self._pin), lock_clause="")  # the write lock is held with the row
+
+
+_LOCK_TIMEOUT_SENTENCES: Final = ("database is locked", "database table is locked")
+"""How SQLite reports a lock that was not free in time."""
+
+
+def _is_lock_timeout(error: DBAPIError) -> bool:
+    return error_code(error) in LOCK_TIMEOUTS or any(text in str(error.orig) for text in _LOCK_TIMEOUT_SENTENCES)
