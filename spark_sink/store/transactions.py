@@ -112,7 +112,7 @@ class StoreTransactions:
         """
         # Only the driver decides: tasks need neither these modules nor the engine's listeners.
         from dualwrite.recipes.core.buffer import RecordBuffer
-        from dualwrite.recipes.sqlalchemy.commit_messages import commit_message
+        from dualwrite.recipes.sqlalchemy.on_postgres import commit_message
         from dualwrite.recipes.sqlalchemy.transaction import SqlAlchemyTransaction
 
         engine = self._deciding_engine()

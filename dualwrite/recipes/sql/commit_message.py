@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Protocol
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
 
 from dualwrite.errors import TransactionDoomedError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.database_errors import sqlstate_of
 
 Refusals = Mapping[str, Callable[[], Exception]]
@@ -19,15 +21,18 @@ _INVALID_TEXT: Final = "22P02"
 
 
 class CommitMessage(Protocol):
-    """A message that ends in COMMIT, and its outcome."""
+    """A message that ends in COMMIT, and its outcome. Inside a `with` it takes the place of the driver's own COMMIT."""
 
-    @property
-    def was_refused(self) -> bool:
-        """Whether the server is known not to have reached COMMIT."""
+    was_committed: bool
+    was_refused: bool
+    """Whether the server is known not to have reached COMMIT."""
 
     @property
     def was_given_up(self) -> bool:
         """Whether the server gave up waiting for a synchronous standby but still reported success."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *raised: Any) -> None: ...
 
 
 def refusal_in(error: BaseException, token: str, refusals: Refusals) -> Exception | None:
@@ -50,3 +55,49 @@ def assert_committed(status: str | None) -> None:
             f"PostgreSQL answered COMMIT with {status or 'nothing'}, because the transaction had failed before; "
             "neither database nor Kafka was changed"
         )
+
+
+class MessageBeforeCommit:
+    """The message for any other driver: it is sent right before the driver's COMMIT, which then has nothing left to do.
+
+    psycopg2 takes the transaction for open until then. Such drivers do not report the server's warnings.
+    """
+
+    was_given_up = False
+
+    def __init__(self, sql: str, token: str, refusals: Refusals) -> None:
+        self._sql = sql
+        self._token = token
+        self._refusals = refusals
+        self.was_committed = False
+        self.was_refused = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Do nothing: the transaction sends the message itself."""
+
+    def send(self, dbapi_connection: Any) -> None:
+        """Send the message; do nothing when repeated."""
+        if self.was_committed:
+            return
+        cursor = dbapi_connection.cursor()
+        try:
+            cursor.execute(self._sql)
+            assert_committed(getattr(cursor, "statusmessage", "COMMIT"))
+        except TransactionDoomedError:
+            self.was_refused = True
+            raise
+        except Exception as error:
+            pass_on_signal(error)
+            refusal = refusal_in(error, self._token, self._refusals)
+            if refusal is None:
+                raise
+            self.was_refused = True
+            raise refusal from error
+        finally:
+            cursor.close()
+        self.was_committed = True

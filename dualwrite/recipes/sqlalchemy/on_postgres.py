@@ -15,10 +15,10 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import driver_error
 from dualwrite.recipes.core.store import not_as_locked
 from dualwrite.recipes.sql import postgres
-from dualwrite.recipes.sql.commit_message import Refusals, refusal_in
+from dualwrite.recipes.sql.commit_message import CommitMessage, MessageBeforeCommit, Refusals, refusal_in
 from dualwrite.recipes.sql.postgres_steps import Pin, PostgresSteps
-from dualwrite.recipes.sqlalchemy.commit_messages import commit_message
 from dualwrite.recipes.sqlalchemy.drivers import (
+    DRIVERS_THAT_MARK,
     Carry,
     assert_holds_locks,
     driver_connection,
@@ -104,3 +104,17 @@ class OnPostgres(OnConnection, PostgresSteps):
     async def witness(self, transactional_id: str) -> str | None:
         """Read the row without a lock, and write to the log."""
         return await self._scalar(self._pin.sql(postgres.WITNESS), {"id": transactional_id})
+
+
+def commit_message(connection: sa.Connection, sql: str, token: str, refusals: Refusals) -> CommitMessage:
+    """Return the message for the driver of a Connection. Imports drivers late: they may not be installed."""
+    driver, of = driver_connection(connection), connection.dialect.driver
+    if of in DRIVERS_THAT_MARK:
+        from dualwrite.recipes.psycopg.driver import CommitMessage as OfPsycopg
+
+        return OfPsycopg(driver, sql, token, refusals)
+    if of == "asyncpg":
+        from dualwrite.recipes.asyncpg.driver import CommitMessage as OfAsyncpg
+
+        return OfAsyncpg(driver, sql, token, refusals)
+    return MessageBeforeCommit(sql, token, refusals)

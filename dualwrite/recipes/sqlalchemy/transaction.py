@@ -21,10 +21,10 @@ from dualwrite.guarded import cleaning_up_after, pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
+from dualwrite.recipes.sql.commit_message import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.sqlite import raise_synchronous
 from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
-from dualwrite.recipes.sqlalchemy.commit_messages import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
     ON_CONNECTION,
