@@ -66,6 +66,8 @@ class PsycopgScenario(ScenarioOf[PsycopgDualWriter]):
 class AwaitedPsycopgScenario(AwaitedScenarioOf[AsyncPsycopgDualWriter]):
     """A scenario whose writers are awaited and know nothing of SQLAlchemy."""
 
+    database_error = psycopg.Error
+
     async def insert(self, tx: AsyncPsycopgDualTransaction, event_id: int, body: str) -> None:
         await insert_by_psycopg(tx, event_id, body)
 

@@ -308,15 +308,6 @@ def test_needs_rollback_is_djangos(shop: Shop) -> None:
 # ---- statements past Django -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "COMMIT AND CHAIN", "ROLLBACK; BEGIN"])
-def test_a_literal_end_is_refused_and_dooms(shop: Shop, sql: str) -> None:
-    with pytest.raises(TransactionDoomedError), shop.atomic():
-        shop.put(1)
-        with pytest.raises(TransactionEndedInsideError):
-            execute(shop, sql)
-    assert shop.written() == []
-
-
 def test_a_literal_end_in_an_inner_block_dooms_the_outer_one(shop: Shop) -> None:
     with pytest.raises(TransactionDoomedError), shop.atomic():
         with pytest.raises(TransactionEndedInsideError), shop.atomic():
@@ -406,25 +397,6 @@ def mysql_shop(mariadb_server: MariaDbServer, emulator: Emulator) -> Iterator[Sh
     with shop_on(database, emulator) as made:
         yield made
     database.close()
-
-
-@pytest.mark.parametrize(
-    "sql", ["CREATE TABLE other (id int)", "TRUNCATE events", "SET autocommit = 1", "LOCK TABLES events READ", "BEGIN"]
-)
-def test_a_statement_that_would_commit_implicitly_is_refused_and_dooms(mysql_shop: Shop, sql: str) -> None:
-    with pytest.raises(TransactionDoomedError), mysql_shop.atomic():
-        mysql_shop.put(1)
-        with pytest.raises(TransactionEndedInsideError):
-            execute(mysql_shop, sql)
-    assert mysql_shop.written() == []
-
-
-def test_a_temporary_table_commits_nothing(mysql_shop: Shop) -> None:
-    with mysql_shop.atomic():
-        mysql_shop.put(1)
-        execute(mysql_shop, "CREATE TEMPORARY TABLE other (id int)")
-        execute(mysql_shop, "DROP TEMPORARY TABLE other")
-    assert mysql_shop.written() == ["1"]
 
 
 @pytest.mark.parametrize("sql", ["COMMIT", "ROLLBACK", "CREATE TABLE other (id int)", "SET autocommit = 1"])

@@ -34,36 +34,6 @@ from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
 
-@pytest.mark.parametrize(
-    "statement", ["COMMIT", " rollback", "END", "Abort", "ROLLBACK WORK", "commit and chain", "PREPARE TRANSACTION 'x'"]
-)
-@pytest.mark.parametrize("swallow", [True, False])
-def test_a_written_out_end_of_the_transaction_is_refused(
-    scenario: Scenario, writer: DualWriter, statement: str, swallow: bool
-) -> None:
-    with pytest.raises((TransactionEndedInsideError, TransactionDoomedError)), writer.transaction() as tx:
-        put(tx, scenario, 1)
-        try:
-            tx.connection.execute(sa.text(statement))
-        except TransactionEndedInsideError:
-            if not swallow:
-                raise
-    scenario.assert_both_sides_agree()
-
-
-def test_a_rollback_to_a_savepoint_is_not_the_end(scenario: Scenario, writer: DualWriter) -> None:
-    with writer.transaction() as tx:
-        put(tx, scenario, 1)
-        tx.connection.execute(sa.text("SAVEPOINT s"))
-        put(tx, scenario, 2)
-        tx.connection.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
-        put(tx, scenario, 3)
-        tx.connection.execute(sa.text("rollback to s"))
-        put(tx, scenario, 4)
-        tx.connection.execute(sa.text("RELEASE SAVEPOINT s"))
-    scenario.assert_both_sides_agree("1", "4")
-
-
 def roll_back_in_part(session: Session) -> None:
     session.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from dualwrite.errors import IllegalStateError, StateRowError, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
 from dualwrite.outcome import outcome_of
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
@@ -141,24 +141,6 @@ def test_a_transaction_that_was_ended_past_sqlalchemy_and_not_touched_again(
         getattr(tx.connection.connection, ending)()
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
-
-
-@pytest.mark.parametrize("swallow", [True, False])
-def test_a_reset_of_all_settings_is_refused_with_the_reason(
-    scenario: Scenario, writer: DualWriter, swallow: bool
-) -> None:
-    """Nothing has ended the transaction: only its mark would be gone."""
-    if scenario.database.engine.dialect.name != "postgresql":
-        pytest.skip("a statement of PostgreSQL")
-    error = TransactionDoomedError if swallow else IllegalStateError
-    with pytest.raises(error), writer.transaction() as tx:
-        put(tx, scenario, 1)
-        with pytest.raises(IllegalStateError, match="reset settings by their names") as caught:
-            tx.connection.exec_driver_sql("RESET ALL")
-        if not swallow:
-            raise caught.value
-    assert tx.outcome is Outcome.ROLLED_BACK
-    scenario.assert_both_sides_agree()
 
 
 @pytest.mark.parametrize("ending", ["rollback", "commit"])

@@ -9,7 +9,7 @@ transaction by other means, the message that commits detects that.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 import asyncpg
 
@@ -26,7 +26,7 @@ from dualwrite.recipes.postgres.statement_watch import (
     StatementWatch,
     doomed_by,
 )
-from dualwrite.recipes.sql.transaction_control import Effect, TransactionControl
+from dualwrite.recipes.sql.transaction_control import Savepoint, Step
 
 
 def assert_can_begin(raw: Any) -> None:
@@ -80,20 +80,19 @@ class Watch(StatementWatch):
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    def before(self, text: str) -> TransactionControl:
-        """Check a statement that is about to be executed. Return its effect on the transaction, for `after`."""
+    def before(self, text: str) -> Savepoint | None:
+        """Check a statement that is about to be executed. Return what it does to a savepoint, for `after`."""
         return self._before(text)
 
     def before_other(self, text: str) -> None:
         """Check a statement whose effect on savepoints is not tracked."""
         self._assert_no_savepoint(self._before(text))
 
-    def failed(self, error: BaseException, control: TransactionControl) -> None:
+    def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
         """Remember that a statement failed or was interrupted."""
         by_the_server = isinstance(error, asyncpg.PostgresError)
         was_not_sent = isinstance(error, asyncpg.InterfaceError)
-        is_unclear = control.may_be_half_done or not (by_the_server or was_not_sent)
-        if control.steps and is_unclear:
+        if savepoint is not None and not (by_the_server or was_not_sent):
             self._refused_ending = error
         if not was_not_sent:
             self.failed_halfway(error)
@@ -103,19 +102,19 @@ class Watch(StatementWatch):
         if self._statement_failure is None:
             self._statement_failure = error  # later ones follow from it
 
-    def after(self, control: TransactionControl) -> None:
-        super().after(control)
-        for effect, name in control.steps:
-            match effect:
-                case Effect.SAVEPOINT:
-                    self._savepoints.append(name)
-                case Effect.RELEASE:
-                    self._forget_from(name, also=True)
-                case _:
-                    # Only an executed ROLLBACK TO ends a failure. The server also accepts its Parse, or an empty one.
-                    self._statement_failure = None
-                    # The `connection.transaction()` is over, although its savepoint remains set.
-                    self._forget_from(name, also=_is_of_a_block(name))
+    def after(self, savepoint: Savepoint) -> None:
+        super().after(savepoint)
+        step, name = savepoint
+        match step:
+            case Step.SET:
+                self._savepoints.append(name)
+            case Step.RELEASE:
+                self._forget_from(name, also=True)
+            case Step.ROLL_BACK_TO:
+                # Only an executed ROLLBACK TO ends a failure. The server also accepts its Parse, or an empty one.
+                self._statement_failure = None
+                # The `connection.transaction()` is over, although its savepoint remains set.
+                self._forget_from(name, also=_is_of_a_block(name))
 
     def _forget_from(self, name: str, *, also: bool) -> None:
         """Forget the savepoints inside the newest one called `name`, and `also` that one itself."""
@@ -126,9 +125,6 @@ class Watch(StatementWatch):
 
 def _is_of_a_block(savepoint: str) -> bool:
     return savepoint.startswith(driver.SAVEPOINT_PREFIX)
-
-
-_NOTHING_SENT: Final = TransactionControl((), True)
 
 
 class WatchedProtocol(driver.Substitute):
@@ -144,8 +140,8 @@ class WatchedProtocol(driver.Substitute):
         return await self._watched(self._watch.before(query), self.genuine.query, query, *arguments, **keywords)
 
     async def bind_execute(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
-        control = self._watch.before(state.query)
-        return await self._watched(control, self.genuine.bind_execute, state, *arguments, **keywords)
+        savepoint = self._watch.before(state.query)
+        return await self._watched(savepoint, self.genuine.bind_execute, state, *arguments, **keywords)
 
     async def bind_execute_many(self, state: Any, *arguments: Any, **keywords: Any) -> Any:
         return await self._in_parts(state.query, self.genuine.bind_execute_many, state, *arguments, **keywords)
@@ -165,7 +161,7 @@ class WatchedProtocol(driver.Substitute):
     async def prepare(self, stmt_name: str, query: str, *arguments: Any, **keywords: Any) -> Any:
         # The statement is checked when it is executed. But if the server refuses it here, the transaction has failed
         # too.
-        return await self._watched(_NOTHING_SENT, self.genuine.prepare, stmt_name, query, *arguments, **keywords)
+        return await self._watched(None, self.genuine.prepare, stmt_name, query, *arguments, **keywords)
 
     async def _in_parts(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:
         """Send a statement while asyncpg converts its values one by one, or calls the application's functions."""
@@ -177,20 +173,20 @@ class WatchedProtocol(driver.Substitute):
 
     async def _other(self, text: str, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any) -> Any:
         self._watch.before_other(text)
-        return await self._watched(_NOTHING_SENT, send, *arguments, **keywords)
+        return await self._watched(None, send, *arguments, **keywords)
 
     async def _watched(
-        self, control: TransactionControl, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any
+        self, savepoint: Savepoint | None, send: Callable[..., Awaitable[Any]], *arguments: Any, **keywords: Any
     ) -> Any:
         watch = self._watch
         watch.running += 1
         try:
             answer = await send(*arguments, **keywords)
         except BaseException as error:
-            watch.failed(error, control)
+            watch.failed(error, savepoint)
             raise
         finally:
             watch.running -= 1
-        if control.steps:
-            watch.after(control)
+        if savepoint is not None:
+            watch.after(savepoint)
         return answer

@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sql.transaction_control import POSTGRES, TransactionControl, control_of
+from dualwrite.recipes.sql.transaction_control import POSTGRES, Savepoint, checked
 
 
 class StatementWatch(ABC):
@@ -51,28 +51,26 @@ class StatementWatch(ABC):
 
     # No `with`: it would be a large part of the cost of a short statement.
 
-    def _before(self, text: str) -> TransactionControl:
-        """Check a statement that is about to be executed. Return its effect on the transaction, for `after`."""
-        control = control_of(text, POSTGRES)
-        if control.steps:
-            try:
-                control.assert_may_be_sent(text)
-            except (TransactionEndedInsideError, IllegalStateError) as error:
-                self._refused_ending = error
-                raise
+    def _before(self, text: str) -> Savepoint | None:
+        """Check a statement that is about to be executed. Return what it does to a savepoint, for `after`."""
+        try:
+            savepoint = checked(text, POSTGRES)
+        except TransactionEndedInsideError as error:
+            self._refused_ending = error
+            raise
         if self._is_closed:
             raise IllegalStateError(_TOO_LATE)
-        return control
+        return savepoint
 
-    def _assert_no_savepoint(self, control: TransactionControl) -> None:
+    def _assert_no_savepoint(self, savepoint: Savepoint | None) -> None:
         """Refuse a statement about a savepoint if its effect cannot be tracked."""
-        if control.steps:
+        if savepoint is not None:
             self._refused_ending = IllegalStateError(_BY_EXECUTE)
             raise self._refused_ending
 
-    def after(self, control: TransactionControl) -> None:
+    def after(self, savepoint: Savepoint) -> None:
         """Track the effect of an executed statement."""
-        control.follow(self._records)
+        savepoint.follow(self._records)
 
     def _refuse(self, sentence: str) -> NoReturn:
         """Raise TransactionEndedInsideError, and send nothing.

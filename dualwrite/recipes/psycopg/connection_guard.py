@@ -36,7 +36,7 @@ from dualwrite.recipes.psycopg.driver import (
     is_plain,
     is_two_phase,
 )
-from dualwrite.recipes.sql.transaction_control import TransactionControl, postgres_savepoint
+from dualwrite.recipes.sql.transaction_control import Savepoint, postgres_savepoint
 
 _WATCH: Final = "_dualwrite_watch"  # the attribute of a connection that holds its watch
 _DERIVED: Final = "_dualwrite_is_watched"  # the attribute of a cursor class that reports to a watch
@@ -127,17 +127,17 @@ class Watch(StatementWatch):
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    def before(self, query: Any) -> TransactionControl:
-        """Check a query that a cursor is about to execute. Return its effect on the transaction, for `after`."""
+    def before(self, query: Any) -> Savepoint | None:
+        """Check a query that a cursor is about to execute. Return what it does to a savepoint, for `after`."""
         return self._before(query if type(query) is str else _text(query, self._connection))
 
     def before_other(self, query: Any) -> None:
         """Check a query that is not sent by `execute`, and whose effect on savepoints is not tracked."""
         self._assert_no_savepoint(self.before(query))
 
-    def failed(self, error: BaseException, control: TransactionControl) -> None:
+    def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
         """Remember that a statement failed or was interrupted."""
-        if control.steps and (control.may_be_half_done or not isinstance(error, Exception)):
+        if savepoint is not None and not isinstance(error, Exception):
             self._refused_ending = error
         if isinstance(error, psycopg.Error) and not isinstance(error, psycopg.errors.InFailedSqlTransaction):
             self._statement_failure = error
@@ -236,14 +236,14 @@ def _blocking_cursor(factory: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
             if watch is None:  # every statement of Django outside of dual writes; super() would double the cost
                 return factory.execute(self, query, params, **keywords)
-            control = watch.before(query)
+            savepoint = watch.before(query)
             try:
                 executed = factory.execute(self, query, params, **keywords)
             except BaseException as error:
-                watch.failed(error, control)
+                watch.failed(error, savepoint)
                 raise
-            if control.steps:
-                watch.after(control)
+            if savepoint is not None:
+                watch.after(savepoint)
             return executed
 
         def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
@@ -270,14 +270,14 @@ def _awaited_cursor(factory: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
             if watch is None:  # kept beyond the block
                 return await super().execute(query, *arguments, **keywords)
-            control = watch.before(query)
+            savepoint = watch.before(query)
             try:
                 executed = await super().execute(query, *arguments, **keywords)
             except BaseException as error:
-                watch.failed(error, control)
+                watch.failed(error, savepoint)
                 raise
-            if control.steps:
-                watch.after(control)
+            if savepoint is not None:
+                watch.after(savepoint)
             return executed
 
         async def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -1,197 +1,120 @@
-"""Determine the effect of SQL text on its transaction: end it, or set, release or roll back to savepoints.
+"""The statements that a block must not send, and the savepoints that it follows, by how each statement begins.
 
-Lets a block use SAVEPOINT as text, and refuses text that would end the transaction of a dual write, before it is sent.
+The last statement of a block proves on the server that it runs in the transaction in which the block began. `Refused`
+has the rest: for these, that proof comes too late or cannot be had. A text may be refused needlessly, and must never be
+let through wrongly.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from enum import Enum, auto
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from functools import lru_cache
-from itertools import pairwise
 from typing import Final, NamedTuple
 
-from dualwrite.errors import IllegalStateError, RecipeError, TransactionEndedInsideError
+from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.recipes.core.buffer import RecordBuffer
-from dualwrite.recipes.sql.lexer import (
-    MYSQL_READINGS,
-    POSTGRES_READINGS,
-    SQLITE_READINGS,
-    Cut,
-    Reading,
-    cut,
-)
 
 _POSTGRES_NAME_BYTES: Final = 63
 _SHOWN: Final = 200
 
 
-class Effect(Enum):
-    """The effect of one statement on the transaction."""
-
-    END = auto()
-    SAVEPOINT = auto()
-    RELEASE = auto()
-    ROLL_BACK_TO = auto()
-    UNMARK = auto()
-    """The statement removes the setting by which the last statement recognises the transaction."""
-    UNCLEAR = auto()
-    """The statement may have any of these effects."""
+# ---- the table -----------------------------------------------------------------------------------------------------
 
 
-_REFUSED: Final = frozenset({Effect.END, Effect.UNMARK, Effect.UNCLEAR})
+class Refused(Enum):
+    """How a refused statement begins, why the last statement of the block is no substitute, and what to do instead."""
 
+    COMMIT = (
+        r"(?:COMMIT|END)\b",
+        "what the block has written so far would be committed without its records, which its end could only report",
+        "let the block end its transaction",
+    )
+    ROLLBACK = (
+        r"(?:ROLLBACK|ABORT)\b",
+        "what the block has written so far would be undone, which its end may not see (AND CHAIN), and what it writes "
+        "afterwards would be committed without its records on a connection in autocommit mode",
+        "let an exception end the block, or roll back to a savepoint",
+    )
+    PREPARE = (
+        r"PREPARE +TRANSACTION\b",
+        "a COMMIT PREPARED could commit what the block has written so far, without its records, at any time",
+        "let the block end its transaction",
+    )
+    RESET = (
+        r"RESET +ALL\b",
+        "it resets the setting by which the end of this block recognises its transaction, which could not tell that "
+        "from a COMMIT",
+        "reset settings by their names",
+    )
+    SAVEPOINT = (
+        r"(?:SAVEPOINT|RELEASE|ROLLBACK(?: +WORK| +TRANSACTION)? +TO)\b",
+        "records go with the savepoint in which they were sent, and which savepoint it concerns is not clear",
+        "send it alone, with a name of ASCII letters, or use the savepoints of your library",
+    )
+    IMPLICIT = (
+        "",  # of MySQL, where few statements do not do this
+        "MySQL commits when it executes this kind of statement, or may: what the block has written so far would be "
+        "committed without its records, which its end could only report",
+        "send it before the block or after it",
+    )
+    HIDDEN = (
+        "",
+        "a comment of it is inside another comment, or is a part of it for some versions of the server",
+        "leave the comment out",
+    )
 
-class Step(NamedTuple):
-    """The effect of one statement that controls the transaction."""
+    def __init__(self, begins: str, because: str, instead: str) -> None:
+        self.begins = re.compile(begins, re.IGNORECASE | re.ASCII)
+        self.because = because
+        self.instead = instead
 
-    effect: Effect
-    text: str = ""
-    """The name of the savepoint, or why it is unclear."""
-
-
-class TransactionControl(NamedTuple):
-    """The effects of a text on the transaction, in order."""
-
-    steps: tuple[Step, ...]
-    is_alone: bool
-    """Whether the text is a single statement, which the server executes completely or not at all."""
-
-    def assert_may_be_sent(self, text: str) -> None:
-        """Raise if `text` would end the transaction or may do so. Call it before the text is sent."""
-        if self.steps:
-            effects = {step.effect for step in self.steps}
-            if effects & _REFUSED:
-                raise self._refusal(_shown(text), effects)
-
-    def _refusal(self, shown: str, effects: set[Effect]) -> RecipeError | IllegalStateError:
-        reason = next((step.text for step in self.steps if step.effect is Effect.UNCLEAR), None)
-        if reason is None and Effect.END not in effects:
-            return IllegalStateError(
-                f"{shown} was not executed, because it also resets the setting by which the end of this dual write "
-                "recognises its transaction; neither database nor Kafka is changed: reset settings by their names"
-            )
-        if reason is None:
-            return TransactionEndedInsideError(
-                f"{shown} was sent inside a dual write, whose transaction only the end of the block may "
-                "end; the statement was not executed, and neither database nor Kafka is changed"
-            )
-        return IllegalStateError(
-            f"{shown} was not executed, because its effect on the transaction of this dual write is unclear: "
-            f"{reason}; neither database nor Kafka is changed: send statements that control the transaction one by one"
+    def error(self, text: str) -> TransactionEndedInsideError:
+        """Return the error for a text that was not sent."""
+        shown = text.strip()
+        shown = repr(shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}...")
+        return TransactionEndedInsideError(
+            f"{shown} was not executed inside a dual write: {self.because}; neither database nor Kafka is changed: "
+            f"{self.instead}"
         )
 
+
+# ---- savepoints ----------------------------------------------------------------------------------------------------
+
+
+class Step(Enum):
+    """What a statement does to a savepoint."""
+
+    SET = "set"
+    RELEASE = "release"
+    ROLL_BACK_TO = "back"
+
+
+class Savepoint(NamedTuple):
+    """A text that does something to one savepoint, and nothing else."""
+
+    step: Step
+    name: str
+
     def follow(self, records: RecordBuffer) -> None:
-        """Apply the savepoint effects of the executed text to `records`."""
-        for effect, name in self.steps:
-            match effect:
-                case Effect.SAVEPOINT:
-                    records.savepoint(name)
-                case Effect.RELEASE:
-                    records.release_savepoint(name)
-                case Effect.ROLL_BACK_TO:
-                    records.roll_back_to_savepoint(name)
-                case _:
-                    raise AssertionError("it was refused before it was sent")
-
-    @property
-    def may_be_half_done(self) -> bool:
-        """Whether it is unknown which of its savepoints exist after the text failed."""
-        return bool(self.steps) and not self.is_alone
+        """Do to `records` what the executed text did to the database."""
+        match self.step:
+            case Step.SET:
+                records.savepoint(self.name)
+            case Step.RELEASE:
+                records.release_savepoint(self.name)
+            case Step.ROLL_BACK_TO:
+                records.roll_back_to_savepoint(self.name)
 
 
-_NOTHING: Final = TransactionControl((), True)
-
-Classify = Callable[[Sequence[str]], Step | None]
-
-
-class Grammar(NamedTuple):
-    """The rules to classify the text of one kind of database."""
-
-    starts_plainly: re.Pattern[str]
-    """Matches if the first statement does not control the transaction."""
-    continues: re.Pattern[str]
-    """Is found if a later statement may control the transaction."""
-    readings: tuple[Reading, ...]
-    classify: Classify
-    one_statement_only: bool = False
-    """Whether drivers refuse a second statement in a text."""
-
-
-def control_of(text: str, grammar: Grammar) -> TransactionControl:
-    """Return the effect of `text` on its transaction. Most texts need only one or two regular expressions."""
-    if grammar.starts_plainly.match(text) and (";" not in text or not grammar.continues.search(text)):
-        return _NOTHING
-    return _read(text, grammar)
-
-
-@lru_cache(maxsize=256)
-def _read(text: str, grammar: Grammar) -> TransactionControl:
-    """Read the text under each setting that the server may have; the results must agree."""
-    cuts = [cut(text, reading) for reading in grammar.readings]
-    if all(each.problem is not None for each in cuts):
-        return _unclear(cuts[0].problem or "")
-    found = {_control_in(each, grammar) for each in cuts if each.problem is None}
-    found |= {_control_in(each, grammar) for each in cuts if each.problem is not None and _steps(each, grammar)}
-    if len(found) > 1:
-        return _unclear("whether a backslash ends one of its strings depends on a setting of the server")
-    return found.pop()
-
-
-def _control_in(parts: Cut, grammar: Grammar) -> TransactionControl:
-    if parts.is_conditional and any(word.upper() in _MYSQL_WORDS for tokens in parts.statements for word in tokens):
-        return _unclear("some versions of the server treat a part of it as a comment")
-    steps = _steps(parts, grammar)
-    return TransactionControl(steps, len(parts.statements) == 1) if steps else _NOTHING
-
-
-def _steps(parts: Cut, grammar: Grammar) -> tuple[Step, ...]:
-    statements = parts.statements[:1] if grammar.one_statement_only else parts.statements
-    if any(_has_body(tokens) for tokens in statements) and len(statements) > 1:
-        return (Step(Effect.UNCLEAR, "it defines a function whose body has statements"),)
-    return tuple(step for tokens in statements if (step := grammar.classify(tokens)) is not None)
-
-
-def _has_body(tokens: Sequence[str]) -> bool:
-    words = [token.upper() for token in tokens]
-    return words[0] == "CREATE" and ("BEGIN", "ATOMIC") in pairwise(words)
-
-
-def _unclear(reason: str) -> TransactionControl:
-    return TransactionControl((Step(Effect.UNCLEAR, reason),), False)
-
-
-def _shown(text: str) -> str:
-    text = text.strip()
-    return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
-
-
-# -- statements ------------------------------------------------------------------------------------------------------
-
-
-def _classify(tokens: Sequence[str], name_of: Callable[[str], str | None]) -> Step | None:
-    """Classify a statement of standard SQL, with the variants that all of these databases share."""
-    words = [token.upper() for token in tokens]
-    match words:
-        case ["COMMIT" | "END" | "ABORT", *_] | ["PREPARE", "TRANSACTION", *_]:
-            return Step(Effect.END)
-        case ["ROLLBACK", "TO", *_] | ["ROLLBACK", "WORK" | "TRANSACTION", "TO", *_]:
-            return _named(Effect.ROLL_BACK_TO, tokens[words.index("TO") + 1 :], name_of)
-        case ["ROLLBACK", *_]:
-            return Step(Effect.END)
-        case ["SAVEPOINT", *_]:
-            return _named(Effect.SAVEPOINT, tokens[1:], name_of)
-        case ["RELEASE", *_]:
-            return _named(Effect.RELEASE, tokens[1:], name_of)
-    return None
-
-
-def _named(effect: Effect, rest: Sequence[str], name_of: Callable[[str], str | None]) -> Step:
-    if len(rest) == 2 and rest[0].upper() == "SAVEPOINT":
-        rest = rest[1:]
-    name = name_of(rest[0]) if len(rest) == 1 else None
-    return Step(Effect.UNCLEAR, "which savepoint it names") if name is None else Step(effect, name)
+_SAVEPOINT: Final = re.compile(
+    r"(?:(?P<set>SAVEPOINT)|(?P<release>RELEASE)(?: +SAVEPOINT)?"
+    r"|(?P<back>ROLLBACK)(?: +WORK| +TRANSACTION)? +TO(?: +SAVEPOINT)?)"
+    r" +(?:(?P<plain>[A-Z_][\w$]*)|\"(?P<quoted>(?:[^\"]|\"\")+)\"|`(?P<backquoted>[^`]+)`|\[(?P<bracketed>[^\]]+)\])",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 def postgres_savepoint(name: str) -> str:
@@ -199,116 +122,119 @@ def postgres_savepoint(name: str) -> str:
     return name.encode()[:_POSTGRES_NAME_BYTES].decode(errors="ignore")
 
 
-def _name_of_postgres(token: str) -> str | None:
-    """Return the name of a token in PostgreSQL, or None if that depends on the database's encoding."""
-    if token.startswith('"'):
-        name = token[1:-1].replace('""', '"')
-    elif not _WORD.fullmatch(token) or (not token.isascii() and token != token.lower()):
+def _savepoint_in(statement: str, *, keeps_case: bool) -> Savepoint | None:
+    """Return what a statement does to a savepoint; None if that is not clear.
+
+    `keeps_case`: whether quoted names that differ in case, or have other letters, are different names.
+    """
+    found = _SAVEPOINT.fullmatch(statement)
+    if found is None:
         return None
-    else:
-        name = token.lower()
-    if not name.isascii() and len(name.encode()) > _POSTGRES_NAME_BYTES:
+    groups: Mapping[str, str] = {group: text for group, text in found.groupdict().items() if text is not None}
+    (step,) = (each for each in Step if each.value in groups)
+    name = groups.get("quoted", "").replace('""', '"')
+    if not (name and keeps_case):
+        name = (name or groups.get("plain") or groups.get("backquoted") or groups["bracketed"]).lower()
+    if not name.isascii() and (not keeps_case or len(name.encode()) > _POSTGRES_NAME_BYTES):
         return None
-    return postgres_savepoint(name)
+    return Savepoint(step, postgres_savepoint(name) if keeps_case else name)
 
 
-def _name_without_case(token: str) -> str | None:
-    """Return the name of a token in MySQL and SQLite, or None if that depends on the collation."""
-    quote = token[0]
-    if quote in _QUOTES:
-        token = token[1:-1].replace(quote * 2, quote)
-    elif not _WORD.fullmatch(token):
-        return None
-    return token.lower() if token.isascii() else None
+# ---- the statements in a text --------------------------------------------------------------------------------------
+
+# The quantifiers are possessive: backtracking must not find an earlier end for a string. Two quotes inside a string are
+# read as the end of one and the start of another.
+_STRING: Final = r"'[^']*+'"
+_ESCAPED: Final = r"'(?:[^'\\]|\\.)*+'"
+_NAME: Final = _STRING.replace("'", '"')
+_BACKQUOTED: Final = _STRING.replace("'", "`")
+_SPACE: Final = r"[\s\ufeff]+"  # SQLite skips a byte order mark too
+_REST: Final = r"(?P<open>['\"])|(?P<cut>;)|(?P<other>.)"
+_REST_OF_MYSQL: Final = _REST.replace("['", "['`")
+
+# In PostgreSQL an E'' string goes on after a line break, and a dollar quote ends with the tag with which it began
+_PIECE: Final = r"'(?:[^'\\]|\\.|'')*+'"
+_E_STRING: Final = rf"[eE]{_PIECE}(?:(?:\s|--[^\n\r]*+)*+{_PIECE})*+"
+_DOLLAR: Final = r"(?P<tag>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$).*?(?P=tag)"
+_WORD: Final = r"[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*+"
 
 
-_WORD: Final = re.compile(r"[\w$]+")
-_QUOTES: Final = "\"'`["
+def _postgres(string: str) -> str:
+    blank = rf"(?P<blank>{_SPACE}|--[^\n\r]*+|/\*(?:(?!/\*|\*/).)*+\*/)|(?P<hidden>/\*)"
+    return rf"{blank}|(?P<text>{_E_STRING}|{string}|{_NAME}|{_WORD}|{_DOLLAR})|{_REST}"
 
 
-def _classify_postgres(tokens: Sequence[str]) -> Step | None:
-    if tokens[0].upper() == "RESET":
-        return Step(Effect.UNMARK) if [token.upper() for token in tokens[1:2]] == ["ALL"] else None
-    return _classify(tokens, _name_of_postgres)
+def _mysql(string: str, quoted: str) -> str:
+    line = r"(?:#|--(?=[\x00-\x20]|\Z))[^\n]*+"
+    blank = rf"(?P<blank>{_SPACE}|{line}|/\*(?!M?!).*?(?:\*/|\Z))|(?P<hidden>/\*)"
+    return rf"{blank}|(?P<text>{string}|{quoted}|{_BACKQUOTED}|[\w$\x80-\U0010ffff]++)|{_REST_OF_MYSQL}"
 
 
-def _classify_sqlite(tokens: Sequence[str]) -> Step | None:
-    return _classify(tokens, _name_without_case)
+_SQLITE: Final = (
+    rf"(?P<blank>{_SPACE}|--[^\n]*+|/\*.*?(?:\*/|\Z))|(?P<text>{_STRING}|{_NAME}|{_BACKQUOTED}|\[[^\]]*+\])|{_REST}"
+)
+
+_WORDS: Final = r"(?:COMMIT|END|ABORT|ROLLBACK|PREPARE|RESET|SAVEPOINT|RELEASE)\b"
+_HARMLESS_IN_MYSQL: Final = (
+    r"(?:SELECT|INSERT|UPDATE|DELETE|REPLACE|WITH|VALUES|TABLE|SHOW|EXPLAIN|DESCRIBE|DESC|CALL|DO|USE|HANDLER|SIGNAL"
+    r"|RESIGNAL|GET|KILL|HELP|CHECKSUM|LOAD\s+(?:DATA|XML)|(?:CREATE(?:\s+OR\s+REPLACE)?|DROP)\s+TEMPORARY)\b"
+)
+_SET_IN_MYSQL: Final = (
+    r"SET\s++(?!(?:STATEMENT|PASSWORD|DEFAULT)\b|[/#-]|.*(?:\bAUTOCOMMIT\b|,\s*+(?:PASSWORD\b|/\*|#|--)))"
+    rf"|SET\s+STATEMENT\b(?:(?!\bFOR\b)[^;'\"`/#-])*+\bFOR\s+{_HARMLESS_IN_MYSQL}"  # of MariaDB
+)
 
 
-def _classify_mysql(tokens: Sequence[str]) -> Step | None:
-    words = [token.upper() for token in tokens]
-    match words:
-        case ["SET", "STATEMENT", *_] if "FOR" in words:  # MariaDB: SET STATEMENT settings FOR statement
-            return _classify_mysql(tokens[words.index("FOR") + 1 :]) if words[-1] != "FOR" else None
-        case ["SET", *_]:
-            return Step(Effect.END) if _commits_by_set(words) else None
-        case ["CREATE", "OR", "REPLACE", "TEMPORARY", *_] | ["CREATE" | "DROP", "TEMPORARY", *_]:
-            return None
-        case ["LOAD", following, *_] if following != "INDEX":
-            return None
-        case [first, ":", *_] if _WORD.fullmatch(first):
-            return Step(Effect.UNCLEAR, _COMPOUND)
-    if words[0] in _COMMIT_IN_MYSQL:
-        return Step(Effect.END)
-    if words[0] in _COMPOUND_IN_MYSQL:
-        return Step(Effect.UNCLEAR, _COMPOUND)
-    return _classify(tokens, _name_without_case)
+@dataclass(frozen=True, eq=False, slots=True)
+class Grammar:
+    """The rules of one kind of database."""
+
+    harmless: re.Pattern[str]
+    """Matches the beginning of a statement that is not refused, and does nothing to a savepoint."""
+    continues: re.Pattern[str]
+    """Is found if another statement may follow that is not harmless."""
+    readings: tuple[re.Pattern[str], ...]
+    """The parts of a text, under each setting of the server that changes where a string ends."""
+    refused: tuple[Refused, ...]
+    keeps_case: bool = False
+    first_only: bool = False
+    """Whether the drivers refuse a second statement in a text."""
 
 
-def _commits_by_set(words: Sequence[str]) -> bool:
-    if words[1:2] == ["PASSWORD"] or words[1:3] == ["DEFAULT", "ROLE"]:
-        return True
-    settings = [word.strip("`") for word in words]
-    return any(setting == "AUTOCOMMIT" and following in "=:" for setting, following in pairwise(settings))
-
-
-_COMPOUND: Final = "it is a compound statement"
-_COMPOUND_IN_MYSQL: Final = frozenset({"IF", "CASE", "LOOP", "WHILE", "REPEAT", "FOR"})
-
-# Statements before which MySQL and MariaDB implicitly commit: DDL above all, but not on temporary tables.
-_COMMIT_IN_MYSQL: Final = frozenset(
-    (
-        *("ALTER", "ANALYZE", "BACKUP", "BEGIN", "CACHE", "CHANGE", "CHECK", "CLONE", "CREATE", "DROP", "FLUSH"),
-        *("GRANT", "IMPORT", "INSTALL", "LOAD", "LOCK", "OPTIMIZE", "RENAME", "REPAIR", "RESET", "REVOKE", "START"),
-        *("STOP", "TRUNCATE", "UNINSTALL", "UNLOCK", "XA"),
+def _grammar(harmless: str, readings: tuple[str, ...], *refused: Refused, **more: bool) -> Grammar:
+    flags = re.IGNORECASE | re.ASCII | re.DOTALL
+    return Grammar(
+        re.compile(rf"[\s(]*+(?:{harmless})", flags),
+        re.compile(rf";[\s;(]*+(?!{harmless})[^\s;]", flags),
+        tuple(re.compile(reading, re.ASCII | re.DOTALL) for reading in readings),
+        refused,
+        **more,
     )
+
+
+_EVERYWHERE: Final = (Refused.SAVEPOINT, Refused.COMMIT, Refused.ROLLBACK)
+_OTHER_WORD: Final = rf"(?!{_WORDS})[A-Z]"
+
+POSTGRES: Final = _grammar(
+    _OTHER_WORD,
+    (_postgres(_STRING), _postgres(_ESCAPED)),  # standard_conforming_strings: on, off
+    *_EVERYWHERE,
+    Refused.PREPARE,
+    Refused.RESET,
+    keeps_case=True,
 )
-_CONTROL_WORDS: Final = ("COMMIT", "END", "ABORT", "ROLLBACK", "PREPARE", "SAVEPOINT", "RELEASE")
-_MYSQL_WORDS: Final = _COMMIT_IN_MYSQL | _COMPOUND_IN_MYSQL | {*_CONTROL_WORDS, "AUTOCOMMIT", "PASSWORD", "STATEMENT"}
-
-
-# -- the quick check --------------------------------------------------------------------------------------------------
-
-
-def _pattern(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern, re.IGNORECASE | re.ASCII)
-
-
-def _any_of(words: Sequence[str]) -> str:
-    return rf"(?:{'|'.join(words)})\b"
-
-
-# A statement begins at the start or after a `;`, and comments may stand before its first word
-_PLAIN_START: Final = _pattern(rf"[\s(]*+(?!{_any_of(_CONTROL_WORDS)})[A-Z]")
-_CONTINUES: Final = _pattern(rf";[\s;]*+(?:{_any_of(_CONTROL_WORDS)}|--|/\*|\ufeff)")
-_PLAIN_IN_MYSQL: Final = (
-    *("SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "SHOW", "EXPLAIN", "DESCRIBE", "CALL", "DO"),
+MYSQL: Final = _grammar(
+    f"{_HARMLESS_IN_MYSQL}|{_SET_IN_MYSQL}",
+    # sql_mode: the default, ANSI_QUOTES, NO_BACKSLASH_ESCAPES
+    (
+        _mysql(_ESCAPED, _ESCAPED.replace("'", '"')),
+        _mysql(_ESCAPED, _NAME),
+        _mysql(_STRING, _NAME),
+    ),
+    *_EVERYWHERE,
+    Refused.IMPLICIT,
 )
-
-POSTGRES: Final = Grammar(
-    _pattern(rf"[\s(]*+(?!{_any_of((*_CONTROL_WORDS, 'RESET'))})[A-Z]"),
-    _pattern(rf";[\s;]*+(?:{_any_of((*_CONTROL_WORDS, 'RESET'))}|--|/\*|\ufeff)"),
-    POSTGRES_READINGS,
-    _classify_postgres,
-)
-MYSQL: Final = Grammar(
-    _pattern(rf"[\s(]*+{_any_of(_PLAIN_IN_MYSQL)}"),
-    _pattern(rf";[\s;]*+(?!{_any_of(_PLAIN_IN_MYSQL)})\S"),
-    MYSQL_READINGS,
-    _classify_mysql,
-)
-SQLITE: Final = Grammar(_PLAIN_START, _CONTINUES, SQLITE_READINGS, _classify_sqlite, one_statement_only=True)
+SQLITE: Final = _grammar(_OTHER_WORD, (_SQLITE,), *_EVERYWHERE, first_only=True)
 
 _GRAMMARS: Final = {"mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
 
@@ -316,3 +242,61 @@ _GRAMMARS: Final = {"mysql": MYSQL, "mariadb": MYSQL, "sqlite": SQLITE}
 def grammar_of(dialect_name: str) -> Grammar:
     """Return the grammar of a SQLAlchemy dialect; for an unknown one PostgreSQL's, the closest to the standard."""
     return _GRAMMARS.get(dialect_name, POSTGRES)
+
+
+def effect_of(text: str, grammar: Grammar) -> Savepoint | Refused | None:
+    """Return what `text` would do to the transaction; None if nothing. Most texts need one or two expressions."""
+    if grammar.harmless.match(text) and (";" not in text or not grammar.continues.search(text)):
+        return None
+    return _read(text, grammar)
+
+
+def checked(text: str, grammar: Grammar) -> Savepoint | None:
+    """Return what `text` does to a savepoint. Raises TransactionEndedInsideError if it must not be sent."""
+    effect = effect_of(text, grammar)
+    if isinstance(effect, Refused):
+        raise effect.error(text)
+    return effect
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, grammar: Grammar) -> Savepoint | Refused | None:
+    """Read the text under each setting that the server may have."""
+    found = {_effect(statements_in(text, reading), grammar) for reading in grammar.readings}
+    refused = next((each for each in Refused if each in found), None)
+    return refused or (found.pop() if len(found) == 1 else Refused.SAVEPOINT)
+
+
+def statements_in(text: str, reading: re.Pattern[str]) -> list[str] | None:
+    """Return the statements of a text without comments; None if a comment hides what the text does."""
+    statements: list[list[str]] = [[]]
+    for part in reading.finditer(text):
+        match part.lastgroup:
+            case "hidden":
+                return None
+            case "cut":
+                statements.append([])
+            case "open":  # a string without an end: the server executes nothing of this statement
+                statements.pop()
+                break
+            case "blank":
+                statements[-1].append(" ")
+            case _:
+                statements[-1].append(part[0])
+    return [joined for parts in statements if (joined := "".join(parts).lstrip(" (").rstrip())]
+
+
+def _effect(statements: list[str] | None, grammar: Grammar) -> Savepoint | Refused | None:
+    if statements is None:
+        return Refused.HIDDEN
+    if len(statements) == 1 or grammar.first_only:
+        statements = statements[:1]
+        savepoint = _savepoint_in(statements[0], keeps_case=grammar.keeps_case) if statements else None
+        if savepoint is not None:
+            return savepoint
+    for statement in statements:
+        if not grammar.harmless.match(statement):
+            for row in grammar.refused:
+                if row.begins.match(statement):
+                    return row
+    return None

@@ -24,7 +24,7 @@ from dualwrite.recipes.core.store import ended_past, wait_given_up
 from dualwrite.recipes.sql.commit_message import CommitMessage, MessageBeforeCommit
 from dualwrite.recipes.sql.postgres import MARK_ATTRIBUTE
 from dualwrite.recipes.sql.sqlite import raise_synchronous
-from dualwrite.recipes.sql.transaction_control import TransactionControl, control_of, grammar_of
+from dualwrite.recipes.sql.transaction_control import Savepoint, checked, effect_of, grammar_of
 from dualwrite.recipes.sqlalchemy.drivers import (
     DRIVERS_THAT_MARK,
     ON_CONNECTION,
@@ -326,7 +326,7 @@ class SqlAlchemyTransaction:
         self._committing = False
         self._failure: BaseException | None = None
         self._second_database = False
-        self._control: TransactionControl | None = None  # of the statement in progress
+        self._savepoint: Savepoint | None = None  # of the statement in progress
         self._is_dropped = False
         self._decides = False
         self._is_still_written: Callable[[], bool] | None = None  # None until the state is written
@@ -618,16 +618,14 @@ class SqlAlchemyTransaction:
         # The effect of an interrupted statement is unknown.
         if (
             not self._is_in_savepoint()
-            or (statement is not None and control_of(statement, self._grammar).steps)
+            or (statement is not None and effect_of(statement, self._grammar) is not None)
             or not isinstance(error, Exception)
         ):
             self._doom_all(error)
 
     def before_statement(self, statement: str) -> None:
         """Raise if the statement must not be sent."""
-        self._control = control_of(statement, self._grammar)
-        if self._control.steps:
-            self._control.assert_may_be_sent(statement)
+        self._savepoint = checked(statement, self._grammar)
         if self._has_ended_past:
             ended = ended_past(
                 "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
@@ -644,9 +642,7 @@ class SqlAlchemyTransaction:
     @property
     def awaits_statement(self) -> bool:
         """Whether `after_statement` must be called if the statement succeeds."""
-        return not (self._driver_has_begun or self._is_marked) or (
-            self._control is not None and bool(self._control.steps)
-        )
+        return not (self._driver_has_begun or self._is_marked) or self._savepoint is not None
 
     @property
     def _has_ended_past(self) -> bool:
@@ -659,8 +655,8 @@ class SqlAlchemyTransaction:
         if not self._driver_has_begun:
             self._driver_has_begun = in_transaction(self.driver) is True
         # Read from the statement, because SQLAlchemy fires the savepoint event before it names the savepoint
-        if self._control is not None and self._control.steps:
-            self._control.follow(self._records)
+        if self._savepoint is not None:
+            self._savepoint.follow(self._records)
 
     def refuse_second_database(self, connection: sa.Connection) -> None:
         """Raise IllegalStateError if the Session uses another connection."""

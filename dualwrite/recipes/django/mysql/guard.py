@@ -15,7 +15,7 @@ from dualwrite.errors import IllegalStateError, TransactionDoomedError, Transact
 from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import is_conflict
-from dualwrite.recipes.sql.transaction_control import MYSQL, Effect, TransactionControl, control_of
+from dualwrite.recipes.sql.transaction_control import MYSQL, Savepoint, Step, checked
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import LOCK_WAIT_TIMEOUT
 
 MARK: Final = "dualwrite_block"
@@ -85,38 +85,34 @@ class Guard:
 
     # ---- statements -------------------------------------------------------------------------------------------------
 
-    def before(self, query: Any) -> TransactionControl:
-        """Check a statement that is about to be sent. Return its effect on the transaction, for `after`."""
+    def before(self, query: Any) -> Savepoint | None:
+        """Check a statement that is about to be sent. Return what it does to a savepoint, for `after`."""
         text = query if isinstance(query, str) else bytes(query).decode(errors="replace")
-        control = control_of(text, MYSQL)
         try:
-            control.assert_may_be_sent(text)
-        except (TransactionEndedInsideError, IllegalStateError) as error:
+            return checked(text, MYSQL)
+        except TransactionEndedInsideError as error:
             self._refused_ending = error
             raise
-        return control
 
-    def failed(self, error: BaseException, control: TransactionControl) -> None:
+    def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
         """Remember that a statement failed or was interrupted.
 
         MySQL goes on after a failed statement, and may have undone earlier ones too (a deadlock rolls all of them
         back). Only rolling back to an earlier savepoint leaves a known state.
         """
-        if control.steps or not isinstance(error, Exception):
+        if savepoint is not None or not isinstance(error, Exception):
             self._refused_ending = error
         else:
             self._records.refuse(error)
 
-    def after(self, control: TransactionControl) -> None:
+    def after(self, savepoint: Savepoint | None) -> None:
         """Track the effect of an executed statement."""
-        if not control.steps:
+        if savepoint is None:
             return
         # RELEASE also ends all later savepoints. If the released one is older than the mark, it proves the same as the
         # mark.
-        takes_the_mark = any(
-            effect is Effect.RELEASE and not self._records.knows_savepoint(name) for effect, name in control.steps
-        )
-        control.follow(self._records)
+        takes_the_mark = savepoint.step is Step.RELEASE and not self._records.knows_savepoint(savepoint.name)
+        savepoint.follow(self._records)
         if takes_the_mark and not self._records.rolled_back_beyond:  # else the dual write is undone: leave it unmarked
             self._mark()
 
@@ -151,13 +147,13 @@ def _watched(cursor_class: Any) -> Any:
                 except Exception as error:
                     _keep_conflict(self, error)
                     raise
-            control = guard.before(query)
+            savepoint = guard.before(query)
             try:
                 executed = super().execute(query, args)
             except BaseException as error:
-                guard.failed(error, control)
+                guard.failed(error, savepoint)
                 raise
-            guard.after(control)
+            guard.after(savepoint)
             return executed
 
         def executemany(self, query: Any, args: Any) -> Any:
@@ -168,16 +164,16 @@ def _watched(cursor_class: Any) -> Any:
                 except Exception as error:
                     _keep_conflict(self, error)
                     raise
-            control = guard.before(query)
+            savepoint = guard.before(query)
             self._is_in_many = True
             try:
                 executed = super().executemany(query, args)
             except BaseException as error:
-                guard.failed(error, control)
+                guard.failed(error, savepoint)
                 raise
             finally:
                 self._is_in_many = False
-            guard.after(control)
+            guard.after(savepoint)
             return executed
 
         def callproc(self, *arguments: Any, **keywords: Any) -> Any:
@@ -186,7 +182,7 @@ def _watched(cursor_class: Any) -> Any:
                 return super().callproc(*arguments, **keywords)
             except BaseException as error:
                 if guard is not None:
-                    guard.failed(error, control_of("CALL", MYSQL))
+                    guard.failed(error, None)
                 elif isinstance(error, Exception):
                     _keep_conflict(self, error)
                 raise
