@@ -692,7 +692,7 @@ def test_a_written_out_commit_is_refused(scenario: Scenario, sessions: Sessions)
     with sessions() as session:
         put(session, scenario, 1)
         session.flush()
-        with pytest.raises(Exception, match="may end"):
+        with pytest.raises(TransactionEndedInsideError, match="not executed"):
             session.execute(sa.text("COMMIT"))
         session.rollback()
     scenario.assert_both_sides_agree()
