@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import subprocess
-import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from dualwrite.testing.server_unavailable import ServerUnavailableError
+from tests.interop.case_program import LineProgram
 from tests.support.servers.apache_kafka import KAFKA_VERSION, fetch_kafka
 from tests.support.servers.cache import cached, find_program
 from tests.support.servers.maven import dependency, fetched
@@ -146,26 +144,15 @@ class Running:
         return self._ended.result(timeout_s)
 
 
-class JavaTools:
+class JavaTools(LineProgram):
     """The JVM. Raises ServerUnavailableError where there is no Java, or the jars cannot be had."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [*_java(), "ToolRunner"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[Ended]] = {}
-        self._lock = threading.Lock()
-        self._reader = threading.Thread(target=self._read, name="java-tools", daemon=True)
-        self._reader.start()
+        super().__init__([*_java(), "ToolRunner"], "the JVM with Kafka's tools")
 
     def start(self, main: str, *arguments: str, stdin: str = "") -> Running:
         """Run the class `main` with these arguments, beside other programs."""
-        number = next(self._numbers)
-        ended: Future[Ended] = Future()
-        self._waiting[number] = ended
-        self.send({"id": number, "main": main, "args": arguments, "stdin": stdin})
-        return Running(self, number, ended)
+        return Running(self, *self.ask({"main": main, "args": arguments, "stdin": stdin}))
 
     def run(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = _TIMEOUT_S) -> Ended:
         """The same, to its end."""
@@ -176,28 +163,8 @@ class JavaTools:
         done = subprocess.run([*_java(), main, *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S)
         return Ended(done.returncode, done.stdout, done.stderr)
 
-    def send(self, request: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        self._process.stdin.close()
-        self._process.stdout.close()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            answer = json.loads(line)
-            self._waiting.pop(answer["id"]).set_result(Ended(answer["exit"], answer["out"], answer["err"]))
-        for ended in self._waiting.values():
-            ended.set_exception(ServerUnavailableError("the JVM with Kafka's tools has ended"))
+    def result_of(self, answer: Mapping[str, Any]) -> Ended:
+        return Ended(answer["exit"], answer["out"], answer["err"])
 
     def __enter__(self) -> Self:
         return self
