@@ -12,7 +12,7 @@ from dualwrite.client.records.record import ConsumerGroupMetadata, OffsetAndMeta
 from dualwrite.client.transactions.manager import TransactionManager
 from dualwrite.client.transactions.recovery import RAISE_CHECKS
 from dualwrite.client.transactions.states import ProducerState
-from dualwrite.errors import AbortableError, Api, FencedError
+from dualwrite.errors import AbortableError, Api, FatalError, FencedError
 from tests.support.narrowing import current
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -110,6 +110,12 @@ def lose_the_answer(driver: Driver) -> None:
 def test_an_abort_of_what_may_not_have_been_added(failed: Callable[[Driver], None], code: int) -> None:
     """Without a partition the broker has no transaction to abort and returns 48."""
     driver = Driver()
+    driver.add(P0)
+    driver.manager.produced()
+    driver.manager.acknowledge(driver.manager.commit_transaction())
+    driver.expect(driver.end(committed=True), m.EndTxnResponse(0))
+    driver.manager.acknowledge(driver.manager.commit_transaction())
+    driver.begin()
     failed(driver)
     operation = driver.manager.abort_transaction()
     request = driver.poll(delivered=True)
@@ -121,6 +127,15 @@ def test_an_abort_of_what_may_not_have_been_added(failed: Callable[[Driver], Non
     assert operation.done
     assert operation.error is None
     assert driver.manager.state is ProducerState.READY
+
+
+def test_an_abort_of_what_was_added_is_not_excused() -> None:
+    driver = Driver()
+    driver.add(P0)
+    driver.manager.produced()
+    operation = driver.manager.abort_transaction()
+    driver.expect(driver.end(committed=False), m.EndTxnResponse(48))
+    assert isinstance(operation.error, FatalError)
 
 
 def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
