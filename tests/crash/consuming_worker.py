@@ -135,15 +135,9 @@ def _work(task: Task, end: Connection) -> None:
     if task.has_trouble and task.library.startswith("confluent"):
         consumer = Erring(consumer, KafkaError(KafkaError._TRANSPORT, "made up"))
     writer = make(DualWriter, engine, task.bootstrap_servers, task.transactional_id)
-    pipeline = ConsumeTransformWrite(
-        writer,
-        consumer,
-        ["in"],
-        carry_among_locks if task.has_trouble else carry,
-        offsets=place,
-        max_records=MAX_RECORDS,
-        poison=no_poison,
-    )
+    handle = carry_among_locks if task.has_trouble else carry
+    options: dict[str, Any] = {"offsets": place, "max_records": MAX_RECORDS, "poison": no_poison}
+    pipeline = ConsumeTransformWrite(writer, consumer, ["in"], handle, **options)
     try:
         while not end.poll():
             try:
@@ -163,15 +157,9 @@ async def _work_awaited(task: Task, end: Connection) -> None:
         aiokafka_consumer(task.bootstrap_servers, "carriers", SESSION_TIMEOUT_MS) as consumer,
         make(AsyncDualWriter, engine, task.bootstrap_servers, task.transactional_id) as writer,
     ):
-        pipeline = AsyncConsumeTransformWrite(
-            writer,
-            consumer,
-            ["in"],
-            carry_among_locks_awaited if task.has_trouble else carry_awaited,
-            offsets=place,
-            max_records=MAX_RECORDS,
-            poison=no_poison_awaited,
-        )
+        handle = carry_among_locks_awaited if task.has_trouble else carry_awaited
+        options: dict[str, Any] = {"offsets": place, "max_records": MAX_RECORDS, "poison": no_poison_awaited}
+        pipeline = AsyncConsumeTransformWrite(writer, consumer, ["in"], handle, **options)
         while not end.poll():
             await pipeline.step(100)
     await engine.dispose()

@@ -15,6 +15,7 @@ from dualwrite.errors import OutcomeUnknown
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
+from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.killed import run_until_killed_at
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
@@ -85,6 +86,18 @@ def cases_with_predecessors() -> list[tuple[PausePoint, Predecessor]]:
     return cases + [(point, Predecessor.ROLLED_BACK) for point in POINTS_OF_A_TAKE_OVER]
 
 
+def go_on(scenario: AnyScenario | KeyValueScenario, survivor: Survivor, writer: Any) -> None:
+    """Write again after a fault, by the same writer or by a new one that recovers first."""
+    if survivor is Survivor.NEW_WRITER:
+        writer = scenario.writer()
+        writer.recover()
+        scenario.assert_both_sides_agree()
+    assert scenario.write(writer, 2).error is None
+    assert writer.state is SlotState.READY
+    scenario.assert_both_sides_agree()
+    writer.close()
+
+
 def check_a_fault_at_a_point(
     scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, fault: FaultKind, survivor: Survivor
 ) -> None:
@@ -101,14 +114,7 @@ def check_a_fault_at_a_point(
     if fault is FaultKind.EXCEPTION:
         assert isinstance(seen.error, InjectedError)
     scenario.database.disarm()
-    if survivor is Survivor.NEW_WRITER:
-        writer = scenario.writer()
-        writer.recover()
-        scenario.assert_both_sides_agree()
-    assert scenario.write(writer, 2).error is None
-    assert writer.state is SlotState.READY
-    scenario.assert_both_sides_agree()
-    writer.close()
+    go_on(scenario, survivor, writer)
 
 
 def check_a_fault_of_a_ready_writer(
@@ -126,14 +132,7 @@ def check_a_fault_of_a_ready_writer(
     assert seen.took_effect is takes_effect_when_ready(scenario, point, fault)
     assert (seen.error is not None) is (fault is FaultKind.EXCEPTION or not seen.took_effect)
     scenario.database.disarm()
-    if survivor is Survivor.NEW_WRITER:
-        writer = scenario.writer()
-        writer.recover()
-        scenario.assert_both_sides_agree()
-    assert scenario.write(writer, 2).error is None
-    assert writer.state is SlotState.READY
-    scenario.assert_both_sides_agree()
-    writer.close()
+    go_on(scenario, survivor, writer)
 
 
 def check_a_kill_at_a_point(scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, *options: str) -> None:

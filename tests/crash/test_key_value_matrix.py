@@ -10,14 +10,12 @@ import pytest
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.broker_emulator.faults import DropReply, Fault
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
 from tests.crash import key_value_worker
-from tests.crash.key_value_scenario import KeyValueScenario, Writer
+from tests.crash.key_value_scenario import KeyValueScenario
 from tests.crash.killed import run_until_killed
-from tests.crash.matrix import Survivor
+from tests.crash.matrix import Survivor, cases_with_predecessors, go_on
 from tests.crash.scenario import (
     POINTS_AFTER_THE_DECISION,
-    POINTS_OF_A_TAKE_OVER,
     AtPoint,
     InjectedError,
     Predecessor,
@@ -26,10 +24,7 @@ from tests.crash.scenario import (
 from tests.support.key_value_stores import KeyValueStore, ZooKeeperStore, in_directory
 from tests.support.servers.zookeeper import ZooKeeperServer
 
-CASES = [(point, Predecessor.COMMITTED) for point in PausePoint] + [
-    (point, Predecessor.ROLLED_BACK) for point in POINTS_OF_A_TAKE_OVER
-]
-each_case = pytest.mark.parametrize(("point", "predecessor"), CASES)
+each_case = pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
 each_survivor = pytest.mark.parametrize("survivor", Survivor)
 
 
@@ -42,16 +37,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KeyValueSt
     )
     yield made
     made.close()
-
-
-def go_on(scenario: KeyValueScenario, survivor: Survivor, writer: Writer) -> None:
-    if survivor is Survivor.NEW_WRITER:
-        writer = scenario.writer()
-        writer.recover()
-        scenario.assert_both_sides_agree()
-    assert scenario.write(writer, 2).error is None
-    assert writer.state is SlotState.READY
-    scenario.assert_both_sides_agree()
 
 
 @each_survivor

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -24,38 +23,27 @@ from dualwrite.recipes.pool.coordinator import PooledBlock
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualTransaction, AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario
-from tests.crash.awaited import AwaitedScenario, awaited_scenario
-from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, awaited_psycopg_scenario, conninfo_of
+from tests.crash.awaited import AwaitedScenario
+from tests.crash.conftest import AnyAwaited
+from tests.crash.matrix import cancel
+from tests.crash.psycopg_scenario import awaited_psycopg_scenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, Predecessor
 from tests.recipes.pools import QUIET_LEASE_MS, LeaseTable, prefix_of, written
 from tests.support import conditions
-from tests.support.databases import PostgresDatabase, SqliteDatabase, unique
+from tests.support.databases import PostgresDatabase, unique
 
-AnyScenario = AwaitedScenario | AwaitedPsycopgScenario | AsyncpgScenario
 AnyPool = AsyncDualWriter | AsyncPsycopgDualWriter | AsyncpgDualWriter
 AnyWrite = AsyncDualTransaction | AsyncPsycopgDualTransaction | AsyncpgDualTransaction
-Use = Callable[[AnyPool], Awaitable[None]]
 
 
-@pytest.fixture(params=["psycopg", "asyncpg", "aiosqlite", "psycopg-alone", "asyncpg-alone"])
-def awaited_pool(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
-    """A scenario for each awaited driver, with and without SQLAlchemy."""
-    driver: str = request.param
-    on_sqlite = driver == "aiosqlite"
-    database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
-    opened: AbstractContextManager[AnyScenario]
-    if driver.endswith("-alone"):
-        assert isinstance(database, PostgresDatabase)
-        opened = (asyncpg_scenario if driver == "asyncpg-alone" else awaited_psycopg_scenario)(database, emulator)
-    else:
-        opened = awaited_scenario(database, emulator, driver)
-    with opened as scenario:
-        scenario.transactional_id = f"{unique('pool')}-0"
-        yield scenario
-    database.close()
+@pytest.fixture
+def awaited_pool(awaited: AnyAwaited) -> AnyAwaited:
+    """A scenario for each awaited driver, whose id is the first of a pool."""
+    awaited.transactional_id = f"{unique('pool')}-0"
+    return awaited
 
 
-def make_pool(awaited: AnyScenario, source: Any = None, **settings: Any) -> AnyPool:
+def make_pool(awaited: AnyAwaited, source: Any = None, **settings: Any) -> AnyPool:
     complete: dict[str, Any] = {
         "prefix": prefix_of(awaited),
         "bootstrap_servers": awaited.emulator.bootstrap_servers,
@@ -64,28 +52,19 @@ def make_pool(awaited: AnyScenario, source: Any = None, **settings: Any) -> AnyP
         "max_block_ms": 60_000,
         **settings,
     }
-    if isinstance(awaited, AwaitedPsycopgScenario):
-        return AsyncPsycopgDualWriter(source or conninfo_of(awaited.database.engine.url), **complete)
-    if isinstance(awaited, AsyncpgScenario):
-        return AsyncpgDualWriter(source or conninfo_of(awaited.database.engine.url), **complete)
-    return AsyncDualWriter(awaited.engine, **complete)
+    if isinstance(awaited, AwaitedScenario):
+        return AsyncDualWriter(awaited.engine, **complete)
+    kind = AsyncpgDualWriter if isinstance(awaited, AsyncpgScenario) else AsyncPsycopgDualWriter
+    return kind(source or conninfo_of(awaited.database.engine.url), **complete)
 
 
-def with_pool(awaited: AnyScenario, use: Use, **settings: Any) -> None:
-    async def run() -> None:
-        async with make_pool(awaited, **settings) as pool:
-            await use(pool)
-
-    awaited.run(run())
-
-
-async def write(pool: AnyPool, awaited: AnyScenario, number: int) -> AnyWrite:
+async def write(pool: AnyPool, awaited: AnyAwaited, number: int) -> AnyWrite:
     async with pool.transaction() as tx:
         await put(tx, awaited, number)
     return tx
 
 
-async def put(tx: AnyWrite, awaited: AnyScenario, number: int) -> None:
+async def put(tx: AnyWrite, awaited: AnyAwaited, number: int) -> None:
     insert: Callable[[Any, int, str], Awaitable[None]] = awaited.insert  # takes a transaction of its own writers
     await insert(tx, number, str(number))
     tx.send(awaited.topic, value=str(number), key="k")
@@ -95,60 +74,54 @@ async def until(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(conditions.until, condition)
 
 
-def locks_whole_database(awaited: AnyScenario) -> bool:
+def locks_whole_database(awaited: AnyAwaited) -> bool:
     return awaited.database.engine.dialect.name == "sqlite"
 
 
-def test_tasks_write_at_once_under_ids_of_their_own(awaited_pool: AnyScenario) -> None:
-    async def use(pool: AnyPool) -> None:
+async def test_tasks_write_at_once_under_ids_of_their_own(awaited_pool: AnyAwaited) -> None:
+    async with make_pool(awaited_pool, max_writers=1 if locks_whole_database(awaited_pool) else 4) as pool:
         writes = await asyncio.gather(*(write(pool, awaited_pool, number) for number in range(8)))
         assert {tx.outcome for tx in writes} == {Outcome.COMMITTED}
         assert pool.status.in_use == pool.status.waiting == 0
-
-    with_pool(awaited_pool, use, max_writers=1 if locks_whole_database(awaited_pool) else 4)
     assert set(LeaseTable(awaited_pool).owners().values()) == {None}
     assert written(awaited_pool) == {str(number) for number in range(8)}
     awaited_pool.assert_nothing_open()
 
 
-def test_what_a_dead_process_left_is_recovered(awaited_pool: AnyScenario) -> None:
+async def test_what_a_dead_process_left_is_recovered(awaited_pool: AnyAwaited) -> None:
     awaited_pool.leave_behind(Predecessor.COMMITTED)
     LeaseTable(awaited_pool).add(0, "dead")
 
-    async def use(pool: AnyPool) -> None:
+    async with make_pool(awaited_pool) as pool:
         (resolution,) = await pool.recover()
         assert resolution.outcome is Outcome.COMMITTED
         assert (await write(pool, awaited_pool, 10)).transactional_id == awaited_pool.transactional_id
-
-    with_pool(awaited_pool, use)
     assert written(awaited_pool) == {*awaited_pool.expected, "10"}
 
 
-def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(awaited_pool: AnyScenario) -> None:
+async def test_a_snapshot_without_the_row_of_the_slot_that_replaces_a_lost_one(awaited_pool: AnyAwaited) -> None:
     if locks_whole_database(awaited_pool):
         pytest.skip("on SQLite no other slot can be leased meanwhile")
     with awaited_pool.database.aside.begin() as connection:
         connection.exec_driver_sql("ALTER ROLE CURRENT_USER SET default_transaction_isolation = 'repeatable read'")
     leases = LeaseTable(awaited_pool)
 
-    async def use(pool: AnyPool) -> None:
+    async with make_pool(awaited_pool) as pool:
         with pytest.raises(SnapshotTooOldError, match="neither side was changed: repeat the block"):
             async with pool.transaction() as tx:
                 await put(tx, awaited_pool, 1)
                 leases.change(owner="another", expires_at_ms=int(time.time() * 1000) + 3_600_000)
         assert tx.outcome is Outcome.ROLLED_BACK
         await write(pool, awaited_pool, 2)
-
-    with_pool(awaited_pool, use)
     assert written(awaited_pool) == {"2"}
     awaited_pool.assert_nothing_open()
 
 
-def test_a_slot_whose_lease_was_lost_is_left_to_its_owner(awaited_pool: AnyScenario) -> None:
+async def test_a_slot_whose_lease_was_lost_is_left_to_its_owner(awaited_pool: AnyAwaited) -> None:
     """A block that finds the row replaced goes on in another slot, on SQLite when it is called again."""
     leases = LeaseTable(awaited_pool)
 
-    async def use(first: AnyPool) -> None:
+    async with make_pool(awaited_pool) as first:
         async with make_pool(awaited_pool) as second:
             await write(first, awaited_pool, 1)
             leases.free()
@@ -159,29 +132,20 @@ def test_a_slot_whose_lease_was_lost_is_left_to_its_owner(awaited_pool: AnyScena
             tx = await write(first, awaited_pool, 3)
             assert tx.transactional_id == transactional_id_of(prefix_of(awaited_pool), 1)
             assert (first.status.moved_total, first.status.lost_total) == (1, 1)
-
-    with_pool(awaited_pool, use)
     assert written(awaited_pool) == {"1", "2", "3"}
     awaited_pool.assert_nothing_open()
 
 
 # Nothing is awaited after AFTER_KAFKA_COMMIT.
 @pytest.mark.parametrize("point", [point for point in PausePoint if point is not PausePoint.AFTER_KAFKA_COMMIT])
-def test_a_cancellation_at_a_point(awaited_pool: AnyScenario, point: PausePoint) -> None:
-    def cancel() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        task.cancel()
-
-    async def use(pool: AnyPool) -> None:
+async def test_a_cancellation_at_a_point(awaited_pool: AnyAwaited, point: PausePoint) -> None:
+    strike = AtPoint(point, cancel)
+    async with make_pool(awaited_pool, pause=strike) as pool:
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(write(pool, awaited_pool, 1))
         assert pool.status.in_use == 0
         await write(pool, awaited_pool, 2)
         await until(lambda: not pool.status.set_aside)
-
-    strike = AtPoint(point, cancel)
-    with_pool(awaited_pool, use, pause=strike)
     both = written(awaited_pool)
     assert "2" in both
     if point in POINTS_AFTER_THE_DECISION:
@@ -189,8 +153,10 @@ def test_a_cancellation_at_a_point(awaited_pool: AnyScenario, point: PausePoint)
     awaited_pool.assert_nothing_open()
 
 
-def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) -> None:
-    async def use(pool: AnyPool) -> None:
+async def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyAwaited) -> None:
+    if locks_whole_database(awaited_pool):
+        pytest.skip("a block has its slot from the start")
+    async with make_pool(awaited_pool, max_writers=1, acquire_timeout_ms=300) as pool:
         async with pool.transaction() as tx:
             await put(tx, awaited_pool, 1)
             await (holder := PooledBlock(pool.pool)).take_slot()
@@ -203,21 +169,15 @@ def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyScenario) 
             assert holder.slot is not None
             pool.pool.maintenance.put_back(holder.slot)
         await write(pool, awaited_pool, 4)
-
-    if locks_whole_database(awaited_pool):
-        pytest.skip("a block has its slot from the start")
-    with_pool(awaited_pool, use, max_writers=1, acquire_timeout_ms=300)
     assert written(awaited_pool) == {"1", "4"}
 
 
-def test_a_closed_pool_begins_nothing(awaited_pool: AnyScenario) -> None:
-    async def use(pool: AnyPool) -> None:
+async def test_a_closed_pool_begins_nothing(awaited_pool: AnyAwaited) -> None:
+    async with make_pool(awaited_pool) as pool:
         await write(pool, awaited_pool, 1)
         await pool.close()
         with pytest.raises(IllegalStateError, match="closed"):
             await write(pool, awaited_pool, 2)
-
-    with_pool(awaited_pool, use)
     assert written(awaited_pool) == {"1"}
 
 
@@ -263,7 +223,7 @@ def test_blocks_without_sqlalchemy_may_hold_every_connection(
 ) -> None:
     """A lease with a connection of its own would wait for the blocks that wait for it."""
 
-    async def use(awaited: AnyScenario) -> None:
+    async def use(awaited: AnyAwaited) -> None:
         async with source_of(conninfo_of(postgres.url)) as source, make_pool(awaited, source) as pool:
             together = asyncio.Barrier(2)
 

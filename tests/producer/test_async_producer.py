@@ -7,11 +7,9 @@ import inspect
 import os
 import threading
 import warnings
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 
 from dualwrite import (
     AbortableError,
@@ -32,13 +30,6 @@ from dualwrite.client.transactions.states import ProducerState as States
 from tests.producer.conftest import ReadCommitted
 from tests.producer.impatience import impatient
 
-Run = Callable[[Coroutine[Any, Any, None]], None]
-
-
-@pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    return request.param  # type: ignore[no-any-return]
-
 
 def make(emulator: Emulator, transactional_id: str | None = "tid", **settings: Any) -> AsyncProducer:
     settings = {"max_block_ms": 60_000, "retry_backoff_ms": 5, "reconnect_backoff_ms": 5} | settings
@@ -47,33 +38,30 @@ def make(emulator: Emulator, transactional_id: str | None = "tid", **settings: A
     return AsyncProducer(bootstrap_servers=emulator.bootstrap_servers, **settings)
 
 
-def test_transactions_in_the_callers_loop_and_no_thread(
-    run: Run, emulator: Emulator, read_committed: ReadCommitted
+async def test_transactions_in_the_callers_loop_and_no_thread(
+    either_loop: asyncio.Runner, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
-    async def main() -> None:
-        threads = set(threading.enumerate())
-        async with make(emulator) as producer:
-            await producer.init_transactions()
-            async with producer.transaction():
-                future = await producer.send("orders", "a", key="k", headers={"h": b"1"})
-                assert (await future).offset == 0
-                assert future.done()
-                assert (await future.result(0)).topic == "orders"
-                sent = await producer.send_batch("orders", ["b", "c"])
-            assert [stored.record_count for stored in await sent] == [2]
-            await producer.begin_transaction()
-            await producer.send("orders", "d")
-            state = await producer.prepare_transaction()
-            assert producer.prepared_txn_state == state
-            await producer.complete_transaction(state)
-            await producer.begin_transaction()
-            await producer.send("orders", "e")
-            await producer.abort_transaction()
-            started = {thread.name for thread in set(threading.enumerate()) - threads}
-            assert not {name for name in started if "dualwrite" in name}
-        assert producer.state is ProducerState.CLOSED
-
-    run(main())
+    threads = set(threading.enumerate())
+    async with make(emulator) as producer:
+        await producer.init_transactions()
+        async with producer.transaction():
+            future = await producer.send("orders", "a", key="k", headers={"h": b"1"})
+            assert (await future).offset == 0
+            assert future.done()
+            assert (await future.result(0)).topic == "orders"
+            sent = await producer.send_batch("orders", ["b", "c"])
+        assert [stored.record_count for stored in await sent] == [2]
+        await producer.begin_transaction()
+        await producer.send("orders", "d")
+        state = await producer.prepare_transaction()
+        assert producer.prepared_txn_state == state
+        await producer.complete_transaction(state)
+        await producer.begin_transaction()
+        await producer.send("orders", "e")
+        await producer.abort_transaction()
+        started = {thread.name for thread in set(threading.enumerate()) - threads}
+        assert not {name for name in started if "dualwrite" in name}
+    assert producer.state is ProducerState.CLOSED
     assert read_committed() == [b"a", b"b", b"c", b"d"]
 
 
@@ -89,7 +77,9 @@ async def test_recovery_by_another_producer(emulator: Emulator, read_committed: 
     assert read_committed() == [b"a"]
 
 
-def test_many_tasks_share_a_producer(run: Run, emulator: Emulator, read_committed: ReadCommitted) -> None:
+def test_many_tasks_share_a_producer(
+    either_loop: asyncio.Runner, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
     async def main() -> None:
         async with make(emulator, batch_size=500) as producer:
             await producer.init_transactions()
@@ -103,7 +93,7 @@ def test_many_tasks_share_a_producer(run: Run, emulator: Emulator, read_committe
                 for name in range(4):
                     group.create_task(send_some(name))
 
-    run(main())
+    either_loop.run(main())
     assert sorted(read_committed("events", 3)) == sorted(f"{n}-{i}".encode() for n in range(4) for i in range(100))
 
 
@@ -122,7 +112,9 @@ async def test_without_a_transactional_id(emulator: Emulator, read_committed: Re
     assert [error for _, error in told] == [None]
 
 
-def test_a_callback_that_exits_ends_the_loop_after_the_other_callbacks(run: Run, emulator: Emulator) -> None:
+def test_a_callback_that_exits_ends_the_loop_after_the_other_callbacks(
+    either_loop: asyncio.Runner, emulator: Emulator
+) -> None:
     told: list[Any] = []
 
     def leave(*_: Any) -> None:
@@ -135,7 +127,7 @@ def test_a_callback_that_exits_ends_the_loop_after_the_other_callbacks(run: Run,
             await asyncio.Event().wait()
 
     with pytest.raises(SystemExit, match="from a callback"):
-        run(main())
+        either_loop.run(main())
     assert [error for _, error in told] == [None]
 
 
@@ -177,7 +169,7 @@ async def test_the_waits_are_bounded(emulator: Emulator) -> None:
         await producer.commit_transaction()
 
 
-async def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> None:
+def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> None:
     async def init(producer: AsyncProducer | None = None) -> AsyncProducer:
         producer = make(emulator) if producer is None else producer
         await producer.init_transactions()
@@ -195,12 +187,16 @@ async def test_another_loop_and_a_loop_that_is_closed(emulator: Emulator) -> Non
     first.run_until_complete(producer.begin_transaction())
     first.run_until_complete(producer.send("orders", "a"))
     first.close()
-    with pytest.raises(IllegalStateError, match="belongs to an event loop that is closed"):
-        await producer.commit_transaction()
-    await producer.close()
-    assert producer.state is ProducerState.CLOSED
-    async with make(emulator) as successor:
-        await successor.init_transactions()
+
+    async def after() -> None:
+        with pytest.raises(IllegalStateError, match="belongs to an event loop that is closed"):
+            await producer.commit_transaction()
+        await producer.close()
+        assert producer.state is ProducerState.CLOSED
+        async with make(emulator) as successor:
+            await successor.init_transactions()
+
+    asyncio.run(after())
     with pytest.raises(IllegalStateError, match="created in a coroutine"):
         make(emulator)
 
@@ -328,19 +324,17 @@ def test_leaving_a_block_is_decided_for_every_state() -> None:
     assert aborted == {States.IN_TRANSACTION, States.ABORTABLE_ERROR, States.ABORTING_TRANSACTION}
 
 
-def test_lost_connections_are_not_noticed(run: Run, emulator: Emulator, read_committed: ReadCommitted) -> None:
+async def test_lost_connections_are_not_noticed(
+    either_loop: asyncio.Runner, emulator: Emulator, read_committed: ReadCommitted
+) -> None:
     for api in ("Metadata", "InitProducerId", "Produce", "EndTxn"):
         emulator.faults.add(Fault(api=api, action=DropReply()))
-
-    async def main() -> None:
-        async with make(emulator) as producer:
-            await producer.init_transactions()
-            for value in ("a", "b"):
-                async with producer.transaction():
-                    await producer.send("orders", value)
-                emulator.disconnect_clients()
-
-    run(main())
+    async with make(emulator) as producer:
+        await producer.init_transactions()
+        for value in ("a", "b"):
+            async with producer.transaction():
+                await producer.send("orders", value)
+            emulator.disconnect_clients()
     assert read_committed() == [b"a", b"b"]
 
 
@@ -356,15 +350,14 @@ def test_both_producers_have_the_same_calls_with_the_same_arguments() -> None:
     assert calls(Producer) == calls(AsyncProducer)
 
 
-def test_full_batches_leave_while_a_task_does_nothing_but_send(run: Run, emulator: Emulator) -> None:
-    async def main() -> None:
-        async with make(emulator, None, batch_size=1000, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
-            async with asyncio.timeout(30):
-                first = await producer.send("orders", b"x" * 100)
-                sent = 1
-                while not first.done():
-                    await producer.send("orders", b"x" * 100)
-                    sent += 1
-            assert sent * 100 < 10_000_000  # a third of buffer.memory: a full buffer would let the loop run, too
-
-    run(main())
+async def test_full_batches_leave_while_a_task_does_nothing_but_send(
+    either_loop: asyncio.Runner, emulator: Emulator
+) -> None:
+    async with make(emulator, None, batch_size=1000, linger_ms=60_000, delivery_timeout_ms=120_000) as producer:
+        async with asyncio.timeout(30):
+            first = await producer.send("orders", b"x" * 100)
+            sent = 1
+            while not first.done():
+                await producer.send("orders", b"x" * 100)
+                sent += 1
+        assert sent * 100 < 10_000_000  # a third of buffer.memory: a full buffer would let the loop run, too

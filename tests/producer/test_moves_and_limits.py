@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -171,9 +172,9 @@ def test_a_coordinator_that_dies_while_it_commits(cluster: World, point: PausePo
 # ---- other ends of a transaction ---------------------------------------------------------------------------------
 
 
-@EACH
-def test_a_transaction_that_the_broker_aborted_for_its_timeout(profile: Profile) -> None:
-    """The commit fails, the data is not there, and the sentence names the timeout or the other producer."""
+@contextmanager
+def timed_out(profile: Profile) -> Iterator[tuple[World, Producer]]:
+    """Yield a producer whose transaction the broker has aborted for its timeout."""
     with Emulator(topics={"orders": 2}, clock=VirtualClock(), config=BrokerConfig(profile=profile)) as emulator:
         world = World(emulator)
         producer = world.ready(transaction_two_phase_commit_enable=False, transaction_timeout_ms=1_000)
@@ -181,23 +182,24 @@ def test_a_transaction_that_the_broker_aborted_for_its_timeout(profile: Profile)
         producer.send("orders", "late", partition=0).result(60)
         emulator.advance_clock(60_000)
         until(lambda: world.states()["tid"] == "CompleteAbort")
+        yield world, producer
+        world.close()
+
+
+@EACH
+def test_a_transaction_that_the_broker_aborted_for_its_timeout(profile: Profile) -> None:
+    """The commit fails, the data is not there, and the sentence names the timeout or the other producer."""
+    with timed_out(profile) as (world, producer):
         with pytest.raises(FatalError, match=r"timeout.*close this producer"):
             producer.commit_transaction()
         world.run(world.ready(), "after")
         assert world.committed() == ["after"]
         assert world.nothing_is_open()
-        world.close()
 
 
 @EACH
 def test_a_record_after_the_brokers_timeout_is_aborted_and_said_so(profile: Profile) -> None:
-    with Emulator(topics={"orders": 2}, clock=VirtualClock(), config=BrokerConfig(profile=profile)) as emulator:
-        world = World(emulator)
-        producer = world.ready(transaction_two_phase_commit_enable=False, transaction_timeout_ms=1_000)
-        producer.begin_transaction()
-        producer.send("orders", "late", partition=0).result(60)
-        emulator.advance_clock(60_000)
-        until(lambda: world.states()["tid"] == "CompleteAbort")
+    with timed_out(profile) as (world, producer):
         with pytest.raises(AbortableError) as raised:
             producer.send("orders", "later", partition=0).result(60)
         assert raised.value.error_code == 47
@@ -211,7 +213,6 @@ def test_a_record_after_the_brokers_timeout_is_aborted_and_said_so(profile: Prof
         producer.send("orders", "after", partition=0)
         producer.commit_transaction()
         assert world.committed() == ["after"]
-        world.close()
 
 
 @EACH

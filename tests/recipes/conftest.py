@@ -11,7 +11,7 @@ from dualwrite.recipes.core import telemetry
 from dualwrite.recipes.core.repairability import Repairability
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.awaited import AwaitedScenario
-from tests.crash.conftest import DRIVERS_OF_SQLALCHEMY, opened_for
+from tests.crash.conftest import DRIVERS_OF_SQLALCHEMY, opened
 from tests.crash.scenario import Scenario
 from tests.recipes.heard import Heard
 from tests.support.databases import Database
@@ -25,9 +25,8 @@ def scenario(database: Database, emulator: Emulator) -> Scenario:
 @pytest.fixture(params=DRIVERS_OF_SQLALCHEMY)
 def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AwaitedScenario]:
     """A scenario for `AsyncDualWriter` on each of its drivers."""
-    with opened_for(request, emulator, tmp_path) as opened:
-        assert isinstance(opened, AwaitedScenario)
-        yield opened
+    with opened(f"asyncio {request.param}", request, emulator, tmp_path) as scenario:
+        yield scenario
 
 
 @pytest.fixture

@@ -31,7 +31,6 @@ from tests.support.databases import SqliteDatabase, event_bodies, events, unique
 from tests.support.topics import read_topic
 
 PARTITIONS = 2
-DEADLINE_S = 30
 
 
 @pytest.fixture
@@ -46,20 +45,13 @@ def emulator() -> Iterator[Emulator]:
 class Site:
     """One input topic, one table, one output topic, and the pipelines between them."""
 
-    def __init__(self, emulator: Emulator, database: SqliteDatabase, place: str) -> None:
+    def __init__(self, emulator: Emulator, database: SqliteDatabase, place: str, runner: asyncio.Runner) -> None:
+        self.runner = runner
         self.emulator = emulator
         self.database = database
         self.place = place
         self.engine: AsyncEngine = awaited_through_faults(database, "aiosqlite")
         self._number = 0
-
-    def run(self, use: Callable[[], Awaitable[None]]) -> None:
-        async def limited() -> None:
-            async with asyncio.timeout(DEADLINE_S):
-                await use()
-            await self.engine.dispose()
-
-        asyncio.run(limited())
 
     def writer(self, transactional_id: str = "", **settings: Any) -> AsyncDualWriter:
         return AsyncDualWriter(
@@ -104,7 +96,10 @@ class Site:
 @pytest.fixture(params=["database", "transaction"])
 def site(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Site]:
     database = SqliteDatabase(tmp_path)
-    yield Site(emulator, database, request.param)
+    with asyncio.Runner() as runner:
+        made = Site(emulator, database, request.param, runner)
+        yield made
+        runner.run(made.engine.dispose())
     database.close()
 
 
@@ -116,20 +111,17 @@ async def carry(pipeline: AsyncConsumeTransformWrite, count: int) -> None:
     assert done == count
 
 
-def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Site) -> None:
-    async def use() -> None:
-        async with site.pipeline(max_records=2) as first:
-            await carry(first, 3)
-        await asyncio.to_thread(site.fill, "d", "e")
-        async with site.pipeline() as second:
-            await carry(second, 2)
-
+async def test_a_pipeline_and_its_successor_go_on_where_the_writes_are(site: Site) -> None:
     site.fill("a", "b", "c")
-    site.run(use)
+    async with site.pipeline(max_records=2) as first:
+        await carry(first, 3)
+    await asyncio.to_thread(site.fill, "d", "e")
+    async with site.pipeline() as second:
+        await carry(second, 2)
     site.assert_carried("a", "b", "c", "d", "e")
 
 
-def test_what_raised_or_was_refused_by_kafka_is_read_again(site: Site) -> None:
+async def test_what_raised_or_was_refused_by_kafka_is_read_again(site: Site) -> None:
     failures = ["its batch", "alone"]
 
     async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
@@ -137,24 +129,21 @@ def test_what_raised_or_was_refused_by_kafka_is_read_again(site: Site) -> None:
         if record.value == b"c" and failures:
             raise RuntimeError(f"failed in {failures.pop(0)}")
 
-    async def use() -> None:
-        async with site.pipeline(handle) as pipeline:
-            with pytest.raises(RuntimeError, match="failed in alone"):
-                await carry(pipeline, 3)
-            refusing = Fault(api="Produce", topic="out", action=Error("INVALID_RECORD"), count=None)
-            fault = site.emulator.faults.add(refusing)
-            with pytest.raises(AbortableError):
-                await carry(pipeline, 1)
-            fault.remove()
-            while len(event_bodies(site.database)) < 3:
-                await pipeline.step(50)
-
     site.fill("a", "b", "c")
-    site.run(use)
+    async with site.pipeline(handle) as pipeline:
+        with pytest.raises(RuntimeError, match="failed in alone"):
+            await carry(pipeline, 3)
+        refusing = Fault(api="Produce", topic="out", action=Error("INVALID_RECORD"), count=None)
+        fault = site.emulator.faults.add(refusing)
+        with pytest.raises(AbortableError):
+            await carry(pipeline, 1)
+        fault.remove()
+        while len(event_bodies(site.database)) < 3:
+            await pipeline.step(50)
     site.assert_carried("a", "b", "c")
 
 
-def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> None:
+async def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> None:
     async def handle(tx: AsyncDualTransaction, record: ConsumedRecord) -> None:
         await site.copy(tx, record)
         if record.value == b"bad":
@@ -165,12 +154,9 @@ def test_a_poison_record_is_set_aside_by_a_dual_write_of_its_own(site: Site) -> 
         await site.insert(tx, "set aside")
         tx.send("out", "set aside")
 
-    async def use() -> None:
-        async with site.pipeline(handle, poison=set_aside) as pipeline:
-            await carry(pipeline, 4)
-
     site.fill("a", "bad", "c", "d")
-    site.run(use)
+    async with site.pipeline(handle, poison=set_aside) as pipeline:
+        await carry(pipeline, 4)
     site.assert_carried("a", "set aside", "c", "d")
 
 
@@ -197,53 +183,48 @@ class Interrupted:
             yield tx
 
 
-def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
-    async def use() -> None:
-        async def lose() -> None:
-            zombie._steps._consumer._consumer.unsubscribe()  # type: ignore[attr-defined]
-            await carry(successor, 2)
-            zombie._steps._subscribed = False  # it wakes up, finds out, and joins again
-
-        async with (
-            site.pipeline() as successor,
-            site.pipeline(writer=Interrupted(site.writer(), lose)) as zombie,
-        ):
-            done = 0
-            while len(event_bodies(site.database)) < 2:
-                done += await zombie.step(50)
-            assert done == 0
-            await asyncio.to_thread(site.fill, "c", "d")
-            while len(event_bodies(site.database)) < 4:
-                await zombie.step(50)
-                await successor.step(50)
-
+async def test_a_consumer_that_lost_its_partitions_writes_nothing(site: Site) -> None:
     site.fill("a", "b")
-    site.run(use)
+
+    async def lose() -> None:
+        zombie._steps._consumer._consumer.unsubscribe()  # type: ignore[attr-defined]
+        await carry(successor, 2)
+        zombie._steps._subscribed = False  # it wakes up, finds out, and joins again
+
+    async with (
+        site.pipeline() as successor,
+        site.pipeline(writer=Interrupted(site.writer(), lose)) as zombie,
+    ):
+        done = 0
+        while len(event_bodies(site.database)) < 2:
+            done += await zombie.step(50)
+        assert done == 0
+        await asyncio.to_thread(site.fill, "c", "d")
+        while len(event_bodies(site.database)) < 4:
+            await zombie.step(50)
+            await successor.step(50)
     site.assert_carried("a", "b", "c", "d")
 
 
-def test_a_successor_waits_for_what_is_in_doubt_or_goes_on_at_the_rows(site: Site) -> None:
+async def test_a_successor_waits_for_what_is_in_doubt_or_goes_on_at_the_rows(site: Site) -> None:
     """As after a crash between the two commits. aiokafka by itself would read the records again."""
-
-    async def use() -> None:
-        first = site.writer("one", pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, away))
-        async with site.pipeline(writer=first) as pipeline:
-            with pytest.raises(CrashError):
-                await carry(pipeline, 2)
-        await asyncio.to_thread(site.fill, "c", "d")
-        async with site.pipeline() as successor:
-            for _ in range(4):
-                if site.place == "transaction":
-                    assert await successor.step(50) == 0
-            async with site.writer("one") as recovering:
-                await recovering.recover()
-            await carry(successor, 2)
 
     def away() -> None:
         raise CrashError
 
     site.fill("a", "b")
-    site.run(use)
+    first = site.writer("one", pause=AtPoint(PausePoint.AFTER_DATABASE_COMMIT, away))
+    async with site.pipeline(writer=first) as pipeline:
+        with pytest.raises(CrashError):
+            await carry(pipeline, 2)
+    await asyncio.to_thread(site.fill, "c", "d")
+    async with site.pipeline() as successor:
+        for _ in range(4):
+            if site.place == "transaction":
+                assert await successor.step(50) == 0
+        async with site.writer("one") as recovering:
+            await recovering.recover()
+        await carry(successor, 2)
     site.assert_carried("a", "b", "c", "d")
 
 
@@ -261,16 +242,13 @@ class CrashError(Exception):
     ],
     ids=["auto commit", "isolation", "deserializer", "group"],
 )
-def test_consumers_that_would_break_the_promise_are_refused(setting: dict[str, Any], said: str) -> None:
+async def test_consumers_that_would_break_the_promise_are_refused(setting: dict[str, Any], said: str) -> None:
     from aiokafka import AIOKafkaConsumer
 
-    async def run() -> None:
-        safe = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
-        consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1", **{**safe, **setting})
-        writer: Any = None
-        with pytest.raises(ConfigError, match=said):
-            AsyncConsumeTransformWrite(writer, consumer, ["in"], writer, offsets=OffsetsInTransaction())
-        with pytest.raises(ConfigError, match=r"takes an aiokafka\.AIOKafkaConsumer"):
-            AsyncConsumeTransformWrite(writer, object(), ["in"], writer, offsets=OffsetsInTransaction())
-
-    asyncio.run(run())
+    safe = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
+    consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1", **{**safe, **setting})
+    writer: Any = None
+    with pytest.raises(ConfigError, match=said):
+        AsyncConsumeTransformWrite(writer, consumer, ["in"], writer, offsets=OffsetsInTransaction())
+    with pytest.raises(ConfigError, match=r"takes an aiokafka\.AIOKafkaConsumer"):
+        AsyncConsumeTransformWrite(writer, object(), ["in"], writer, offsets=OffsetsInTransaction())

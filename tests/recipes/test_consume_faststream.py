@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -109,151 +109,115 @@ def site(tmp_path: Path, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) ->
     database.close()
 
 
-def run(use: Callable[[], Awaitable[None]]) -> None:
-    async def limited() -> None:
-        async with asyncio.timeout(60):
-            await use()
-
-    asyncio.run(limited())
-
-
 async def drain(member: ExactlyOnce, consumer: FakeConsumer, count: int = 1) -> None:
     while not consumer.is_at_end:
         await member.take(consumer.deliver(count))
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_each_record_is_written_once_whoever_reads_it_again(site: Site, count: int) -> None:
-    async def use() -> None:
-        async with site.member() as first:
-            await drain(first, FakeConsumer([0, 1, 2, 3]), count)
-        async with site.member() as second:  # the group has no offsets in Kafka: it starts at the beginning
-            consumer = FakeConsumer([0, 1, 2, 3, 4, 7, 8])  # a marker, and compacted records
-            await second.take(consumer.deliver())
-            assert consumer.position == 4  # skipped to the row
-            await drain(second, consumer, count)
-
-    run(use)
+async def test_each_record_is_written_once_whoever_reads_it_again(site: Site, count: int) -> None:
+    async with site.member() as first:
+        await drain(first, FakeConsumer([0, 1, 2, 3]), count)
+    async with site.member() as second:  # the group has no offsets in Kafka: it starts at the beginning
+        consumer = FakeConsumer([0, 1, 2, 3, 4, 7, 8])  # a marker, and compacted records
+        await second.take(consumer.deliver())
+        assert consumer.position == 4  # skipped to the row
+        await drain(second, consumer, count)
     site.assert_written(0, 1, 2, 3, 4, 7, 8)
 
 
 @pytest.mark.parametrize("failing_seeks", [0, 1, 2])
-def test_nothing_behind_a_failed_record_is_written_first(site: Site, failing_seeks: int) -> None:
+async def test_nothing_behind_a_failed_record_is_written_first(site: Site, failing_seeks: int) -> None:
     """Its partition may be gone when the consumer is to be put back; the next record is compared with the row."""
-
-    async def use() -> None:
-        async with site.member() as member:
-            consumer = FakeConsumer(range(6))
-            for failing in ("0", "2"):
-                site.fails = {failing}
-                consumer.failing_seeks = failing_seeks
-                with pytest.raises(ValueError, match=failing):
-                    await drain(member, consumer)
-            site.fails.clear()
-            await drain(member, consumer)
-
-    run(use)
+    async with site.member() as member:
+        consumer = FakeConsumer(range(6))
+        for failing in ("0", "2"):
+            site.fails = {failing}
+            consumer.failing_seeks = failing_seeks
+            with pytest.raises(ValueError, match=failing):
+                await drain(member, consumer)
+        site.fails.clear()
+        await drain(member, consumer)
     site.assert_written(0, 1, 2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_of_two_consumers_one_writes(site: Site, shared: bool) -> None:
+async def test_of_two_consumers_one_writes(site: Site, shared: bool) -> None:
     """Also in one process, with one `OffsetsInDatabase`."""
     engine = create_async_engine(site.database.url.set(drivername="sqlite+aiosqlite"))
     options = {"offsets": OffsetsInDatabase(engine)} if shared else {}
-
-    async def use() -> None:
-        async with site.member(**options) as sleeper, site.member(**options) as successor:
-            slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
+    async with site.member(**options) as sleeper, site.member(**options) as successor:
+        slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
+        await sleeper.take(slow.deliver())
+        await drain(successor, fast)
+        with pytest.raises(PartitionTakenOverError):
             await sleeper.take(slow.deliver())
-            await drain(successor, fast)
-            with pytest.raises(PartitionTakenOverError):
-                await sleeper.take(slow.deliver())
-            await drain(sleeper, slow)
-        await engine.dispose()
-
-    run(use)
+        await drain(sleeper, slow)
+    await engine.dispose()
     site.assert_written(0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("generations", [(1, 2), (-1, -1)], ids=["another", "not a member"])
-def test_a_new_generation_is_compared_with_the_rows(site: Site, generations: tuple[int, int]) -> None:
+async def test_a_new_generation_is_compared_with_the_rows(site: Site, generations: tuple[int, int]) -> None:
     """The partition was away, and comes back further on than where it was left."""
-
-    async def use() -> None:
-        async with site.member() as member:
-            consumer = FakeConsumer([0, 1, 2, 3])
-            consumer.generation_id = generations[0]
-            await member.take(consumer.deliver())
-            consumer.generation_id, consumer.position = generations[1], 3
-            await drain(member, consumer)
-
-    run(use)
+    async with site.member() as member:
+        consumer = FakeConsumer([0, 1, 2, 3])
+        consumer.generation_id = generations[0]
+        await member.take(consumer.deliver())
+        consumer.generation_id, consumer.position = generations[1], 3
+        await drain(member, consumer)
     site.assert_written(0, 1, 2, 3)
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_a_message_that_did_not_reach_take_is_read_again(
+async def test_a_message_that_did_not_reach_take_is_read_again(
     site: Site, times: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """FastStream has logged an error, and goes on. A gap in the log behind the message is a different case."""
-
-    async def use() -> None:
-        async with site.member() as member:
-            consumer = FakeConsumer([0, 1, 2, 5, 6])
+    async with site.member() as member:
+        consumer = FakeConsumer([0, 1, 2, 5, 6])
+        await member.take(consumer.deliver())
+        for _ in range(times):
+            await member.parser(consumer.deliver(2).raw_message, parsed)  # 1 and 2
             await member.take(consumer.deliver())
-            for _ in range(times):
-                await member.parser(consumer.deliver(2).raw_message, parsed)  # 1 and 2
-                await member.take(consumer.deliver())
-                assert consumer.position == 1
-            await drain(member, consumer)
-
-    run(use)
+            assert consumer.position == 1
+        await drain(member, consumer)
     site.assert_written(0, 1, 2, 5, 6)
     assert caplog.text.count("does not reach take()") == times - 1
 
 
-def test_a_dropped_message_of_a_partition_that_was_away_is_the_others(site: Site) -> None:
-    async def use() -> None:
-        async with site.member() as loser, site.member() as successor:
-            slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
-            await loser.parser(slow.deliver().raw_message, parsed)
-            await drain(successor, fast)
-            slow.generation_id = 2
-            await drain(loser, slow)
-
-    run(use)
+async def test_a_dropped_message_of_a_partition_that_was_away_is_the_others(site: Site) -> None:
+    async with site.member() as loser, site.member() as successor:
+        slow, fast = FakeConsumer([0, 1, 2, 3]), FakeConsumer([0, 1, 2, 3])
+        await loser.parser(slow.deliver().raw_message, parsed)
+        await drain(successor, fast)
+        slow.generation_id = 2
+        await drain(loser, slow)
     site.assert_written(0, 1, 2, 3)
 
 
-def test_without_the_parser_nothing_is_taken(site: Site) -> None:
-    async def use() -> None:
-        async with site.member() as member:
-            with pytest.raises(ConfigError, match="was not made by this ExactlyOnce"):
-                await ExactlyOnce.take(member, FakeConsumer([0]).deliver())
-
-    run(use)
+async def test_without_the_parser_nothing_is_taken(site: Site) -> None:
+    async with site.member() as member:
+        with pytest.raises(ConfigError, match="was not made by this ExactlyOnce"):
+            await ExactlyOnce.take(member, FakeConsumer([0]).deliver())
     site.assert_written()
 
 
-def test_a_poison_record_is_set_aside_and_its_neighbours_are_written(site: Site) -> None:
+async def test_a_poison_record_is_set_aside_and_its_neighbours_are_written(site: Site) -> None:
     refused: list[int] = []
 
     async def poison(tx: AsyncDualTransaction, record: ConsumedRecord, error: Exception) -> None:
         refused.append(record.offset)
 
-    async def use() -> None:
-        async with site.member(poison=poison) as member:
-            site.fails = {"1"}
-            await drain(member, FakeConsumer([0, 1, 2]), 3)
-            await drain(member, FakeConsumer([0, 1, 2]), 3)
-
-    run(use)
+    async with site.member(poison=poison) as member:
+        site.fails = {"1"}
+        await drain(member, FakeConsumer([0, 1, 2]), 3)
+        await drain(member, FakeConsumer([0, 1, 2]), 3)
     site.assert_written(0, 2)
     assert refused == [1]
 
 
-def test_a_message_is_divided_around_the_records_at_fault(site: Site) -> None:
+async def test_a_message_is_divided_around_the_records_at_fault(site: Site) -> None:
     """So that each record is handled twice at most, but for those at fault."""
     handled: list[str] = []
     handle = site.handle
@@ -264,59 +228,46 @@ def test_a_message_is_divided_around_the_records_at_fault(site: Site) -> None:
 
     async def poison(tx: AsyncDualTransaction, record: ConsumedRecord, error: Exception) -> None: ...
 
-    async def use() -> None:
-        site.handle = counted  # type: ignore[method-assign]
-        async with site.member(poison=poison) as member:
-            site.fails = {"3", "6"}
-            await drain(member, FakeConsumer(range(8)), 8)
-
-    run(use)
+    site.handle = counted  # type: ignore[method-assign]
+    async with site.member(poison=poison) as member:
+        site.fails = {"3", "6"}
+        await drain(member, FakeConsumer(range(8)), 8)
     site.assert_written(0, 1, 2, 4, 5, 7)
     assert "".join(handled) == "012301234564567"
 
 
-def test_without_poison_those_before_the_record_at_fault_are_written(site: Site) -> None:
-    async def use() -> None:
-        async with site.member() as member:
-            consumer = FakeConsumer([0, 1, 2])
-            site.fails = {"1"}
-            for _ in range(2):
-                with pytest.raises(ValueError, match="1"):
-                    await member.take(consumer.deliver(3))
-                site.assert_written(0)
-                assert consumer.position == 0  # put back; written records are skipped
-            site.fails.clear()
-            await drain(member, consumer, 3)
-
-    run(use)
+async def test_without_poison_those_before_the_record_at_fault_are_written(site: Site) -> None:
+    async with site.member() as member:
+        consumer = FakeConsumer([0, 1, 2])
+        site.fails = {"1"}
+        for _ in range(2):
+            with pytest.raises(ValueError, match="1"):
+                await member.take(consumer.deliver(3))
+            site.assert_written(0)
+            assert consumer.position == 0  # put back; written records are skipped
+        site.fails.clear()
+        await drain(member, consumer, 3)
     site.assert_written(0, 1, 2)
 
 
-def test_a_second_message_of_a_partition_has_to_wait(site: Site) -> None:
-    async def use() -> None:
-        async with site.member() as member:
-            consumer = FakeConsumer([0, 1, 2])
-            first, second = consumer.deliver(), consumer.deliver()
-            results = await asyncio.gather(member.take(first), member.take(second), return_exceptions=True)
-            assert [type(result) for result in results] == [type(None), IllegalStateError]
-            await drain(member, consumer)
-
-    run(use)
+async def test_a_second_message_of_a_partition_has_to_wait(site: Site) -> None:
+    async with site.member() as member:
+        consumer = FakeConsumer([0, 1, 2])
+        first, second = consumer.deliver(), consumer.deliver()
+        results = await asyncio.gather(member.take(first), member.take(second), return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), IllegalStateError]
+        await drain(member, consumer)
     site.assert_written(0, 1, 2)
 
 
-def test_a_third_message_does_not_overtake_the_second_one_that_had_to_wait(site: Site) -> None:
+async def test_a_third_message_does_not_overtake_the_second_one_that_had_to_wait(site: Site) -> None:
     """A subscriber does not wait for `take`, and they have been delivered before the first one is written."""
-
-    async def use() -> None:
-        async with site.member() as member:
-            consumer = FakeConsumer([0, 1, 2])
-            first, second, third = consumer.deliver(), consumer.deliver(), consumer.deliver()
-            await member.parser(third.raw_message, parsed)
-            results = await asyncio.gather(member.take(first), member.take(second), return_exceptions=True)
-            assert [type(result) for result in results] == [type(None), IllegalStateError]
-            await ExactlyOnce.take(member, third)
-            await drain(member, consumer)
-
-    run(use)
+    async with site.member() as member:
+        consumer = FakeConsumer([0, 1, 2])
+        first, second, third = consumer.deliver(), consumer.deliver(), consumer.deliver()
+        await member.parser(third.raw_message, parsed)
+        results = await asyncio.gather(member.take(first), member.take(second), return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), IllegalStateError]
+        await ExactlyOnce.take(member, third)
+        await drain(member, consumer)
     site.assert_written(0, 1, 2)

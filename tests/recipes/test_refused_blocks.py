@@ -31,21 +31,19 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.core.stored_blocks import why_refused
 from dualwrite.recipes.recovery.plan import Action
 from dualwrite.recipes.recovery.taking_out import take_out
-from tests.crash.awaited import awaited_scenario
-from tests.crash.psycopg_scenario import PsycopgScenario, awaited_psycopg_scenario
+from tests.crash.conftest import BLOCKING, opened
 from tests.crash.scenario import AtPoint, Scenario, event_texts
 from tests.producer.test_tiers import TIERS
 from tests.recipes.pools import LeaseTable, make_pool, prefix_of
 from tests.recipes.pools import write as write_in_pool
 from tests.recipes.repairs import Site, Way, let_end, site_of, sqlite_store
 from tests.recipes.test_repair_evidence import ALLOWED
-from tests.recipes.test_stored_blocks import AWAY, assert_stored, kafka_away
-from tests.recipes.test_stored_blocks_async import noticed
+from tests.recipes.test_stored_blocks import AWAY, assert_stored, kafka_away, noticed
 from tests.recipes.test_tiers import ROWS
 from tests.recipes.test_tiers import write as write_value
 from tests.recovery.world import service
 from tests.support.conditions import until
-from tests.support.databases import Database, PostgresDatabase, SqliteDatabase
+from tests.support.databases import SqliteDatabase
 from tests.support.topics import read_log, read_topic
 
 REFUSING: Final = "refusing"
@@ -105,31 +103,10 @@ def emulator() -> Iterator[Emulator]:
         yield running
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb", "psycopg", "asyncpg", "psycopg-async"])
+@pytest.fixture(params=[*BLOCKING, "asyncio asyncpg", "asyncio psycopg-alone"])
 def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyFace]:
-    """A scenario for threads and for asyncio, on SQLAlchemy and on psycopg."""
-    if request.param == "sqlite":
-        on_file = SqliteDatabase(tmp_path)
-        yield Scenario(on_file, emulator)
-        on_file.close()
-        return
-    if request.param == "mariadb":
-        from tests.support.databases import MariaDbDatabase
-
-        on_mariadb = MariaDbDatabase(request.getfixturevalue("mariadb_server"))
-        yield Scenario(on_mariadb, emulator)
-        on_mariadb.close()
-        return
-    database = PostgresDatabase(request.getfixturevalue("postgres_server"))
-    if request.param == "asyncpg":
-        with awaited_scenario(database, emulator, "asyncpg") as awaited:
-            yield awaited
-    elif request.param == "psycopg-async":
-        with awaited_psycopg_scenario(database, emulator) as alone:
-            yield alone
-    else:
-        yield (PsycopgScenario if request.param == "psycopg" else Scenario)(database, emulator)
-    database.close()
+    with opened(request.param, request, emulator, tmp_path) as scenario:
+        yield scenario
 
 
 def write_to(face: AnyFace, writer: Any, topic: str, number: int) -> Any:
@@ -244,13 +221,8 @@ def test_blocks_that_are_too_large_only_together_are_published(face: AnyFace, em
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Scenario]:
-    database: Database = (
-        SqliteDatabase(tmp_path)
-        if request.param == "sqlite"
-        else PostgresDatabase(request.getfixturevalue("postgres_server"))
-    )
-    yield Scenario(database, emulator)
-    database.close()
+    with opened(request.param, request, emulator, tmp_path) as scenario:
+        yield scenario
 
 
 def test_the_next_blocks_are_stored_and_the_log_says_why(

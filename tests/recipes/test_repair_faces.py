@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,10 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action
-from tests.crash.asyncpg_scenario import asyncpg_scenario
-from tests.crash.awaited import awaited_scenario
-from tests.crash.psycopg_scenario import PsycopgScenario, awaited_psycopg_scenario
-from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario
+from tests.crash.conftest import opened
+from tests.crash.scenario import AnyScenario, AtPoint, InjectedError
 from tests.producer.test_tiers import TIERS
 from tests.recovery.world import service
-from tests.support.databases import PostgresDatabase, SqliteDatabase
 
 
 @pytest.fixture(params=Tier, ids=[tier.name for tier in Tier])
@@ -33,30 +30,17 @@ def emulator(request: pytest.FixtureRequest) -> Iterator[Emulator]:
         yield running
 
 
-FACES: dict[str, Callable[[Any, Emulator], Any]] = {
-    "SQLAlchemy, SQLite": Scenario,
-    "SQLAlchemy, PostgreSQL": Scenario,
-    "psycopg": PsycopgScenario,
-    "SQLAlchemy, asyncio, SQLite": lambda database, emulator: awaited_scenario(database, emulator, "aiosqlite"),
-    "SQLAlchemy, asyncio, PostgreSQL": lambda database, emulator: awaited_scenario(database, emulator, "asyncpg"),
-    "psycopg, asyncio": awaited_psycopg_scenario,
-    "asyncpg, asyncio": asyncpg_scenario,
-}
+FACES = [
+    *("sqlite", "postgres", "psycopg"),
+    *("asyncio aiosqlite", "asyncio asyncpg", "asyncio psycopg-alone", "asyncio asyncpg-alone"),
+]
 
 
 @pytest.fixture(params=FACES)
 def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
     """For one id, on each face."""
-    name: str = request.param
-    is_sqlite = name.endswith("SQLite")
-    database = SqliteDatabase(tmp_path) if is_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
-    made = FACES[name](database, emulator)
-    if "asyncio" in name:
-        with made as awaited:
-            yield awaited
-    else:
-        yield made
-    database.close()
+    with opened(request.param, request, emulator, tmp_path) as scenario:
+        yield scenario
 
 
 def abort(scenario: AnyScenario) -> None:

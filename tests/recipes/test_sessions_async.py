@@ -22,10 +22,11 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy import sessions as of_sessions
 from dualwrite.recipes.sqlalchemy.sessions_async import current_dual_write, dual_write_sessions, send
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from tests.crash.awaited import AwaitedScenario, awaited_scenario
+from tests.crash.awaited import AwaitedScenario
+from tests.crash.conftest import opened
 from tests.crash.scenario import AtPoint, InjectedError
 from tests.support import conditions
-from tests.support.databases import PostgresDatabase, SqliteDatabase, events
+from tests.support.databases import SqliteDatabase, events
 from tests.support.event_class import Event
 
 Sessions = async_sessionmaker[AsyncSession]
@@ -34,11 +35,8 @@ Sessions = async_sessionmaker[AsyncSession]
 @pytest.fixture(params=["psycopg", "aiosqlite"])
 def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AwaitedScenario]:
     """Run each test on both drivers, which differ here only in how SQLite locks."""
-    on_sqlite = request.param == "aiosqlite"
-    database = SqliteDatabase(tmp_path) if on_sqlite else PostgresDatabase(request.getfixturevalue("postgres_server"))
-    with awaited_scenario(database, emulator, request.param) as scenario:
+    with opened(f"asyncio {request.param}", request, emulator, tmp_path) as scenario:
         yield scenario
-    database.close()
 
 
 @pytest.fixture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,27 +33,21 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.recovery.adoption import adopt
+from tests.crash.awaited import AwaitedWriter
+from tests.crash.conftest import AWAITED, BLOCKING, opened
 from tests.crash.psycopg_scenario import PsycopgScenario
-from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Scenario, Seen, event_texts
+from tests.crash.scenario import AnyScenario, AtPoint, InjectedError, Seen, event_texts
 from tests.support.conditions import until
-from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, event_bodies
+from tests.support.databases import event_bodies
 from tests.support.topics import read_topic
 
 AWAY: dict[str, Any] = {"delivery": Direct(when_kafka_is_away="store")}
 
 
-@pytest.fixture(params=["postgres", "mariadb", "sqlite", "psycopg"])
+@pytest.fixture(params=BLOCKING)
 def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
-    """A scenario for each blocking writer and database: `DualWriter` on three, and psycopg alone."""
-    database: Database
-    if request.param == "sqlite":
-        database = SqliteDatabase(tmp_path)
-    elif request.param == "mariadb":
-        database = MariaDbDatabase(request.getfixturevalue("mariadb_server"))
-    else:
-        database = PostgresDatabase(request.getfixturevalue("postgres_server"))
-    yield (PsycopgScenario if request.param == "psycopg" else Scenario)(database, emulator)
-    database.close()
+    with opened(request.param, request, emulator, tmp_path) as scenario:
+        yield scenario
 
 
 @contextmanager
@@ -76,9 +72,22 @@ def write(scenario: AnyScenario, writer: Any, number: int) -> Seen:
     return seen
 
 
+async def noticed(availability: Any) -> None:
+    """Wait until the writer or pool has noticed that Kafka is back."""
+    await asyncio.to_thread(until, lambda: not availability.is_away)
+
+
+def notice(writer: Any) -> None:
+    """Let a writer of either face notice that Kafka is back."""
+    if isinstance(writer, AwaitedWriter):
+        writer.run(noticed(writer.awaited.coordinator.owned.availability))
+    else:
+        until(lambda: not writer.coordinator.owned.availability.is_away)
+
+
 def published(writer: Any) -> Outcome:
     """Recover with a writer that has noticed Kafka's return, and return the outcome."""
-    until(lambda: not writer.coordinator.owned.availability.is_away)
+    notice(writer)
     outcome: Outcome = next((found.outcome for found in writer.recover()), Outcome.NOTHING)
     return outcome
 
@@ -87,6 +96,7 @@ def assert_stored(seen: Seen) -> None:
     assert (seen.error, seen.outcome) == (None, Outcome.STORED)
 
 
+@pytest.mark.parametrize("scenario", [*BLOCKING, *AWAITED], indirect=True)
 def test_blocks_are_stored_and_then_published_in_order(scenario: AnyScenario, emulator: Emulator) -> None:
     with scenario.writer(**AWAY) as writer:
         write(scenario, writer, 1)
@@ -95,7 +105,7 @@ def test_blocks_are_stored_and_then_published_in_order(scenario: AnyScenario, em
                 assert_stored(write(scenario, writer, number))
             assert [seq for seq, _ in stored_rows(scenario)] == [1, 2, 3]
             assert event_bodies(scenario.database) == scenario.expected
-        published(writer)
+        assert published(writer) is Outcome.PUBLISHED
         assert stored_rows(scenario) == []
         assert write(scenario, writer, 5).outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree()
@@ -105,7 +115,7 @@ def test_the_next_block_publishes_them_first(scenario: AnyScenario, emulator: Em
     with scenario.writer(**AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
-        until(lambda: not writer.coordinator.owned.availability.is_away)
+        notice(writer)
         assert write(scenario, writer, 2).outcome is Outcome.COMMITTED
     scenario.assert_both_sides_agree()
 
@@ -114,7 +124,7 @@ def test_a_block_before_the_next_attempt_is_stored_behind_them(scenario: AnyScen
     with scenario.writer(**AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
-        until(lambda: not writer.coordinator.owned.availability.is_away)
+        notice(writer)
         writer.coordinator._publishing._not_before_s = float("inf")
         assert_stored(write(scenario, writer, 2))
         assert len(stored_rows(scenario)) == 2
@@ -262,7 +272,14 @@ def test_a_failure_at_every_point_of_storing(scenario: AnyScenario, emulator: Em
     scenario.assert_both_sides_agree()
 
 
-@pytest.mark.parametrize("point", list(PausePoint))
+@pytest.mark.parametrize(
+    ("scenario", "point"),
+    [
+        *product(BLOCKING, PausePoint),
+        *product(AWAITED, (PausePoint.AFTER_SEND, PausePoint.AFTER_STATE_WRITE, PausePoint.AFTER_DATABASE_COMMIT)),
+    ],
+    indirect=["scenario"],
+)
 def test_a_crash_at_every_point_of_publishing(scenario: AnyScenario, emulator: Emulator, point: PausePoint) -> None:
     with kafka_away(emulator), scenario.writer(**AWAY) as writer:
         for number in (1, 2):
@@ -287,7 +304,7 @@ def test_kafka_leaves_again_while_they_are_published(
     with scenario.writer(leaves, **AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
-        until(lambda: not writer.coordinator.owned.availability.is_away)
+        notice(writer)
         leaves.arm()
         with pytest.raises(KafkaTimeoutError):
             writer.recover()
@@ -304,7 +321,7 @@ def test_a_writer_that_is_fenced_while_it_publishes_says_so(scenario: AnyScenari
     with scenario.writer(fenced, **AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
-        until(lambda: not writer.coordinator.owned.availability.is_away)
+        notice(writer)
         fenced.arm()
         assert isinstance(write(scenario, writer, 2).error, FencedError)
         assert fenced.struck
@@ -319,7 +336,7 @@ def test_recover_says_that_what_it_publishes_is_not_confirmed(scenario: AnyScena
     with scenario.writer(max_block_ms=2_000, **AWAY) as writer:
         with kafka_away(emulator):
             assert_stored(write(scenario, writer, 1))
-        until(lambda: not writer.coordinator.owned.availability.is_away)
+        notice(writer)
         fault = emulator.faults.add(Fault(api="EndTxn", action=CloseBefore(), count=None))
         with pytest.raises(RetriableError, match="Kafka has not confirmed it"):
             writer.recover()

@@ -16,64 +16,15 @@ from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.sessions import current_dual_write, dual_write_sessions, send
 from tests.crash.conftest import AnyAwaited
 from tests.crash.conftest import awaited as awaited
+from tests.crash.matrix import cancel
 from tests.crash.psycopg_scenario import INSERT, awaited_psycopg_scenario, conninfo_of
-from tests.crash.scenario import AtPoint, InjectedError, Scenario, Seen, event_texts
+from tests.crash.scenario import AtPoint, Scenario, event_texts
 from tests.recipes.pools import QUIET_LEASE_MS, prefix_of
-from tests.recipes.test_stored_blocks import AWAY, fail, kafka_away, stored_rows
+from tests.recipes.test_stored_blocks import AWAY, kafka_away, noticed, published, stored_rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase, event_bodies, unique
 from tests.support.event_class import Event
 from tests.support.topics import read_topic
-
-DEADLINE_S = 30
-
-
-def write(scenario: AnyAwaited, writer: Any, number: int) -> Seen:
-    seen: Seen = scenario.write(writer, number)
-    return seen
-
-
-async def noticed(availability: Any) -> None:
-    """Wait until the writer or pool has noticed that Kafka is back."""
-    await asyncio.to_thread(until, lambda: not availability.is_away, DEADLINE_S)
-
-
-def published(scenario: AnyAwaited, writer: Any) -> Outcome:
-    scenario.run(noticed(writer.awaited.coordinator.owned.availability))
-    outcome: Outcome = next((found.outcome for found in writer.recover()), Outcome.NOTHING)
-    return outcome
-
-
-def test_blocks_are_stored_and_then_published_in_order(awaited: AnyAwaited, emulator: Emulator) -> None:
-    with awaited.writer(**AWAY) as writer:
-        assert write(awaited, writer, 1).outcome is Outcome.COMMITTED
-        with kafka_away(emulator):
-            assert [write(awaited, writer, number).outcome for number in (2, 3)] == [Outcome.STORED] * 2
-        assert published(awaited, writer) is Outcome.PUBLISHED
-        assert write(awaited, writer, 4).outcome is Outcome.COMMITTED
-    assert stored_rows(awaited) == []
-    awaited.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize(
-    "point", [PausePoint.AFTER_SEND, PausePoint.AFTER_STATE_WRITE, PausePoint.AFTER_DATABASE_COMMIT]
-)
-def test_a_crash_while_they_are_published(awaited: AnyAwaited, emulator: Emulator, point: PausePoint) -> None:
-    with kafka_away(emulator), awaited.writer(**AWAY) as writer:
-        assert write(awaited, writer, 1).outcome is Outcome.STORED
-    with awaited.writer(AtPoint(point, fail), **AWAY) as dying, pytest.raises(InjectedError):
-        dying.recover()
-    with awaited.writer(**AWAY) as writer:
-        writer.recover()
-        write(awaited, writer, 2)
-    assert stored_rows(awaited) == []
-    awaited.assert_both_sides_agree()
-
-
-def cancel() -> None:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
 
 
 @pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.BEFORE_DATABASE_COMMIT])
@@ -90,7 +41,7 @@ def test_a_cancellation_while_a_block_is_stored(awaited: AnyAwaited, emulator: E
                 writer.recover()
             bodies = event_texts("2")
             awaited.expected += bodies if bodies[0] in event_bodies(awaited.database) else []
-        published(awaited, writer)
+        published(writer)
         assert write(awaited, writer, 3).outcome is Outcome.COMMITTED
     assert stored_rows(awaited) == []
     awaited.assert_both_sides_agree()
@@ -123,7 +74,7 @@ def test_the_blocks_of_a_pool_are_stored_and_published(postgres: PostgresDatabas
                 assert set(found) == {Outcome.STORED}
                 emulator.start_node(0)
                 await noticed(pool.pool.availability)
-                await asyncio.to_thread(until, lambda: not pool.status.stored, DEADLINE_S)
+                await asyncio.to_thread(until, lambda: not pool.status.stored)
 
         scenario.run(run())
         in_topic = [value for _, value in read_topic(emulator.bootstrap_servers, scenario.topic)]
