@@ -80,14 +80,6 @@ class Watch(StatementWatch):
 
     # -- statements ----------------------------------------------------------------------------------------------
 
-    def before(self, text: str) -> Savepoint | None:
-        """Check a statement that is about to be executed. Return what it does to a savepoint, for `after`."""
-        return self._before(text)
-
-    def before_other(self, text: str) -> None:
-        """Check a statement whose effect on savepoints is not tracked."""
-        self._assert_no_savepoint(self._before(text))
-
     def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
         """Remember that a statement failed or was interrupted."""
         by_the_server = isinstance(error, asyncpg.PostgresError)

@@ -51,7 +51,7 @@ class StatementWatch(ABC):
 
     # No `with`: it would be a large part of the cost of a short statement.
 
-    def _before(self, text: str) -> Savepoint | None:
+    def before(self, text: str) -> Savepoint | None:
         """Check a statement that is about to be executed. Return what it does to a savepoint, for `after`."""
         try:
             savepoint = checked(text, POSTGRES)
@@ -62,9 +62,9 @@ class StatementWatch(ABC):
             raise IllegalStateError(_TOO_LATE)
         return savepoint
 
-    def _assert_no_savepoint(self, savepoint: Savepoint | None) -> None:
-        """Refuse a statement about a savepoint if its effect cannot be tracked."""
-        if savepoint is not None:
+    def before_other(self, text: str) -> None:
+        """Check a statement whose effect on savepoints is not tracked."""
+        if self.before(text) is not None:
             self._refused_ending = IllegalStateError(_BY_EXECUTE)
             raise self._refused_ending
 

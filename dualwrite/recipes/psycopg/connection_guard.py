@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import Any, Final, NoReturn
 
 import psycopg
@@ -129,11 +129,7 @@ class Watch(StatementWatch):
 
     def before(self, query: Any) -> Savepoint | None:
         """Check a query that a cursor is about to execute. Return what it does to a savepoint, for `after`."""
-        return self._before(query if type(query) is str else _text(query, self._connection))
-
-    def before_other(self, query: Any) -> None:
-        """Check a query that is not sent by `execute`, and whose effect on savepoints is not tracked."""
-        self._assert_no_savepoint(self.before(query))
+        return super().before(query if type(query) is str else _text(query, self._connection))
 
     def failed(self, error: BaseException, savepoint: Savepoint | None) -> None:
         """Remember that a statement failed or was interrupted."""
@@ -228,9 +224,8 @@ def watched_cursor(factory: Any) -> Any:
 
 
 def _blocking_cursor(factory: Any) -> Any:
-    class WatchedCursor(factory):  # type: ignore[misc]
+    class WatchedCursor(_with_other_methods(factory)):  # type: ignore[misc]
         __slots__ = ()
-        _dualwrite_is_watched = True
 
         def execute(self, query: Any, params: Any = None, **keywords: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
@@ -246,25 +241,12 @@ def _blocking_cursor(factory: Any) -> Any:
                 watch.after(savepoint)
             return executed
 
-        def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            _before_other(self.connection, query)
-            return super().executemany(query, *arguments, **keywords)
-
-        def stream(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            _before_other(self.connection, query)
-            return super().stream(query, *arguments, **keywords)
-
-        def copy(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            _before_other(self.connection, query)
-            return super().copy(query, *arguments, **keywords)
-
     return WatchedCursor
 
 
 def _awaited_cursor(factory: Any) -> Any:
-    class WatchedAsyncCursor(factory):  # type: ignore[misc]
+    class WatchedAsyncCursor(_with_other_methods(factory)):  # type: ignore[misc]
         __slots__ = ()
-        _dualwrite_is_watched = True
 
         async def execute(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
             watch = vars(self._conn).get(_WATCH)
@@ -280,25 +262,26 @@ def _awaited_cursor(factory: Any) -> Any:
                 watch.after(savepoint)
             return executed
 
-        async def executemany(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            _before_other(self.connection, query)
-            return await super().executemany(query, *arguments, **keywords)
-
-        def stream(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            _before_other(self.connection, query)
-            return super().stream(query, *arguments, **keywords)
-
-        def copy(self, query: Any, *arguments: Any, **keywords: Any) -> Any:
-            _before_other(self.connection, query)
-            return super().copy(query, *arguments, **keywords)
-
     return WatchedAsyncCursor
 
 
-def _before_other(connection: AnyConnection, query: Any) -> None:
-    watch = vars(connection).get(_WATCH)
-    if watch is not None:
-        watch.before_other(query)
+def _with_other_methods(factory: Any) -> Any:
+    """Derive a class that checks what is sent by other methods than `execute`, which may be awaited."""
+
+    def checked(name: str) -> Any:
+        genuine = getattr(factory, name)
+
+        @wraps(genuine)
+        def method(cursor: Any, query: Any, *arguments: Any, **keywords: Any) -> Any:
+            watch = vars(cursor.connection).get(_WATCH)
+            if watch is not None:
+                watch.before_other(query)
+            return genuine(cursor, query, *arguments, **keywords)
+
+        return method
+
+    methods = {name: checked(name) for name in ("executemany", "stream", "copy")}
+    return type("Watched", (factory,), {"__slots__": (), _DERIVED: True, **methods})
 
 
 _IN_PIPELINE = (
