@@ -30,7 +30,10 @@ class BatchLostError(SinkError):
 
 
 class StoreWentBackError(SinkError):
-    """Kafka has records whose row wants them aborted: the commit store (database or topic) has lost a decision."""
+    """The commit store (database or topic) has lost a decision or an attempt that Kafka shows, in a failover or restore.
+
+    Nothing was changed. The sink is stopped until an operator has compared both sides.
+    """
 
 
 class DecisionUnknownError(SinkError):
