@@ -30,7 +30,7 @@ class BatchLostError(SinkError):
 
 
 class StoreWentBackError(SinkError):
-    """The commit store (database or topic) has lost a decision or an attempt that Kafka shows, in a failover or restore.
+    """The commit store (database or topic) has lost a decision or an attempt, by a failover or a restore.
 
     Nothing was changed. The sink is stopped until an operator has compared both sides.
     """

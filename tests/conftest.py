@@ -124,7 +124,6 @@ _ON_MARIADB_TOO = (
     "crash.test_split_brain",
     "recipes.test_dual_writer",
     "recipes.test_lease_table",
-    "recipes.test_manifest_column",
     "recipes.test_misuse",
     "recipes.test_state_table",
     "recipes.test_stored_blocks_pool",

@@ -69,9 +69,6 @@ def _table(connection: sa.Connection) -> list[Check]:
     missing = {column.name for column in kafka_transaction_state.columns} - {
         column["name"] for column in inspector.get_columns(_TABLE)
     }
-    if missing == {"manifest"}:
-        remedy = "an older version created it: dualwrite init-db adds the column, or a migration (docs/cli.md)"
-        return [failure(_WHERE, _TABLE, "lacks manifest", remedy)]
     if missing:
         remedy = "it is another table of that name, or was created by hand: compare it with dualwrite init-db --sql"
         return [failure(_WHERE, _TABLE, f"lacks {', '.join(sorted(missing))}", remedy)]

@@ -8,7 +8,6 @@ from typing import Final
 import click
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect, make_url
-from sqlalchemy.exc import NoSuchTableError
 from sqlalchemy.schema import CreateTable
 
 from dualwrite.cli.connection import database, database_option, schema_option
@@ -80,7 +79,7 @@ def command(
     redo: bool,
     outbox: bool,
 ) -> None:
-    """Create the tables of dual writes that are missing, and add the column that older versions did not have.
+    """Create the tables of dual writes that are missing.
 
     For Alembic there is an operation: see docs/cli.md.
     """
@@ -113,26 +112,10 @@ def make_tables(
     if database_url is None:
         raise click.UsageError("give --database, or --sql with --dialect")
     with database(database_url, may_be_created=True) as engine:
-        before = {table.name: _columns(engine, table) for table in tables}
+        existed = {table.name: sa.inspect(engine).has_table(table.name, schema=table.schema) for table in tables}
         create(engine)
-        after = {table.name: _columns(engine, table) for table in tables}
-    for name, columns in before.items():
-        click.echo(f"{name}: {_done(columns, after[name])}")
-
-
-def _columns(engine: sa.Engine, table: sa.Table) -> list[str]:
-    """Return the names of the columns; none if the table does not exist."""
-    try:
-        return [column["name"] for column in sa.inspect(engine).get_columns(table.name, schema=table.schema)]
-    except NoSuchTableError:
-        return []
-
-
-def _done(before: list[str], after: list[str]) -> str:
-    if not before:
-        return "created"
-    added = [name for name in after if name not in before]
-    return f"column {', '.join(added)} added" if added else "already existed"
+    for name, is_old in existed.items():
+        click.echo(f"{name}: {'already existed' if is_old else 'created'}")
 
 
 def ddl(tables: Iterable[sa.Table], dialect: Dialect) -> str:

@@ -94,7 +94,7 @@ class Prepared(NamedTuple):
     state: PreparedTxnState
     """Empty unless the transaction was prepared."""
     manifest: str = ""
-    """Empty if unknown, for example because an older version has prepared it."""
+    """Empty if unknown."""
 
 
 @dataclass(frozen=True)

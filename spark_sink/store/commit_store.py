@@ -130,10 +130,7 @@ class CommitStore:
         rest(self._engine)
 
     def create_tables(self) -> None:
-        """Create missing tables, and the column that an older version did not have.
-
-        Safe if several processes do it at once. Raises SinkError if the column may not be added.
-        """
+        """Create missing tables. Safe if several processes do it at once."""
         self._tables.create(self._engine)
 
     # ---- PLAN -----------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from spark_sink.store.dual_columns import (
     refused,
 )
 from spark_sink.store.row_transfer import RowMove, copy_in, exact_values
-from spark_sink.store.staging_tables import create_staging, is_as_created_here, mark_owner, truncated
+from spark_sink.store.staging_tables import create_staging, mark_owner, truncated
 from spark_sink.store.table_catalog import (
     ColumnKind,
     Columns,
@@ -95,9 +95,7 @@ class DualTableWriter:
             with engine.connect() as conn:
                 wanted = self._checked(conn, schema)
                 staged = self._staged_columns(conn)
-                if _type_names(staged) == _type_names(wanted) and (
-                    not self._create_tables or is_as_created_here(conn, self._staging)
-                ):
+                if _type_names(staged) == _type_names(wanted):
                     return
                 if not self._create_tables:
                     break

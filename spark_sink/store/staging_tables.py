@@ -29,7 +29,6 @@ _SIZE: Final = sa.text(
     "SELECT pg_relation_size(c.oid) > :bytes AND has_table_privilege(c.oid, 'TRUNCATE')"
     " FROM pg_class c WHERE c.oid = to_regclass(:name)"
 )
-_IS_UNLOGGED: Final = sa.text("SELECT relpersistence = 'u' FROM pg_class WHERE oid = to_regclass(:name)")
 
 
 def create_staging(dialect: sa.Dialect, table: TableName, columns: Sequence[str], sink_id: str) -> str:
@@ -47,13 +46,6 @@ def mark_owner(conn: sa.Connection, table: TableName, sink_id: str) -> None:
     """Mark the table with its sink, if the DDL does not do it; an id has no character to be escaped."""
     if conn.dialect.name == "postgresql":
         conn.execute(sa.text(as_sql(f"COMMENT ON TABLE {table.quoted(conn.dialect)} IS '{_OWNER}{sink_id}'")))
-
-
-def is_as_created_here(conn: sa.Connection, table: TableName) -> bool:
-    """Return whether the table is as `create_staging` makes it now; older versions made it with a log."""
-    if conn.dialect.name != "postgresql":
-        return True
-    return bool(conn.scalar(_IS_UNLOGGED, {"name": table.quoted(conn.dialect)}))
 
 
 def truncated(conn: sa.Connection, table: TableName) -> bool:
@@ -77,7 +69,7 @@ def truncated(conn: sa.Connection, table: TableName) -> bool:
 def owned_tables(conn: sa.Connection, schema: str | None) -> dict[TableName, str]:
     """Return the staging tables of a schema, or of the default one, with the sink of each.
 
-    Leaves out tables without such a mark, as older versions made them.
+    Leaves out tables without such a mark.
     """
     found = {}
     for name in sa.inspect(conn).get_table_names(schema=schema):

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 
-from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.tables import exact_text
 from spark_sink import commands
 from spark_sink.attempt.states import AttemptStatus, Claim
@@ -72,7 +71,7 @@ class StoreTables:
             sa.Column("txn_id", exact_text(_TRANSACTIONAL_ID_LENGTH), nullable=False),
             sa.Column("live_txn_id", exact_text(_TRANSACTIONAL_ID_LENGTH), nullable=True),
             sa.Column("prepared_state", sa.String(64), nullable=False, server_default=""),
-            # Where Kafka stored the records of `prepared_state`. NULL: not known, as in rows of an older version.
+            # Where Kafka stored the records of `prepared_state`. NULL: not known.
             sa.Column("manifest", sa.Text, nullable=True),
             sa.Column("n_records", sa.BigInteger, nullable=False, server_default=sa.text("0")),
             sa.Column("status", sa.String(12), nullable=False),
@@ -136,14 +135,7 @@ class StoreTables:
         return sa.Table(name, self.metadata, *parts, mysql_engine="InnoDB", mariadb_engine="InnoDB")
 
     def create(self, engine: sa.Engine) -> None:
-        """Create missing tables, and the column that a table of an older version lacks.
-
-        Safe in several processes at once, while an older version writes, or after one that died half-way.
-        """
-        self._create(engine)
-        add_manifest(engine, self.attempt, lambda: missing_manifest(self.schema))
-
-    def _create(self, engine: sa.Engine) -> None:
+        """Create missing tables. Safe in several processes at once, or after one that died half-way."""
         for _ in range(_CREATION_TRIES):
             try:
                 self.metadata.create_all(engine)
@@ -162,11 +154,9 @@ class StoreTables:
         return all(inspector.has_table(table.name, schema=self.schema) for table in self.metadata.sorted_tables)
 
     def check(self, engine: sa.Engine) -> None:
-        """Raise SinkError if a table is missing, or a column that an older version did not create."""
+        """Raise SinkError if a table is missing."""
         if not self.exist(engine):
             raise missing_tables(self.schema)
-        if lacks_manifest(engine, self.attempt):
-            raise missing_manifest(self.schema)
 
 
 def missing_tables(schema: str | None) -> SinkError:
@@ -175,15 +165,6 @@ def missing_tables(schema: str | None) -> SinkError:
         "the tables dw_sink, dw_batch, dw_attempt, dw_retired, dw_spare, dw_lake, dw_lake_file and dw_lake_mark are "
         "not all in this database; nothing was written: "
         f"create them with {commands.init_store(schema=schema)}, or let the sink do it (commitStore.createTables=true)"
-    )
-
-
-def missing_manifest(schema: str | None) -> SinkError:
-    """Return the error for a table that an older version created."""
-    return SinkError(
-        "the table dw_attempt lacks the column manifest, because an older version of dualwrite created it; nothing was "
-        f"changed: let the owner of the table add the column with {commands.init_store(schema=schema)}, or let the "
-        "sink do it (commitStore.createTables=true)"
     )
 
 

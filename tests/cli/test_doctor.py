@@ -280,7 +280,7 @@ def test_settings_of_sqlite_that_forget(call: Call, emulator: Emulator, tmp_path
         (
             "CREATE TABLE kafka_transaction_state "
             "(transactional_id TEXT PRIMARY KEY, prepared_transaction_state TEXT, updated_at TEXT)",
-            "an older version created it: dualwrite init-db adds the column",
+            "lacks manifest",
         ),
     ],
 )

@@ -18,7 +18,6 @@ from alembic.config import Config
 from dualwrite.cli.init_db import TABLES
 from dualwrite.errors import StateRowError
 from dualwrite.recipes.consume.consumed_offsets import OffsetsInDatabase
-from dualwrite.recipes.sqlalchemy.state_table import create_state_table
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.cli.conftest import Call, assert_one_line
 from tests.support.databases import Database
@@ -65,25 +64,6 @@ def test_tables_are_created_once(call: Call, database: Database) -> None:
     assert first.out.splitlines() == [f"{table.name}: created" for table in TABLES]
     assert second.out.splitlines() == [f"{table.name}: already existed" for table in TABLES]
     assert set(sa.inspect(database.engine).get_table_names()) >= NAMES
-
-
-def test_a_table_of_an_older_version_gets_its_column(call: Call, database: Database) -> None:
-    url = database.url.render_as_string(hide_password=False)
-    call("init-db", "--database", url)
-    drop_manifest(database)
-    again = call("init-db", "--database", url)
-    assert again.out.splitlines()[0] == "kafka_transaction_state: column manifest added"
-    assert "manifest" in columns(database)
-    assert call("init-db", "--database", url).out.splitlines()[0] == "kafka_transaction_state: already existed"
-
-
-def drop_manifest(database: Database) -> None:
-    with database.engine.begin() as connection:
-        connection.exec_driver_sql("ALTER TABLE kafka_transaction_state DROP COLUMN manifest")
-
-
-def columns(database: Database) -> list[str]:
-    return [column["name"] for column in sa.inspect(database.engine).get_columns("kafka_transaction_state")]
 
 
 def test_the_ddl_does_the_same(call: Call, database: Database) -> None:
@@ -184,56 +164,21 @@ down_revision = "1"
 
 
 def upgrade():
-    op.add_dualwrite_manifest()
+    op.create_dualwrite_redo_table()
 
 
 def downgrade():
-    op.drop_dualwrite_manifest()
+    op.drop_dualwrite_redo_table()
 """
 
 
 def test_a_migration_of_the_table_of_stored_records(migrations: Config, database: Database) -> None:
     versions = Path(str(migrations.get_main_option("script_location"))) / "versions"
-    made, dropped = "op.create_dualwrite_redo_table()", "op.drop_dualwrite_redo_table()"
-    revision = SECOND_REVISION.replace("op.add_dualwrite_manifest()", made)
-    (versions / "two.py").write_text(revision.replace("op.drop_dualwrite_manifest()", dropped))
+    (versions / "two.py").write_text(SECOND_REVISION)
     alembic.command.upgrade(migrations, "head")
     assert sa.inspect(database.engine).has_table("kafka_transaction_redo")
     alembic.command.downgrade(migrations, "1")
     assert not sa.inspect(database.engine).has_table("kafka_transaction_redo")
-
-
-@pytest.fixture
-def second(migrations: Config, database: Database) -> Config:
-    """Two migrations: the tables as an older version created them, which is done, and the column."""
-    alembic.command.upgrade(migrations, "head")
-    drop_manifest(database)
-    versions = Path(str(migrations.get_main_option("script_location"))) / "versions"
-    (versions / "two.py").write_text(SECOND_REVISION)
-    return migrations
-
-
-def test_a_migration_of_the_column_up_and_down(second: Config, database: Database) -> None:
-    alembic.command.upgrade(second, "head")
-    assert "manifest" in columns(database)
-    alembic.command.downgrade(second, "1")
-    assert "manifest" not in columns(database)
-    alembic.command.upgrade(second, "head")
-    assert "manifest" in columns(database)
-
-
-def test_a_migration_of_a_column_that_a_writer_has_added(second: Config, database: Database) -> None:
-    create_state_table(database.engine)
-    alembic.command.upgrade(second, "head")
-    assert columns(database).count("manifest") == 1
-
-
-def test_a_migration_of_the_column_as_sql(second: Config, database: Database) -> None:
-    assert isinstance(second.output_buffer, io.StringIO)
-    second.output_buffer.truncate(0)
-    alembic.command.upgrade(second, "1:2", sql=True)
-    assert "ALTER TABLE kafka_transaction_state ADD COLUMN manifest TEXT" in second.output_buffer.getvalue()
-    assert "manifest" not in columns(database)
 
 
 def test_a_migration_as_sql(migrations: Config, database: Database) -> None:

@@ -87,9 +87,7 @@ def test_another_database_has_none(call: Call, database: Database, tmp_path: Pat
 
 def test_a_migration_up_and_down(migrations: Config, database: Database) -> None:
     versions = Path(str(migrations.get_main_option("script_location"))) / "versions"
-    made, dropped = "op.create_dualwrite_outbox_table()", "op.drop_dualwrite_outbox_table()"
-    revision = SECOND_REVISION.replace("op.add_dualwrite_manifest()", made)
-    (versions / "two.py").write_text(revision.replace("op.drop_dualwrite_manifest()", dropped))
+    (versions / "two.py").write_text(SECOND_REVISION.replace("_redo_table()", "_outbox_table()"))
     alembic.command.upgrade(migrations, "head")
     found = described(database.engine)
     alembic.command.downgrade(migrations, "1")

@@ -111,18 +111,6 @@ def test_tables_are_created_once(call: Call, database: Database) -> None:
     assert (first.code, second.code) == (0, 0)
 
 
-def test_a_table_of_an_older_version_gets_its_column(call: Call, database: Database) -> None:
-    url = database.url.render_as_string(hide_password=False)
-    create = ("spark", "init-store", "--database", url)
-    call(*create)
-    engine = sa.create_engine(url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE dw_attempt DROP COLUMN manifest"))
-    engine.dispose()
-    assert "dw_attempt: column manifest added" in call(*create).out.splitlines()
-    assert call(*create).out.splitlines() == [f"{name}: already existed" for name in NAMES]
-
-
 @pytest.mark.parametrize("dialect", ["postgresql", "mysql", "mariadb", "sqlite"])
 def test_the_ddl_of_every_dialect(call: Call, dialect: str, tmp_path: Path) -> None:
     done = call("spark", "init-store", "--sql", "--dialect", dialect)

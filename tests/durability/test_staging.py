@@ -120,22 +120,6 @@ def test_few_rows_are_deleted_and_do_not_add_up(engine: sa.Engine) -> None:
         assert size_of(engine, writer) < 1_200_000
 
 
-def test_a_staging_table_of_an_older_version_is_replaced(engine: sa.Engine) -> None:
-    writer = table()
-    whole_batch(engine, writer, 0, 10)
-    with engine.begin() as connection:
-        connection.exec_driver_sql(f"ALTER TABLE {writer.staging_table} SET LOGGED")
-    only_used = DualTableWriter(
-        DualTable("target", None, DualMode.INSERT, None), sink_id="sink", store_schema=None, create_tables=False
-    )
-    whole_batch(engine, only_used, 10, 10)
-    whole_batch(engine, writer, 20, 10)
-    with engine.connect() as connection:
-        persistence = "SELECT relpersistence FROM pg_class WHERE relname = '{}'"
-        assert connection.scalar(sa.text(persistence.format(writer.staging_table))) == "u"
-        assert connection.scalar(sa.text("SELECT count(*) FROM target")) == 30
-
-
 @pytest.mark.parametrize("key", [None, ("id",)], ids=["insert", "upsert"])
 def test_a_crash_that_empties_the_staging_table_is_noticed_and_the_batch_is_written_again(
     engine: sa.Engine, one_node: PostgresNode, key: tuple[str, ...] | None

@@ -1806,9 +1806,7 @@ OUTSIDE: Final = (
     ),
     Equivalent("open-one-hides-none", "Only a missing marker (KAFKA-20734) shows it."),
     Equivalent("broker-partitions-kept", "With one partition, the next transaction has it anyway."),
-    Equivalent(
-        "manifest-of-another", "Only an older version of the library leaves a manifest that is not of the row's pair."
-    ),
+    Equivalent("manifest-of-another", "Only a change by hand leaves a manifest that is not of the row's pair."),
     Equivalent(
         "bound-not-compared",
         ("No time passes in the search. An abort by the timeout right after such a COMMIT is in it, and is repaired."),

@@ -256,14 +256,14 @@ def connection_of(begun: DatabaseTransaction) -> psycopg.Connection[Any]:
     return connection
 
 
-# ---- a writer of an older version -----------------------------------------------------------------------------------
+# ---- a state that was changed by hand -------------------------------------------------------------------------------
 
 
-def test_what_an_older_version_leaves_is_read_as_it_is(postgres: PostgresDatabase, on_psycopg: Database) -> None:
-    """It replaces the state alone: the manifest names another pair then, and is for its reader to ignore."""
+def test_a_state_that_was_changed_by_hand_is_read_as_it_is(postgres: PostgresDatabase, on_psycopg: Database) -> None:
+    """The manifest names another pair then, and is for its reader to ignore."""
     put(on_psycopg, EMPTY, FIRST, "of 42:7")
-    with postgres.aside.begin() as older:
-        older.exec_driver_sql("UPDATE kafka_transaction_state SET prepared_transaction_state = '42:8'")
+    with postgres.aside.begin() as by_hand:
+        by_hand.exec_driver_sql("UPDATE kafka_transaction_state SET prepared_transaction_state = '42:8'")
     with_sqlalchemy = _on(postgres.engine)
     blocking.run(with_sqlalchemy.ensure_row(ID))
     assert row(on_psycopg) == row(with_sqlalchemy) == (SECOND, "of 42:7")

@@ -22,7 +22,7 @@ from tests.recipes.test_tiers import rows, write
 from tests.support.databases import Database
 from tests.support.topics import read_topic
 
-FINDS = ("nothing in doubt", "in doubt", "owed", "committed by an older version")
+FINDS = ("nothing in doubt", "in doubt", "owed", "committed without a manifest")
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def leave(site: Site, finds: str) -> list[str]:
         site.decided()
         let_end(site, Way.OPERATOR)
         return ["before", "decided"]
-    if finds == "committed by an older version":
+    if finds == "committed without a manifest":
         site.change_row(manifest=None)
     return ["before"]
 

@@ -134,6 +134,6 @@ class ApplicationWorld(Applications):
         super().__init__(self.store, bootstrap_servers, topic)
 
     def forget_manifests(self) -> None:
-        """Make the rows as an older version wrote them, so that none of their records can be published again."""
+        """Empty the manifests, so that none of their records can be published again."""
         with self.engine.begin() as connection:
             connection.execute(sa.text("UPDATE dw_attempt SET manifest = NULL"))

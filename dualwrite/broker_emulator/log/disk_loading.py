@@ -74,11 +74,8 @@ def encode_value(value: Any) -> bytes:
 
 
 def _decode_value(data: bytes) -> Any:
-    """Decode the output of `encode_value`; earlier versions wrote no checksum. Raises ValueError."""
-    with_checksum = re.fullmatch(rb"(.*) ([0-9a-f]{8})\n?", data)
-    if with_checksum is None:
-        return json.loads(data)
-    text, checksum = with_checksum.groups()
+    """Decode the output of `encode_value`. Raises ValueError."""
+    text, _, checksum = data.rstrip(b"\n").rpartition(b" ")
     if checksum != b"%08x" % crc32c(text):
         raise ValueError("its checksum does not match")
     return json.loads(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from json.encoder import encode_basestring_ascii
@@ -76,24 +76,26 @@ class Manifest:
             return None
         try:
             stored = json.loads(text)
-            read = _READS.get(stored["format"])
+            found = stored["format"]
         except (ValueError, TypeError, LookupError, RecursionError):
             raise _unreadable(text) from None
-        if read is None:
+        if found != _FORMAT:
             raise ValueError(
-                f"the manifest has format {stored['format']!r} and this version of dualwrite reads up to {_FORMAT}: "
-                "upgrade it; nothing was changed"
+                f"the manifest has format {found!r} and this version of dualwrite reads format {_FORMAT}: upgrade it; "
+                "nothing was changed"
             )
         try:
-            return cls._of(stored, read)
+            return cls._of(stored)
         except (ValueError, TypeError, LookupError, AttributeError):
             raise _unreadable(text) from None
 
     @classmethod
-    def _of(cls, stored: Any, read: _Read) -> Manifest:
+    def _of(cls, stored: Any) -> Manifest:
         prepared, cluster_id, has_offsets = stored["prepared"], stored["cluster"], stored["offsets"]
         topics = stored["topics"].items()
-        partitions = tuple(PartitionManifest(topic, *numbers) for topic, parts in topics for numbers in read(parts))
+        partitions = tuple(
+            PartitionManifest(topic, *numbers) for topic, parts in topics for numbers in _read_ranges(parts)
+        )
         if len({part[:2] for part in partitions}) < len(partitions):
             raise ValueError(partitions)
         if not (prepared and isinstance(cluster_id, str) and isinstance(has_offsets, bool)):
@@ -122,29 +124,12 @@ def _read_ranges(text: str) -> Iterator[tuple[int, int, int, int]]:
         if found is None:
             raise ValueError(each)
         partition, first, more, others = (int(digits or "0", 16) for digits in found.groups())
+        if others > more:
+            raise ValueError(each)
         if found[1] is None:
             partition = expected
-        yield _checked((partition, first, first + more, more + 1 - others))
+        yield partition, first, first + more, more + 1 - others
         expected = partition + 1
-
-
-def _read_numbers(parts: Iterable[Any]) -> Iterator[tuple[int, int, int, int]]:
-    """Read the ranges of format 1: lists of numbers."""
-    return map(_checked, parts)
-
-
-_Read = Callable[[Any], Iterator[tuple[int, int, int, int]]]
-_READS: Final[Mapping[object, _Read]] = {1: _read_numbers, 2: _read_ranges}
-"""The reader of a topic's ranges, by format."""
-
-
-def _checked(numbers: Any) -> tuple[int, int, int, int]:
-    partition, first, last, count = numbers
-    if not all(type(number) is int for number in numbers) or not (
-        partition >= 0 and first >= 0 and 1 <= count <= last - first + 1
-    ):
-        raise ValueError(numbers)
-    return partition, first, last, count
 
 
 def _unreadable(text: str) -> ValueError:

@@ -80,7 +80,7 @@ def settled_text(row: PreparedTxnState) -> str:
 def manifest_of(row: PreparedTxnState, text: str) -> Manifest | None:
     """Return the manifest beside the state in a row; None if it is settled, missing, or names another transaction.
 
-    A version of this library that knows no manifests replaces the state only. Raises ValueError for an unreadable text.
+    A state that was changed by hand leaves one that names another. Raises ValueError for an unreadable text.
     """
     manifest = None if text.startswith(_SETTLED) else Manifest.parse(without_verdict(text))
     return manifest if manifest is not None and manifest.prepared_state == row else None

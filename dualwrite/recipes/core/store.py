@@ -18,7 +18,6 @@ from dualwrite.errors import (
     RowLockTimeoutError,
     SnapshotTooOldError,
     StateRowError,
-    StateTableError,
     TransactionEndedInsideError,
 )
 from dualwrite.outcome import Outcome, note_outcome
@@ -379,15 +378,6 @@ def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowEr
     return StateRowError(
         f"the table {table} does not exist in this database; nothing was written: create it with "
         f"`dualwrite init-db{option}` or {otherwise}"
-    )
-
-
-def missing_manifest() -> StateTableError:
-    """Return the error for a state table of an older version, to which the column `manifest` was not added."""
-    return StateTableError(
-        "the table kafka_transaction_state has no column manifest, because an older version created it; nothing was "
-        "written: add the column with `dualwrite init-db`, as a user who owns the table, or by a migration "
-        "(docs/cli.md)"
     )
 
 

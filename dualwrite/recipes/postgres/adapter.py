@@ -194,7 +194,6 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
             await transaction.need(TableFile(STATE_TABLE, "schema.sql", create=self._create_table), given)
             pinned = await transaction.query(find_state_table(self._schema))
             assert pinned is not None, "it has just been created"
-        await transaction.need_manifest(pinned, add=self._create_table)
         await transaction.need(TableFile(IDENTITY_TABLE, "schema.sql", create=self._create_table), pinned)
         return pinned
 

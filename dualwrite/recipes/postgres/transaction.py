@@ -16,16 +16,14 @@ from dualwrite.errors import (
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
-from dualwrite.recipes.core.database_errors import sqlstate_of, warn_of_drop
+from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import (
     ended_past,
-    missing_manifest,
     missing_table,
     wait_given_up,
 )
 from dualwrite.recipes.postgres.connections import Connections, abandon
 from dualwrite.recipes.postgres.statement_watch import StatementWatch
-from dualwrite.recipes.sql import postgres
 from dualwrite.recipes.sql.commit_message import CommitMessage, Refusals, assert_committed
 from dualwrite.recipes.sql.database_identity import (
     DECIDED_BEFORE,
@@ -39,8 +37,6 @@ from dualwrite.recipes.sql.database_identity import (
     present_place,
 )
 from dualwrite.recipes.sql.pinned_tables import (
-    ADD_MANIFEST,
-    HAS_MANIFEST,
     PinnedTables,
 )
 from dualwrite.recipes.sql.postgres import (
@@ -330,19 +326,6 @@ class PostgresTransaction(PostgresSteps):
         if not table.create:
             raise missing_table(table.name, otherwise=f"dualwrite/recipes/sql/{table.file}", option=table.option)
         await self._script(file)
-
-    async def need_manifest(self, pinned: PinnedTables, *, add: bool) -> None:
-        """Add the column `manifest` to a table that lacks it. Raises StateTableError if that is not allowed here."""
-        if (await self.rows(pinned.sql(HAS_MANIFEST), {}))[0][0]:
-            return
-        if not add:
-            raise missing_manifest()
-        try:
-            await self._script(pinned.sql(ADD_MANIFEST))
-        except self.errors as error:
-            if sqlstate_of(error) not in (_INSUFFICIENT_PRIVILEGE, postgres.LOCK_NOT_AVAILABLE):
-                raise
-            raise missing_manifest() from error
 
     async def make_row(self, transactional_id: str) -> None:
         """Create an empty row unless it exists."""

@@ -78,20 +78,6 @@ _OID_NOW: Final = (
 )
 
 
-HAS_MANIFEST: Final = (
-    f"SELECT count(*) FROM pg_catalog.pg_attribute WHERE attrelid = {OID} AND attname = 'manifest' AND NOT attisdropped"
-)
-"""Returns whether the state table has the column `manifest`, which older versions lack."""
-
-ALTER_TIMEOUT_S: Final = 10
-"""How long adding the column waits for transactions that use the table; later ones queue behind it meanwhile."""
-
-ADD_MANIFEST: Final = (
-    f"SET LOCAL lock_timeout = '{ALTER_TIMEOUT_S}s'; ALTER TABLE {STATE_TABLE} ADD COLUMN IF NOT EXISTS manifest TEXT"
-)
-"""Adds the column, in PostgreSQL; harmless if another process has added it meanwhile."""
-
-
 def quoted(name: str) -> str:
     """Return a name quoted as an identifier of PostgreSQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -8,14 +8,6 @@
     def downgrade() -> None:
         op.drop_dualwrite_tables()
 
-Where an earlier revision created the tables before they had the column `manifest`, a later one adds it:
-
-    def upgrade() -> None:
-        op.add_dualwrite_manifest()
-
-    def downgrade() -> None:
-        op.drop_dualwrite_manifest()
-
 For `Direct(when_kafka_is_away="store")` there is one more table:
 
     def upgrade() -> None:
@@ -44,22 +36,19 @@ import sqlalchemy as sa
 from alembic.operations import MigrateOperation, Operations
 
 from dualwrite.recipes.consume import consumed_offsets
-from dualwrite.recipes.sqlalchemy.manifest_column import lacks_manifest
 from dualwrite.recipes.sqlalchemy.outbox_table import assert_has_outboxes, kafka_transaction_outbox
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
-from dualwrite.recipes.sqlalchemy.tables import in_schema, kafka_transaction_database, kafka_transaction_lease
+from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
 
 __all__ = [
     "CONSUMED_OFFSETS_METADATA",
     "METADATA",
     "OUTBOX_METADATA",
     "REDO_METADATA",
-    "AddDualwriteManifest",
     "CreateDualwriteOutboxTable",
     "CreateDualwriteRedoTable",
     "CreateDualwriteTables",
-    "DropDualwriteManifest",
     "DropDualwriteOutboxTable",
     "DropDualwriteRedoTable",
     "DropDualwriteTables",
@@ -135,19 +124,6 @@ class DropDualwriteTables(_OnTables):
     """`op.drop_dualwrite_tables(schema=None)`. Recover first: afterwards transactions in doubt cannot be decided."""
 
 
-@Operations.register_operation("add_dualwrite_manifest", "carry_out")
-class AddDualwriteManifest(_Operation):
-    """`op.add_dualwrite_manifest(schema=None)`: add the column `manifest` to `kafka_transaction_state`.
-
-    Online it does nothing if the column exists, because a writer that may create tables adds it too.
-    """
-
-
-@Operations.register_operation("drop_dualwrite_manifest", "carry_out")
-class DropDualwriteManifest(_Operation):
-    """`op.drop_dualwrite_manifest(schema=None)`, for a return to a version without the column."""
-
-
 @Operations.register_operation("create_dualwrite_redo_table", "carry_out")
 class CreateDualwriteRedoTable(_Operation):
     """`op.create_dualwrite_redo_table(schema=None)`: create `kafka_transaction_redo`."""
@@ -172,7 +148,6 @@ class DropDualwriteOutboxTable(_Operation):
 
 
 _THERE_AND_BACK: Final[tuple[tuple[type[_Operation], type[_Operation]], ...]] = (
-    (AddDualwriteManifest, DropDualwriteManifest),
     (CreateDualwriteRedoTable, DropDualwriteRedoTable),
     (CreateDualwriteOutboxTable, DropDualwriteOutboxTable),
 )
@@ -198,19 +173,6 @@ def _create_redo(operations: Operations, operation: CreateDualwriteRedoTable) ->
 @Operations.implementation_for(DropDualwriteRedoTable)
 def _drop_redo(operations: Operations, operation: DropDualwriteRedoTable) -> None:
     operations.drop_table(kafka_transaction_redo.name, schema=operation.schema)
-
-
-@Operations.implementation_for(AddDualwriteManifest)
-def _add_manifest(operations: Operations, operation: AddDualwriteManifest) -> None:
-    context = operations.get_context()
-    table = in_schema(kafka_transaction_state, operation.schema)
-    if context.as_sql or (context.bind is not None and lacks_manifest(context.bind, table)):
-        operations.add_column(table.name, sa.Column("manifest", sa.Text, nullable=True), schema=operation.schema)
-
-
-@Operations.implementation_for(DropDualwriteManifest)
-def _drop_manifest(operations: Operations, operation: DropDualwriteManifest) -> None:
-    operations.drop_column(kafka_transaction_state.name, "manifest", schema=operation.schema)
 
 
 @Operations.implementation_for(CreateDualwriteTables)

@@ -16,7 +16,6 @@ from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.database_safety import ACCEPT_OPTION, checked_names
 from dualwrite.recipes.core.store import (
     MAX_TRANSACTIONAL_ID_LENGTH,
-    missing_manifest,
     missing_table,
     not_durable,
     not_exact,
@@ -30,7 +29,6 @@ from dualwrite.recipes.sql.socket_timeout import SocketTimeout
 from dualwrite.recipes.sqlalchemy.drivers import Carry, deciding, here
 from dualwrite.recipes.sqlalchemy.engines import engine_without_pool, is_mysql, shares_one_connection
 from dualwrite.recipes.sqlalchemy.examination import examine
-from dualwrite.recipes.sqlalchemy.manifest_column import add_manifest, lacks_manifest
 from dualwrite.recipes.sqlalchemy.mysql_row_lock import INSERT_TIMEOUT_MS, LOCK_TIMEOUTS, error_code, lock_wait_limit
 from dualwrite.recipes.sqlalchemy.on_others import OnMySql, OnOthers, OnSqlite
 from dualwrite.recipes.sqlalchemy.on_postgres import OnPostgres
@@ -40,7 +38,6 @@ from dualwrite.recipes.sqlalchemy.tables import (
     ensure_identity,
     exact_text,
     found_identity,
-    in_schema,
     kafka_transaction_database,
     pinned_tables,
     schema_for,
@@ -73,16 +70,13 @@ _STEPS: Final[dict[str, type[OnPostgres | OnOthers]]] = {
 def create_state_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_transaction_state` and `kafka_transaction_database` if they are missing.
 
-    They are created in `schema`, by default in the schema of unqualified names. A `kafka_transaction_state` of an older
-    version gets the column `manifest`. Safe in several processes at once. Raises StateTableError if that column cannot
-    be added, because the user does not own the table, or because transactions use it for too long.
+    They are created in `schema`, by default in the schema of unqualified names. Safe in several processes at once.
     """
     schema = schema_for(engine, schema)
     create_missing(engine, kafka_transaction_state, schema)
     with engine.connect() as connection:
         pinned = pinned_tables(connection, schema)
     assert pinned is not None, "it has just been created"
-    add_manifest(engine, in_schema(kafka_transaction_state, pinned.schema))
     create_missing(engine, kafka_transaction_database, pinned.schema)
     ensure_identity(engine, pinned)
 
@@ -115,8 +109,6 @@ class SqlAlchemyStateStore:
                 pinned = pinned_tables(connection, self._schema)
                 if pinned is None:
                     raise missing_table(kafka_transaction_state.name, otherwise="create_state_table(engine)")
-                if lacks_manifest(connection, in_schema(kafka_transaction_state, pinned.schema)):
-                    raise missing_manifest()
             self.pin.tables = pinned
         return self.pin.tables
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -76,9 +75,3 @@ def test_a_compaction_file_that_is_damaged_deletes_nothing(folder: Path, damage:
         with pytest.raises(StorageError, match=r"compaction\.json is damaged: which segments"):
             open_log(folder)
         assert sorted(folder.iterdir()) == before
-
-
-def test_a_compaction_file_of_an_earlier_version_is_read(folder: Path) -> None:
-    path = folder / "compaction.json"
-    path.write_text(json.dumps(json.loads(path.read_bytes().rpartition(b" ")[0])))
-    assert newest(folder) == EXPECTED
