@@ -121,48 +121,6 @@ def test_tables_are_created_by_many_at_once(
         assert [(row.sink_id, row.generation) for row in CommitStore(empty).sinks()] == [("s", 4)]
 
 
-def test_a_table_of_an_older_version_gets_its_column_while_older_versions_write(
-    request: pytest.FixtureRequest, tmp_path: object, engine: sa.Engine
-) -> None:
-    name = {"postgresql": "postgres", "sqlite": "sqlite"}.get(engine.dialect.name, "mariadb")
-    with engine_on(name, request, tmp_path) as old:  # type: ignore[arg-type]
-        before = new_store(old)
-        generation = plan(before, "s")
-        attempts = [leased(before, "s", generation, partition=number) for number in range(4)]
-        with old.begin() as connection:
-            connection.execute(sa.text("ALTER TABLE dw_attempt DROP COLUMN manifest"))
-        for call in (
-            lambda: plan(CommitStore(old, create_tables=False), "s"),
-            lambda: CommitStore(old, create_tables=False).mark_prepared(attempts[0], PREPARED, records=1),
-            lambda: CommitStore(old, create_tables=False).still_wanted({attempts[0]: Verdict.COMMIT}, attempts[:1]),
-        ):
-            with pytest.raises(SinkError, match=r"lacks the column manifest.*init-store"):
-                call()
-        assert before.attempts("s")[0].status is AttemptStatus.OPEN
-        with ThreadPoolExecutor(8) as threads:
-            together = threading.Barrier(8)
-
-            def create(number: int) -> None:
-                together.wait(WITHIN_S)
-                CommitStore(old).create_tables()
-
-            def write_as_before(attempt_id: str) -> None:
-                together.wait(WITHIN_S)
-                with old.begin() as connection:
-                    update = "UPDATE dw_attempt SET status = 'PREPARED', prepared_state = '7:3' WHERE attempt_id = :id"
-                    connection.execute(sa.text(update), {"id": attempt_id})
-
-            done = [threads.submit(create, number) for number in range(4)]
-            done += [threads.submit(write_as_before, attempt_id) for attempt_id in attempts]
-            for each in done:
-                each.result(WITHIN_S)
-        assert plan(CommitStore(old, create_tables=False), "other") == 1
-        now = CommitStore(old)
-        now.decide(decision("s", generation, *attempts), FAIL)
-        wanted = dict.fromkeys(attempts, Verdict.COMMIT)
-        assert now.still_wanted(wanted, attempts) == dict.fromkeys(attempts, Prepared(STATE))
-
-
 def test_a_manifest_of_the_longest_kind_is_stored(store: AnyStore, sink: str) -> None:
     generation = plan(store, sink)
     attempt_id = leased(store, sink, generation)

@@ -231,6 +231,7 @@ class SqlAlchemyDatabase:
         return await self._carry(lambda: self.transaction(self._new_transaction()))
 
     def _new_transaction(self) -> SqlAlchemyTransaction:
+        assert self._store.pinned is not None, "it raises otherwise"
         return SqlAlchemyTransaction(self._engine.connect(), self._engine, RecordBuffer(), owned=True)
 
     def transaction(self, transaction: SqlAlchemyTransaction) -> SqlAlchemyPort:
