@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,12 +14,10 @@ import sqlalchemy as sa
 from django.db import DatabaseError, connections
 
 from dualwrite.broker_emulator.emulator import Emulator
-from tests.crash.asyncpg_scenario import asyncpg_scenario
-from tests.crash.awaited import awaited_scenario
-from tests.crash.psycopg_scenario import PsycopgScenario, awaited_psycopg_scenario
-from tests.crash.scenario import AnyScenario, Scenario
+from tests.crash.conftest import AWAITED, BLOCKING, opened
+from tests.crash.scenario import AnyScenario
 from tests.django.project import Shop, shop_on
-from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, event_bodies
+from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, event_bodies
 from tests.support.topics import read_topic
 
 INSERT: Final = "INSERT INTO events (id, event_key, body) VALUES ({0}, 'k', '{0}')"
@@ -51,10 +49,10 @@ class Block:
 class Door:
     """A way to a dual write on one database, and the results on both sides."""
 
-    name = ""
     database_error: type[Exception] = DatabaseError
 
-    def __init__(self, database: Database, emulator: Emulator, topic: str) -> None:
+    def __init__(self, name: str, database: Database, emulator: Emulator, topic: str) -> None:
+        self.name = name
         self.database = database
         self._emulator = emulator
         self._topic = topic
@@ -80,8 +78,8 @@ class Door:
 class ScenarioDoor(Door):
     """A block of a writer, on a connection or Session."""
 
-    def __init__(self, scenario: AnyScenario, writer: Any) -> None:
-        super().__init__(scenario.database, scenario.emulator, scenario.topic)
+    def __init__(self, name: str, scenario: AnyScenario, writer: Any) -> None:
+        super().__init__(name, scenario.database, scenario.emulator, scenario.topic)
         self.database_error = scenario.database_error
         self._scenario: Any = scenario
         self._writer = writer
@@ -106,8 +104,8 @@ async def _awaited(result: Any) -> Any:
 
 
 class DjangoDoor(Door):
-    def __init__(self, shop: Shop) -> None:
-        super().__init__(shop.database, shop.emulator, shop.topic)
+    def __init__(self, name: str, shop: Shop) -> None:
+        super().__init__(name, shop.database, shop.emulator, shop.topic)
         self._alias = shop.alias
         self._shop = shop
 
@@ -126,44 +124,20 @@ class DjangoDoor(Door):
         send(self._topic, value, "k", using=self._alias)
 
 
-Opens = Callable[[Any, Emulator], AbstractContextManager[Any]]
+DOORS: Final = (*BLOCKING, *AWAITED, "django postgres", "django mariadb")
 
 
 @contextmanager
-def _at_once(scenario: AnyScenario) -> Iterator[AnyScenario]:
-    yield scenario
-
-
-_SCENARIOS: Final[dict[str, Opens]] = {
-    "psycopg": lambda database, emulator: _at_once(PsycopgScenario(database, emulator)),
-    "psycopg-awaited": awaited_psycopg_scenario,
-    "asyncpg": asyncpg_scenario,
-    "sqlalchemy-postgres": lambda database, emulator: _at_once(Scenario(database, emulator)),
-    "sqlalchemy-postgres-psycopg-awaited": lambda database, emulator: awaited_scenario(database, emulator, "psycopg"),
-    "sqlalchemy-postgres-asyncpg": lambda database, emulator: awaited_scenario(database, emulator, "asyncpg"),
-    "sqlalchemy-mariadb": lambda database, emulator: _at_once(Scenario(database, emulator)),
-    "sqlalchemy-sqlite": lambda database, emulator: _at_once(Scenario(database, emulator)),
-    "sqlalchemy-aiosqlite": lambda database, emulator: awaited_scenario(database, emulator, "aiosqlite"),
-}
-
-DOORS: Final = (*_SCENARIOS, "django-postgres", "django-mariadb")
-
-
-def database_of(door: str, request: pytest.FixtureRequest, folder: Path) -> Database:
-    if "sqlite" in door:
-        return SqliteDatabase(folder)
-    if "mariadb" in door:
-        return MariaDbDatabase(request.getfixturevalue("mariadb_server"))
-    return PostgresDatabase(request.getfixturevalue("postgres_server"))
-
-
-@contextmanager
-def opened(door: str, database: Database, emulator: Emulator) -> Iterator[Door]:
-    with ExitStack() as stack:
-        if door.startswith("django"):
-            yield DjangoDoor(stack.enter_context(shop_on(database, emulator)))
-            return
-        scenario = stack.enter_context(_SCENARIOS[door](database, emulator))
-        writer = stack.enter_context(scenario.writer())
+def opened_door(name: str, request: pytest.FixtureRequest, emulator: Emulator, folder: Path) -> Iterator[Door]:
+    """Open a door on a database of its own."""
+    if name.startswith("django"):
+        is_postgres = "postgres" in name
+        server = request.getfixturevalue("postgres_server" if is_postgres else "mariadb_server")
+        database = PostgresDatabase(server) if is_postgres else MariaDbDatabase(server)
+        with shop_on(database, emulator) as shop:
+            yield DjangoDoor(name, shop)
+        database.close()
+        return
+    with opened(name, request, emulator, folder) as scenario, scenario.writer() as writer:
         writer.recover()  # on SQLite the row could not be made while the block holds the file
-        yield ScenarioDoor(scenario, writer)
+        yield ScenarioDoor(name, scenario, writer)

@@ -33,16 +33,15 @@ from dualwrite.recipes.sql.transaction_control import (
 )
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
-from tests.recipes.doors import DOORS, Door, database_of, opened
+from tests.recipes.doors import DOORS, Door, opened_door
 from tests.support.databases import MariaDbDatabase, PostgresDatabase
 from tests.support.servers.mariadb import MariaDbServer
 
 # ---- the table ------------------------------------------------------------------------------------------------------
 
 _ON_POSTGRES: Final = tuple(door for door in DOORS if not any(other in door for other in ("mariadb", "sqlite")))
-_SEVERAL: Final = tuple(door for door in _ON_POSTGRES if door != "sqlalchemy-postgres-asyncpg")
-"""Doors whose driver sends several statements in a text."""
-_MARKED: Final = _SEVERAL
+_SEVERAL: Final = tuple(door for door in _ON_POSTGRES if door != "asyncio asyncpg")
+"""Doors whose driver sends several statements in a text, and marks its transactions."""
 _ON_MARIADB: Final = tuple(door for door in DOORS if "mariadb" in door)
 _ON_SQLITE: Final = tuple(door for door in DOORS if "sqlite" in door)
 
@@ -83,9 +82,9 @@ FAIL: Final[dict[str, tuple[str, ...]]] = {
 """Sent, and refused by the server, whose error the block raises."""
 
 FOUND_AT_THE_END: Final[dict[str, tuple[str, ...]]] = {
-    "DO $$ BEGIN EXECUTE 'RESET ALL'; END $$": _MARKED,
-    "RESET dualwrite.transaction": _MARKED,
-    "SET LOCAL dualwrite.transaction = 'another'": _MARKED,
+    "DO $$ BEGIN EXECUTE 'RESET ALL'; END $$": _SEVERAL,
+    "RESET dualwrite.transaction": _SEVERAL,
+    "SET LOCAL dualwrite.transaction = 'another'": _SEVERAL,
     "CALL ends()": _ON_MARIADB,
 }
 """Sent, and found by the last statement, which cannot tell what became permanent before: only a procedure of MySQL."""
@@ -118,12 +117,8 @@ def having(table: dict[str, tuple[str, ...]]) -> list[str]:
 
 @pytest.fixture
 def door(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Door]:
-    name: str = request.param
-    database = database_of(name, request, tmp_path)
-    with opened(name, database, emulator) as made:
-        made.name = name
+    with opened_door(request.param, request, emulator, tmp_path) as made:
         yield made
-    database.close()
 
 
 @pytest.mark.parametrize("door", DOORS, indirect=True)
