@@ -131,9 +131,9 @@ MUTANTS: Final = (
         proof=True,
     ),
     Mutant(
-        f"{_CORE}completion.py",
-        "return found == block.content or await blocks.was_taken_out(transactional_id, block.content)",
-        "return found == block.content",
+        "dualwrite/recipes/sql/redo_statements.py",
+        "return bool(await self._statements.rows(_SELECT_TAKEN_OUT + self._lock_clause, values))",
+        "return False",
         "recipes/test_refused_blocks.py",
     ),
     Mutant(

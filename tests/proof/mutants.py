@@ -1572,7 +1572,8 @@ MUTANTS: Final = (
                 "        proof = await prove(owned, database, row, ongoing)\n",
                 (
                     "        other = await owned.database.begin()\n"
-                    "        await other.stored_blocks.publish(owned.transactional_id, (), before=None)\n"
+                    "        outbox = other.stored_blocks(owned.transactional_id)\n"
+                    "        await outbox.publish(owned.transactional_id, (), before=None)\n"
                     "        await other.commit()\n"
                     "        proof = await prove(owned, database, row, ongoing)\n"
                 ),

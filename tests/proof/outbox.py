@@ -19,13 +19,13 @@ from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.core.leases import Lease, outbox_prefix_of
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
+from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction
 from dualwrite.recipes.core.waiting import direct
 from dualwrite.recipes.pool import outbox, outbox_publisher
 from dualwrite.recipes.pool.coordinator import PoolCoordinator
 from dualwrite.recipes.pool.outbox_publisher import OutboxPublisher
 from dualwrite.recipes.pool.settings import PoolSettings
-from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, BlocksOfAnyId, OutboxTable, place_of
+from dualwrite.recipes.sql.outbox_statements import ADD, HAS_WAITING, OutboxTable, place_of
 from tests.proof.automaton import Program, Said, ask
 from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
@@ -43,7 +43,7 @@ from tests.proof.owner import (
     CheckedTransaction,
 )
 from tests.proof.pool import LAST_WRITE, SETTINGS, CheckedWaiting, OneThread
-from tests.proof.redo_model import DatabaseGone, checked_redo_table
+from tests.proof.redo_model import DatabaseGone
 
 PUBLISHER: Final = "publisher"
 """The source of the results of attempts to publish."""
@@ -68,8 +68,9 @@ class _UnaskedLeases(CheckedLeases):
 class OutboxTransaction(CheckedTransaction):
     """A database transaction that may add a block to the outbox, or publish some."""
 
-    def __init__(self, number: int, statements: CheckedStatements, *, by_commit: bool, blocks: StoredBlocks) -> None:
-        super().__init__(number, by_commit=by_commit, stored_blocks=blocks)
+    def __init__(self, number: int, statements: CheckedStatements, *, by_commit: bool) -> None:
+        self.outbox: Final = OutboxTable(statements)
+        super().__init__(number, by_commit=by_commit, stored_blocks=self.outbox)
         self._statements = statements
 
     async def touch(self) -> None:
@@ -81,11 +82,6 @@ class OutboxTransaction(CheckedTransaction):
         values = {"id": transactional_id, "content": content, "mark": ""}
         ((text,),) = await self._statements.rows(ADD, values)
         return place_of(text, content).added
-
-    @property
-    def outbox(self) -> OutboxTable:
-        """The waiting blocks, as seen inside this transaction."""
-        return OutboxTable(self._statements)
 
 
 class UnreadableKafka(CheckedKafka):
@@ -114,9 +110,7 @@ class CheckedOutboxDatabase(CheckedDatabase):
         number = self._begun
         await ask(Begin(number))
         statements = CheckedStatements(number, are_large=self._are_large)
-        redo = checked_redo_table(number, self._contents, are_large=False)
-        blocks = BlocksOfAnyId(redo, OutboxTable(statements))
-        return OutboxTransaction(number, statements, by_commit=self._by_commit, blocks=blocks)
+        return OutboxTransaction(number, statements, by_commit=self._by_commit)
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, OutboxTransaction)

@@ -606,7 +606,10 @@ class CheckedTransaction:
         self._carried: Write | None = None
         self.commit_was_sent = False
         self.was_ended_past = False
-        self.stored_blocks: StoredBlocks = stored_blocks or NoStoredBlocks()
+        self._stored_blocks = stored_blocks or NoStoredBlocks()
+
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        return self._stored_blocks
 
     async def insert(self, write: bytes) -> None:
         await self._ask(Insert(self._number, write))

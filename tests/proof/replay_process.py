@@ -168,9 +168,8 @@ class GatedTransaction:
     def was_ended_past(self) -> bool:
         return self._real.was_ended_past
 
-    @property
-    def stored_blocks(self) -> StoredBlocks:
-        return self._real.stored_blocks
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        return self._real.stored_blocks(transactional_id)
 
     def doom(self, error: BaseException) -> None:
         self._real.doom(error)

@@ -225,12 +225,8 @@ class LostCommits:
 
     async def _is_stored(self, database: DatabaseTransaction) -> bool:
         """Return whether the block of the lost commit is stored; the row must be locked."""
-        block = self._in_question.stored
-        if block is None:
-            return False
-        blocks, transactional_id = database.stored_blocks, self._owned.transactional_id
-        found = await blocks.content_of(transactional_id, block.seq)
-        return found == block.content or await blocks.was_taken_out(transactional_id, block.content)
+        block, transactional_id = self._in_question.stored, self._owned.transactional_id
+        return block is not None and await database.stored_blocks(transactional_id).is_stored(transactional_id, block)
 
     async def _resolve_by(self, row: PreparedTxnState, is_stored: bool) -> Resolution:
         if self._in_question.stored is not None:

@@ -34,7 +34,7 @@ _log = logging.getLogger("dualwrite.recipes.core.coordinator")  # one logger for
 
 async def kept(database: DatabaseTransaction, transactional_id: str, row: PreparedTxnState) -> Sequence[BufferedRecord]:
     """Return the records of the row's transaction if the database keeps them, with the partitions they were sent to."""
-    contents, partitions = await database.stored_blocks.last_batch(transactional_id, row)
+    contents, partitions = await database.stored_blocks(transactional_id).last_batch(transactional_id, row)
     records = [record for content in contents for record in decode(content).records]
     for record, partition in zip(records, partitions, strict=True):
         record.partition = partition

@@ -363,7 +363,7 @@ class Publishing:
         transactional_id = self._owned.transactional_id
         text = await database.read_manifest(transactional_id)
         if not row.is_empty and text != settled_text(row):
-            await database.stored_blocks.publish(transactional_id, (), before=NOTHING_STORED)
+            await database.stored_blocks(transactional_id).publish(transactional_id, (), before=NOTHING_STORED)
             await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()
         self.is_unsettled = False

@@ -105,14 +105,11 @@ class StoredBlocks(Protocol):
         Only for a transaction that has read nothing before it locked the row, because it reads by its snapshot.
         """
 
-    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
-        """Return a block's records as bytes, as they are now; None if it is not stored."""
+    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
+        """Return whether a block that `append` returned is stored, or was taken out, as it is now."""
 
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         """Take the oldest block out, so that it is not published, but keep its row."""
-
-    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
-        """Return whether the block with these bytes was taken out, as it is now."""
 
     async def publish(
         self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
@@ -142,14 +139,11 @@ class NoStoredBlocks:
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
         return NOTHING_STORED, ()
 
-    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
-        return None
+    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
+        return False
 
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         raise NotImplementedError(_CANNOT_STORE)
-
-    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
-        return False
 
     async def publish(
         self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
@@ -184,9 +178,8 @@ class DatabaseTransaction(Protocol):
     def was_ended_past(self) -> bool:
         """Whether other code ended the block's transaction, maybe by COMMIT. Known once it is rolled back."""
 
-    @property
-    def stored_blocks(self) -> StoredBlocks:
-        """The stored blocks, as seen inside this transaction."""
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        """Return the table of the stored blocks of an id, as seen inside this transaction."""
 
     def doom(self, error: BaseException) -> None:
         """Allow only a rollback from now on, even if the block swallows `error`."""

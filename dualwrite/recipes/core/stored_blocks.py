@@ -143,7 +143,7 @@ class BlockStore:
     async def assert_none(self, database: DatabaseTransaction) -> None:
         """Raise StoredBlocksError if blocks of the id are stored. The row must be locked."""
         owned = self._owned
-        stored = await database.stored_blocks.stored(owned.transactional_id)
+        stored = await database.stored_blocks(owned.transactional_id).stored(owned.transactional_id)
         owned.has_stored = stored.newest_seq > 0
         if owned.has_stored:
             raise StoredBlocksError(
@@ -157,7 +157,8 @@ class BlockStore:
         owned, policy = self._owned, self._owned.policy
         records = write.records.records
         assert_publishable(records, policy.max_record_bytes)
-        before = await write.database.stored_blocks.stored(owned.transactional_id)
+        table = write.database.stored_blocks(owned.transactional_id)
+        before = await table.stored(owned.transactional_id)
         content = encode(records, name_of(policy.partitioner))
         now_ms = int(time.time() * 1000)
         age_ms = now_ms - before.since_ms if before.newest_seq else 0
@@ -166,9 +167,7 @@ class BlockStore:
         if age_ms > policy.max_age_ms:
             raise self._full(f"that is longer than max_stored_age_ms={policy.max_age_ms}", before, why, age_ms)
         owned.has_stored = True
-        write.stored = await write.database.stored_blocks.append(
-            owned.transactional_id, content, before=before, now_ms=now_ms
-        )
+        write.stored = await table.append(owned.transactional_id, content, before=before, now_ms=now_ms)
 
     def _full(self, what: str, before: Stored, why: DualWriteError, age_ms: int | None = None) -> StoreFullError:
         since = "" if age_ms is None else f", the oldest for {age_ms} ms"
@@ -204,8 +203,8 @@ class BlockStore:
         """
         owned = self._owned
         self.note_nothing_owed()
-        waiting = database.stored_blocks.waiting
-        stored, blocks = await waiting(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
+        table = database.stored_blocks(owned.transactional_id)
+        stored, blocks = await table.waiting(owned.transactional_id, max_bytes=MOST_BYTES_AT_A_TIME)
         owned.has_stored = stored.newest_seq > 0
         if not owned.has_stored:
             self._forget_refusal()
@@ -294,16 +293,16 @@ class BlockStore:
         The rows of the last batch are deleted: its end is known. What is owed of it may be only a part, so it becomes
         a block of its own.
         """
-        owned, stored, blocks = self._owned, write.database.stored_blocks, waiting.blocks
-        sent = None
+        owned, blocks, sent = self._owned, waiting.blocks, None
+        table = write.database.stored_blocks(owned.transactional_id)
         if self.keeps_batch(write):
             records = (*owned.owed, *waiting.records)
             sent = Sent(write.prepared_state, [record.fate.partition for record in records if record.fate is not None])
             if owned.owed:
                 again, now_ms = encode(owned.owed, ""), int(time.time() * 1000)
-                first = await stored.append(owned.transactional_id, again, before=waiting.stored, now_ms=now_ms)
+                first = await table.append(owned.transactional_id, again, before=waiting.stored, now_ms=now_ms)
                 blocks = (first, *blocks)
-        await stored.publish(owned.transactional_id, blocks, before=waiting.stored, kept_as=sent)
+        await table.publish(owned.transactional_id, blocks, before=waiting.stored, kept_as=sent)
 
     # ---- refusals -------------------------------------------------------------------------------------------
 

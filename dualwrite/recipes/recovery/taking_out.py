@@ -75,7 +75,7 @@ async def _take_out(
         if keep is not None:
             keep(found)
         manifest = await transaction.read_manifest(transactional_id)
-        await transaction.stored_blocks.take_out(transactional_id, block, before=stored)
+        await transaction.stored_blocks(transactional_id).take_out(transactional_id, block, before=stored)
         # a publisher that waits for the lock with an older snapshot fails, and does not publish the block
         await transaction.write(transactional_id, previous=row, new=row, manifest=manifest)
         await transaction.commit()
@@ -93,7 +93,7 @@ def _read(transactional_id: str, block: StoredBlock) -> TakenOut:
 
 async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: int) -> tuple[Stored, StoredBlock]:
     """Return the oldest stored block. Raises StateRowError if it has another number."""
-    stored, blocks = await transaction.stored_blocks.waiting(transactional_id, max_bytes=_ONE_BLOCK)
+    stored, blocks = await transaction.stored_blocks(transactional_id).waiting(transactional_id, max_bytes=_ONE_BLOCK)
     if not blocks or blocks[0].seq != seq:
         there = f"the oldest one is {blocks[0].seq}" if blocks else "none is stored"
         raise StateRowError(

@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.errors import StateRowError
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import (
     NO_BATCH,
     NOT_COUNTED,
@@ -31,7 +30,6 @@ from dualwrite.recipes.core.store import (
     Sent,
     Stored,
     StoredBlock,
-    StoredBlocks,
 )
 from dualwrite.recipes.sql.lease_statements import POSTGRES_NOW_MS
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
@@ -112,8 +110,6 @@ _SELECT_OLDEST: Final = (
 A block whose records are missing in the table counts as unreadable, not as too large: it comes with empty records.
 """
 
-_SELECT_CONTENT: Final = f"SELECT records FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}"
-_SELECT_TAKEN_OUT: Final = f"SELECT seq FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq < 0 AND records = :content"
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
 _FORGOTTEN: Final = (
     f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(ARRAY(SELECT seq FROM"
@@ -248,17 +244,12 @@ class OutboxTable:
         taken = [StoredBlock(seq, at_ms, bytes(records)) for seq, at_ms, records in found if records is not None]
         return Stored(found[-1][0], NOT_COUNTED, found[0][1]), taken[:_MOST_BLOCKS]
 
-    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
-        found = await self._statements.rows(_SELECT_CONTENT, {"id": transactional_id, "seq": seq})
-        return bytes(found[0][0]) if found else None
+    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
+        raise NotImplementedError("a block adds itself to an outbox, in a transaction without the lock: was_committed")
 
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         if await self._statements.changed(_TAKE_OUT, {"id": transactional_id, "seq": block.seq}) != 1:
             raise _gone(transactional_id, "nothing was changed")
-
-    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
-        values = {"id": transactional_id, "content": content}
-        return bool(await self._statements.rows(_SELECT_TAKEN_OUT, values))
 
     async def publish(
         self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
@@ -312,40 +303,3 @@ def _gone(transactional_id: str, what: str) -> StateRowError:
         f"a block of {transactional_id!r} is not in {OUTBOX_TABLE} any more, although the state row of the id is "
         f"locked; {what}: something else writes to this table"
     )
-
-
-class BlocksOfAnyId:
-    """`StoredBlocks` of all ids: those of outboxes are in a separate table; `redo` has all others."""
-
-    def __init__(self, redo: StoredBlocks, outbox: OutboxTable) -> None:
-        self._redo = redo
-        self._outbox = outbox
-
-    def _of(self, transactional_id: str) -> StoredBlocks | OutboxTable:
-        return self._outbox if is_outbox(transactional_id) else self._redo
-
-    async def stored(self, transactional_id: str) -> Stored:
-        return await self._of(transactional_id).stored(transactional_id)
-
-    async def append(self, transactional_id: str, content: bytes, *, before: Stored, now_ms: int) -> StoredBlock:
-        return await self._of(transactional_id).append(transactional_id, content, before=before, now_ms=now_ms)
-
-    async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
-        return await self._of(transactional_id).waiting(transactional_id, max_bytes=max_bytes)
-
-    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
-        return await self._of(transactional_id).content_of(transactional_id, seq)
-
-    async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
-        await self._of(transactional_id).take_out(transactional_id, block, before=before)
-
-    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
-        return await self._of(transactional_id).was_taken_out(transactional_id, content)
-
-    async def publish(
-        self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
-    ) -> None:
-        await self._of(transactional_id).publish(transactional_id, blocks, before=before, kept_as=kept_as)
-
-    async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
-        return await self._of(transactional_id).last_batch(transactional_id, state)

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeVar
 from dualwrite.errors import TransactionEndedInsideError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import driver_error, sqlstate_of
+from dualwrite.recipes.core.leases import is_outbox
 from dualwrite.recipes.core.store import (
     Added,
     StoredBlocks,
@@ -27,7 +28,6 @@ from dualwrite.recipes.sql.outbox_statements import (
     ADD,
     NOT_MARKED,
     OUTBOX_TABLE,
-    BlocksOfAnyId,
     OutboxTable,
     commit_if_added,
     place_of,
@@ -248,9 +248,10 @@ class PostgresSteps(ABC):
 
     # -- the other tables ---------------------------------------------------------------------------------------------
 
-    @property
-    def stored_blocks(self) -> StoredBlocks:
-        return BlocksOfAnyId(RedoTable(PinnedStatements(self, self._pin), by_index=postgres.BY_INDEX), self.outbox)
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        if is_outbox(transactional_id):
+            return self.outbox
+        return RedoTable(PinnedStatements(self, self._pin), by_index=postgres.BY_INDEX)
 
     @property
     def outbox(self) -> OutboxTable:

@@ -122,10 +122,13 @@ class RedoTable:
         found = await self._statements.rows(_SELECT_BLOCKS, {"id": transactional_id, "last": last})
         return [StoredBlock(seq, stored_at_ms, bytes(content)) for seq, stored_at_ms, content in found]
 
-    async def content_of(self, transactional_id: str, seq: int) -> bytes | None:
-        values = {"id": transactional_id, "seq": seq}
+    async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
+        values = {"id": transactional_id, "seq": block.seq}
         found = await self._statements.rows(_SELECT_CONTENT + self._lock_clause, values)
-        return bytes(found[0][0]) if found else None
+        if found and bytes(found[0][0]) == block.content:
+            return True
+        values = {"id": transactional_id, "content": block.content}
+        return bool(await self._statements.rows(_SELECT_TAKEN_OUT + self._lock_clause, values))
 
     async def publish(
         self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
@@ -147,10 +150,6 @@ class RedoTable:
                 "its state row is locked; nothing was changed: something else writes to this table"
             )
         await self._note_left(transactional_id, [block], before)
-
-    async def was_taken_out(self, transactional_id: str, content: bytes) -> bool:
-        values = {"id": transactional_id, "content": content}
-        return bool(await self._statements.rows(_SELECT_TAKEN_OUT + self._lock_clause, values))
 
     async def _note_left(self, transactional_id: str, blocks: Sequence[StoredBlock], before: Stored) -> None:
         """Update the head after the oldest blocks were deleted."""

@@ -54,9 +54,8 @@ class SqlAlchemyPort:
         self._carry = carry
         self._steps: Final = store.steps(transaction.connection, carry)
 
-    @property
-    def stored_blocks(self) -> StoredBlocks:
-        return self._steps.stored_blocks
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        return self._steps.stored_blocks(transactional_id)
 
     @property
     def outbox(self) -> OutboxTable:

@@ -100,9 +100,8 @@ class OnOthers(OnConnection):
 
     # -- the other tables ---------------------------------------------------------------------------------------------
 
-    @property
-    def stored_blocks(self) -> RedoTable:
-        """The stored blocks; a locking read shows the newest ones."""
+    def stored_blocks(self, transactional_id: str) -> RedoTable:
+        """Return the stored blocks; a locking read shows the newest ones."""
         return RedoTable(PinnedStatements(self, self._pin))
 
 
@@ -125,8 +124,7 @@ class OnMySql(OnOthers):
             self._changed(state_statements.CHANGE_WITNESS, {"id": WITNESS_ID})
         return text
 
-    @property
-    def stored_blocks(self) -> RedoTable:
+    def stored_blocks(self, transactional_id: str) -> RedoTable:
         return RedoTable(PinnedStatements(self, self._pin), delete=DELETE_BY_KEY)
 
 
@@ -157,8 +155,7 @@ class OnSqlite(OnOthers):
         sync(file_of(self._connection))
         return text
 
-    @property
-    def stored_blocks(self) -> RedoTable:
+    def stored_blocks(self, transactional_id: str) -> RedoTable:
         return RedoTable(PinnedStatements(self, self._pin), lock_clause="")  # the write lock is held with the row
 
 

@@ -32,8 +32,7 @@ class BatchTransaction(ABC):
         self._failure: BaseException | None = None
         self._ended = False
 
-    @property
-    def stored_blocks(self) -> StoredBlocks:
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
         return NoStoredBlocks()
 
     def doom(self, error: BaseException) -> None:

@@ -358,7 +358,9 @@ class Transaction:
         self._doom: BaseException | None = None
         self.commit_was_sent = False
         self.was_ended_past = False
-        self.stored_blocks = NoStoredBlocks()
+
+    def stored_blocks(self, transactional_id: str) -> NoStoredBlocks:
+        return NoStoredBlocks()
 
     async def insert(self, table: str, key: Any, value: Any) -> None:
         """Write a row of the application."""
