@@ -18,8 +18,8 @@ from dualwrite.testing.postgres import PostgresServer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase
 from tests.support.servers.mariadb import MariaDbServer
-from tests.support.servers.required import servers_are_required
 from tests.support.servers.zookeeper import ZooKeeperServer
+from tests.support.unavailable import skip
 
 pytest_plugins = [
     "tests.support.coroutines",
@@ -68,9 +68,7 @@ def postgres_server() -> Iterator[PostgresServer]:
     try:
         server = PostgresServer.start()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     with server:
         server.spare_the_disk()
         yield server
@@ -84,14 +82,19 @@ def postgres(postgres_server: PostgresServer) -> Iterator[PostgresDatabase]:
     made.close()
 
 
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[SqliteDatabase]:
+    made = SqliteDatabase(tmp_path)
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariaDbServer]:
     try:
         server = MariaDbServer.start()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     with server:
         server.spare_the_disk()
         yield server
@@ -102,9 +105,7 @@ def zookeeper_server() -> Iterator[ZooKeeperServer]:
     try:
         server = ZooKeeperServer().start()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     yield server
     server.stop()
 

@@ -12,7 +12,7 @@ from dualwrite.producer import Producer
 from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.interop.wire import Wire
 from tests.support.servers.apache_kafka import ApacheKafka
-from tests.support.servers.required import servers_are_required
+from tests.support.unavailable import skip
 
 IDS = [f"worker-{number}" for number in range(6)]
 
@@ -23,9 +23,7 @@ def kafka() -> Iterator[ApacheKafka]:
     try:
         server.start()
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     yield server
     server.stop()
 

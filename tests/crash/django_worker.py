@@ -14,16 +14,13 @@ from django.db import connections, transaction
 
 from dualwrite.recipes.core.pause_points import PausePoint
 from tests.crash.django_scenario import add_django_alias
+from tests.crash.scenario import OrdinaryError
 from tests.django.project import INSERT
 
 THREADS = 3
 LEASE_MS = 500
 DROPPED = "dropped"
 """Marks the bodies of rows that are rolled back with a savepoint."""
-
-
-class GivenUpError(Exception):
-    """Ends an inner block."""
 
 
 def main(options: list[str]) -> None:
@@ -53,9 +50,9 @@ def _write_on(topic: str, numbers: itertools.count[int]) -> None:
     while True:
         with transaction.atomic(using="shop"):
             _put(topic, number := next(numbers), str(number))
-            with suppress(GivenUpError), transaction.atomic(using="shop"):
+            with suppress(OrdinaryError), transaction.atomic(using="shop"):
                 _put(topic, next(numbers), DROPPED)
-                raise GivenUpError
+                raise OrdinaryError
 
 
 def _put(topic: str, number: int, body: str) -> None:

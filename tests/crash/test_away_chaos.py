@@ -16,7 +16,7 @@ from dualwrite.testing.server_unavailable import ServerUnavailableError
 from tests.crash.away_chaos import REFUSE, STORE, plan_of, run_away_chaos
 from tests.crash.away_verdict import AwayFindings
 from tests.crash.chaos_job import COMMITTED
-from tests.support.servers.required import servers_are_required
+from tests.support.unavailable import skip
 
 SHORT_S = 3.0
 AWAY_S = float(os.environ.get("CHAOS_AWAY_S", "15"))
@@ -29,9 +29,7 @@ def _run(mode: str, away_s: float, tier: Tier, **changes: Any) -> AwayFindings:
     try:
         tally = run_away_chaos(plan_of(mode, away_s=away_s, seed=SEED, tier=tier, **changes))
     except ServerUnavailableError as error:
-        if servers_are_required():
-            raise
-        pytest.skip(str(error))
+        skip(error)
     print(tally)
     found = tally.findings
     assert isinstance(found, AwayFindings)

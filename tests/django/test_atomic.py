@@ -31,7 +31,7 @@ from dualwrite.errors import (
 from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.django import current_dual_write, send
-from tests.crash.scenario import AtPoint
+from tests.crash.scenario import AtPoint, OrdinaryError
 from tests.django.project import INSERT, Shop, shop_on
 from tests.recipes.pools import drop_idle_connections
 from tests.recipes.test_stored_blocks import kafka_away
@@ -39,10 +39,6 @@ from tests.support.conditions import until
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, event_bodies
 from tests.support.servers.mariadb import MariaDbServer
 from tests.support.topics import read_topic
-
-
-class GivenUpError(Exception):
-    """Ends a block of the tests."""
 
 
 def execute(shop: Shop, sql: str) -> None:
@@ -66,9 +62,9 @@ def test_a_record_knows_its_offset_after_the_block(shop: Shop) -> None:
 
 
 def test_an_exception_undoes_both(shop: Shop) -> None:
-    with pytest.raises(GivenUpError), shop.atomic():
+    with pytest.raises(OrdinaryError), shop.atomic():
         write = shop.put(1)
-        raise GivenUpError
+        raise OrdinaryError
     assert write.outcome is Outcome.ROLLED_BACK
     with shop.atomic():
         shop.put(2)
@@ -103,11 +99,11 @@ def test_an_inner_block_that_fails_drops_its_records(shop: Shop, first_sends_out
     with shop.atomic():
         if first_sends_outside:
             shop.put(1)
-        with pytest.raises(GivenUpError), shop.atomic():
+        with pytest.raises(OrdinaryError), shop.atomic():
             shop.put(2)
             with shop.atomic():
                 shop.put(3)
-            raise GivenUpError
+            raise OrdinaryError
         with shop.atomic():
             shop.put(4)
         if not first_sends_outside:
@@ -118,9 +114,9 @@ def test_an_inner_block_that_fails_drops_its_records(shop: Shop, first_sends_out
 def test_only_inner_blocks_that_fail_leave_an_ordinary_transaction(shop: Shop) -> None:
     with shop.atomic():
         shop.insert(1)
-        with pytest.raises(GivenUpError), shop.atomic():
+        with pytest.raises(OrdinaryError), shop.atomic():
             shop.put(2)
-            raise GivenUpError
+            raise OrdinaryError
     assert event_bodies(shop.database) == ["1"]
     assert shop.emulator.transactions() == []
 
@@ -154,9 +150,9 @@ def test_savepoints_of_the_application(shop: Shop) -> None:
 
 def test_a_handle_from_before_the_savepoint_that_was_undone_loses_nothing_silently(shop: Shop) -> None:
     with pytest.raises(TransactionEndedInsideError), shop.atomic():
-        with pytest.raises(GivenUpError), shop.atomic():
+        with pytest.raises(OrdinaryError), shop.atomic():
             handle = shop.put(1)
-            raise GivenUpError
+            raise OrdinaryError
         handle.send(shop.topic, "2")
     assert shop.written() == []
 
@@ -253,8 +249,8 @@ def test_a_dual_write_that_cannot_begin_dooms_the_block(shop: Shop, trouble: Tro
         shop.on_commit(lambda: callbacks.append("ran"))
         with trouble(shop), pytest.raises((ConfigError, OperationalError)) as swallowed:
             send(shop.topic, "1", using=shop.alias)
-        with pytest.raises(GivenUpError), shop.atomic():
-            raise GivenUpError
+        with pytest.raises(OrdinaryError), shop.atomic():
+            raise OrdinaryError
         shop.put(2)
     assert raised.value.__cause__ is swallowed.value
     with shop.atomic():
@@ -294,8 +290,8 @@ def test_with_autocommit_off_a_dual_write_that_cannot_begin_dooms_the_transactio
 def test_needs_rollback_is_djangos(shop: Shop) -> None:
     with shop.atomic():
         shop.put(1)
-        with pytest.raises(GivenUpError), shop.atomic(savepoint=False):
-            raise GivenUpError
+        with pytest.raises(OrdinaryError), shop.atomic(savepoint=False):
+            raise OrdinaryError
         with pytest.raises(TransactionManagementError):
             send(shop.topic, "x", using=shop.alias)
     assert shop.written() == []
@@ -379,10 +375,10 @@ def test_a_connection_that_is_closed_inside(shop: Shop, of_driver: bool) -> None
 
 def test_an_interruption_right_after_the_dual_write_has_begun(shop: Shop) -> None:
     """As by a signal before the connection has noted it: closing the connection rolls back."""
-    with pytest.raises(GivenUpError), shop.atomic():
+    with pytest.raises(OrdinaryError), shop.atomic():
         shop.put(1)
         connections[shop.alias]._dual_write = None  # type: ignore[attr-defined]
-        raise GivenUpError
+        raise OrdinaryError
     with shop.atomic():
         shop.put(2)
     assert shop.written() == ["2"]
@@ -546,9 +542,9 @@ def test_callbacks_run_after_the_decision(shop: Shop) -> None:
     with shop.atomic():
         shop.put(1)
         shop.on_commit(lambda: seen.append(shop.written()))
-        with pytest.raises(GivenUpError), shop.atomic():
+        with pytest.raises(OrdinaryError), shop.atomic():
             shop.on_commit(lambda: seen.append(["of a rolled back savepoint"]))
-            raise GivenUpError
+            raise OrdinaryError
         assert seen == []
     assert seen == [["1"]]
 
@@ -834,7 +830,7 @@ def test_a_connection_that_was_lost_between_two_blocks(store: Database, emulator
         store.cut()
         with pytest.raises(OperationalError), shop.atomic():
             shop.insert(2)
-            raise GivenUpError
+            raise OrdinaryError
         connections[shop.alias].close()
         assert shop.written() == ["1"]
 
@@ -855,10 +851,10 @@ def test_cursors_of_both_kinds_and_iterators(postgres: PostgresDatabase, emulato
 def test_two_databases_decide_apart(store: Database, shop: Shop, emulator: Emulator) -> None:
     with shop_on(store, emulator) as other:
         with other.atomic():
-            with pytest.raises(GivenUpError), shop.atomic():
+            with pytest.raises(OrdinaryError), shop.atomic():
                 shop.put(1)
                 other.put(2)
-                raise GivenUpError
+                raise OrdinaryError
         assert event_bodies(store) == ["2"]
 
 
@@ -945,11 +941,11 @@ def test_a_middleware_that_swallows_the_error_changes_nothing(shop: Shop) -> Non
     def view() -> None:
         with shop.atomic():
             shop.put(1)
-            raise GivenUpError
+            raise OrdinaryError
 
     try:
         view()
-    except GivenUpError:
+    except OrdinaryError:
         pass
     assert shop.written() == []
 

@@ -16,13 +16,10 @@ from dualwrite.recipes.django import send
 from dualwrite.recipes.django.pools import close_pools
 from dualwrite.recipes.django.testing import captured_records
 from dualwrite.testing.postgres import PostgresServer
+from tests.crash.scenario import OrdinaryError
 from tests.django.project import Shop, add_alias, drop_alias
 from tests.support.databases import event_bodies, unique
 from tests.support.topics import read_topic
-
-
-class GivenUpError(Exception):
-    """Ends a block of the tests."""
 
 
 @contextmanager
@@ -46,9 +43,9 @@ def test_in_a_test_case_records_share_the_fate_of_their_savepoints(shop: Shop) -
         with captured_records(shop.alias) as records:
             with shop.atomic():
                 shop.put(2)
-                with pytest.raises(GivenUpError), shop.atomic():
+                with pytest.raises(OrdinaryError), shop.atomic():
                     shop.put(3)
-                    raise GivenUpError
+                    raise OrdinaryError
             with captured_records(shop.alias) as inner, shop.atomic(durable=True):
                 shop.put(4)
         assert values(records) == [b"2", b"4"]
@@ -63,9 +60,9 @@ def test_in_a_test_case_records_share_the_fate_of_their_savepoints(shop: Shop) -
 def test_in_a_test_case_a_savepoint_may_undo_all_that_was_sent(shop: Shop) -> None:
     with a_test_case(shop):
         with captured_records(shop.alias) as records:
-            with pytest.raises(GivenUpError), shop.atomic():
+            with pytest.raises(OrdinaryError), shop.atomic():
                 shop.put(1)
-                raise GivenUpError
+                raise OrdinaryError
             with shop.atomic():
                 shop.put(2)
         assert values(records) == [b"2"]
@@ -105,9 +102,9 @@ def test_where_the_database_commits_it_commits_alone(shop: Shop) -> None:
     with captured_records(shop.alias) as records:
         with shop.atomic():
             shop.put(1)
-        with pytest.raises(GivenUpError), shop.atomic():
+        with pytest.raises(OrdinaryError), shop.atomic():
             shop.put(2)
-            raise GivenUpError
+            raise OrdinaryError
     assert values(records) == [b"1"]
     assert event_bodies(shop.database) == ["1"]
     assert shop.emulator.transactions() == []

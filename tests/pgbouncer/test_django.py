@@ -9,15 +9,12 @@ import sqlalchemy as sa
 from django.db import connections, transaction
 
 from dualwrite.broker_emulator.emulator import Emulator
+from tests.crash.scenario import OrdinaryError
 from tests.django.project import add_alias, drop_alias
 from tests.pgbouncer.workload import INSERT, TOPIC, events
 from tests.recipes.pools import QUIET_LEASE_MS
 from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.topics import read_topic
-
-
-class GivenUpError(Exception):
-    """Ends an inner block."""
 
 
 def test_both_sides_agree(pooler: PgBouncer, direct: sa.Engine, emulator: Emulator) -> None:
@@ -36,9 +33,9 @@ def test_both_sides_agree(pooler: PgBouncer, direct: sa.Engine, emulator: Emulat
 def _request(number: int) -> None:
     with transaction.atomic(using="bounced"):
         _put(str(number))
-        with suppress(GivenUpError), transaction.atomic(using="bounced"):
+        with suppress(OrdinaryError), transaction.atomic(using="bounced"):
             _put(f"dropped {number}")
-            raise GivenUpError
+            raise OrdinaryError
     connections["bounced"].close()
 
 

@@ -33,6 +33,7 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import conninfo_of
+from tests.crash.scenario import OrdinaryError
 from tests.support.conditions import until
 from tests.support.servers.pgbouncer import PgBouncer
 from tests.support.threads import in_threads
@@ -52,10 +53,6 @@ _EXPECTED: Final[tuple[type[Exception], ...]] = (
 )
 
 events = sa.Table("bounced_events", sa.MetaData(), sa.Column("body", sa.String(80), primary_key=True))
-
-
-class _GivenUpError(Exception):
-    """The block, or a savepoint of it, changes its mind."""
 
 
 @dataclass
@@ -141,10 +138,10 @@ class Workload:
                     self._put(tx, heard, "b")
                     if chance.random() < 0.3:
                         heard.bodies.pop()
-                        raise _GivenUpError
+                        raise OrdinaryError
                 self._put(tx, heard, "c")
                 if chance.random() < 0.1:
-                    raise _GivenUpError
+                    raise OrdinaryError
             self._is_over.wait(0.05 if heard.has_failed else 0)
 
     def _put(self, tx: Any, heard: _Heard, suffix: str) -> None:
@@ -175,10 +172,10 @@ class Workload:
                                 await self._await_put(tx, heard, "b")
                                 if chance.random() < 0.3:
                                     heard.bodies.pop()
-                                    raise _GivenUpError
+                                    raise OrdinaryError
                     await self._await_put(tx, heard, "c")
                     if chance.random() < 0.1:
-                        raise _GivenUpError
+                        raise OrdinaryError
             await asyncio.sleep(0.05 if heard.has_failed else 0)
 
     async def _await_put(self, tx: Any, heard: _Heard, suffix: str) -> None:
@@ -194,7 +191,7 @@ class Workload:
     def _given_up(self) -> Iterator[None]:
         try:
             yield
-        except _GivenUpError:
+        except OrdinaryError:
             pass
 
     @contextmanager
@@ -205,7 +202,7 @@ class Workload:
         try:
             yield heard
             outcome = Outcome.COMMITTED
-        except _GivenUpError:
+        except OrdinaryError:
             pass
         except IllegalStateError as error:
             self._mistakes.append(f"{name}: {error!r}")

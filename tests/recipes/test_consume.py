@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import AtPoint, InjectedError, fail
 from tests.support.conditions import until
 from tests.support.consumers import LIBRARIES, Consumers, confluent_kafka
-from tests.support.databases import Database, SqliteDatabase, event_bodies, events, unique
+from tests.support.databases import Database, event_bodies, events, unique
 from tests.support.topics import read_topic
 
 PARTITIONS = 2
@@ -41,13 +40,6 @@ def emulator() -> Iterator[Emulator]:
     config = BrokerConfig(offsets_topic_num_partitions=1, transaction_state_log_num_partitions=1)
     with Emulator(config=config, topics={"in": PARTITIONS, "out": 1}) as running:
         yield running
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[Database]:
-    made = SqliteDatabase(tmp_path)
-    yield made
-    made.close()
 
 
 class Site:

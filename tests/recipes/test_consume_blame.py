@@ -28,7 +28,6 @@ from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.recipes.test_consume import Site, carry, copy, insert
 from tests.recipes.test_consume import library as library
 from tests.recipes.test_consume import site as site
-from tests.recipes.test_consume import sqlite as sqlite
 from tests.support.conditions import until
 from tests.support.databases import event_bodies, unique
 from tests.support.topics import read_topic

@@ -22,7 +22,6 @@ from tests.recipes.test_consume import Site, carry, copy
 from tests.recipes.test_consume import emulator as emulator
 from tests.recipes.test_consume import library as library
 from tests.recipes.test_consume import site as site
-from tests.recipes.test_consume import sqlite as sqlite
 from tests.support.conditions import until
 from tests.support.consumers import Consumers, confluent_kafka
 from tests.support.databases import Database, event_bodies

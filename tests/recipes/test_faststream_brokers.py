@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import faststream.confluent
@@ -32,13 +31,6 @@ from tests.support.databases import Database, PostgresDatabase, SqliteDatabase, 
 from tests.support.topics import read_topic
 
 LIBRARIES = {"aiokafka": faststream.kafka, "confluent": faststream.confluent}
-
-
-@pytest.fixture
-def sqlite(tmp_path: Path) -> Iterator[SqliteDatabase]:
-    made = SqliteDatabase(tmp_path)
-    yield made
-    made.close()
 
 
 OUT = "out"

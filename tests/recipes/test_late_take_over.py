@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -24,25 +23,18 @@ from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import Crash, crash_at
 from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
 from tests.recipes.repairs import acknowledge
-from tests.recipes.test_tiers import METADATA, die, forget_manifest, rows, world, write, writer_of
+from tests.recipes.test_repair import store
+from tests.recipes.test_tiers import die, forget_manifest, rows, world, write, writer_of
 from tests.support.conditions import until
-from tests.support.databases import Database, SqliteDatabase
+from tests.support.databases import Database
 from tests.support.kafka_ids import kafka_id_of
 
-__all__ = ["world"]  # a fixture
+__all__ = ["store", "world"]  # fixtures
 
 DEADLINE_S: Final = 30
 
 with_exact_end = on(Tier.STORED_PAIR, Tier.BOUNDED)
 with_claim = on(Tier.BOUNDED_V1)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Database]:
-    made = SqliteDatabase(tmp_path)
-    METADATA.create_all(made.aside)
-    yield made
-    made.close()
 
 
 class Taker:

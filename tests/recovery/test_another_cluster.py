@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,19 +16,15 @@ from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.producer.test_tiers import TIERS, World
-from tests.recipes.repairs import Site, Way, let_end, site_of, sqlite_store
+from tests.recipes.repairs import Site, Way, let_end, site_of
+from tests.recipes.test_repair import store
 from tests.recipes.test_tiers import rows, write
 from tests.support.databases import Database
 from tests.support.topics import read_topic
 
+__all__ = ["store"]  # a fixture
+
 FINDS = ("nothing in doubt", "in doubt", "owed", "committed without a manifest")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Database]:
-    made = sqlite_store(tmp_path)
-    yield made
-    made.close()
 
 
 @contextmanager
