@@ -235,7 +235,7 @@ def test_a_row_of_the_last_batch_was_deleted_by_hand(postgres_server: PostgresSe
         site.deny_reading()
         execute(scenario, "DELETE FROM kafka_transaction_outbox WHERE seq > 0")
         with outbox_pool(scenario) as pool, pytest.raises(StateRowError, match="restore it from a backup; or empty"):
-            pool.recover()
+            recover(scenario, pool)
         execute(scenario, "UPDATE kafka_transaction_outbox SET prepared_transaction_state = NULL WHERE seq = 0")
         assert found_in(site.round()) == [(Action.LOST, False)]
         assert found_in(site.round(acknowledge_lost=[scenario.transactional_id])) == [(Action.ACKNOWLEDGE, True)]
