@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
@@ -323,10 +323,21 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
         transaction = getattr(dbapi_connection, ON_CONNECTION, None)
         if transaction is not None:
             transaction.before_rollback()
-        send_rollback(dbapi_connection)
+        try:
+            send_rollback(dbapi_connection)
+        except BaseException:
+            terminate(dialect, dbapi_connection)  # a Session leaves it to garbage collection, in its transaction
+            raise
 
     dialect.do_commit = do_commit  # type: ignore[method-assign]
     dialect.do_rollback = do_rollback  # type: ignore[method-assign]
+
+
+def terminate(dialect: sa.Dialect, connection: Any) -> None:
+    """Close a driver's connection whose ROLLBACK has failed, so that the database rolls back at once."""
+    if dialect.name != "sqlite":  # which may have one connection alone, with a database in memory
+        with suppress(Exception):
+            dialect.do_terminate(getattr(connection, "dbapi_connection", connection))
 
 
 def mark_transactions(dialect: sa.Dialect) -> None:

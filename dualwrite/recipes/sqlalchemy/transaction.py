@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
 from dualwrite.errors import IllegalStateError, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.guarded import cleaning_up_after, pass_on_signal
+from dualwrite.outcome import Outcome, note_outcome, outcome_of
 from dualwrite.recipes.core.buffer import RecordBuffer
 from dualwrite.recipes.core.database_errors import warn_of_drop
 from dualwrite.recipes.core.store import ended_past, wait_given_up
@@ -266,6 +267,8 @@ def _on_error(context: ExceptionContext) -> None:
     )
     if transaction is not None and not is_refused_commit:
         transaction.remember_failure(context.original_exception, context.statement)
+    if context.sqlalchemy_exception is not None and outcome_of(context.original_exception) is not Outcome.UNKNOWN:
+        note_outcome(context.sqlalchemy_exception, outcome_of(context.original_exception))  # it is raised instead
     is_ours = transaction is not None or (connection is not None and OWN in connection.get_execution_options())
     if is_ours and context.dialect.name == "sqlite":
         _keep_interrupted_connection(context)
