@@ -116,8 +116,7 @@ def test_a_lock_of_another_is_waited_for(site: Site) -> None:
         other.rollback()
 
     pipeline._steps._sleep = pause
-    with site.database.engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA busy_timeout = 10")
+    sa.event.listen(site.database.engine, "checkout", lambda driver, *_: driver.execute("PRAGMA busy_timeout = 10"))
     carry(pipeline, 2)
     other.close()
     site.assert_carried("a", "b", "c", "d")
