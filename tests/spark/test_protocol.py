@@ -419,7 +419,7 @@ def lose_commit(faulty: Database, *, applied: bool) -> None:
 
 
 def _is_commit(request: bytes) -> bool:
-    return b"COMMIT" in request and len(request) < 20
+    return request.rstrip(b"\0").endswith(b"COMMIT")
 
 
 def reached(point: PausePoint, act: object) -> object:

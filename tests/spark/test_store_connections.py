@@ -366,6 +366,16 @@ def test_a_statement_may_be_slow(node: PostgresNode, impatient: World) -> None:
 # ---- PgBouncer -------------------------------------------------------------------------------------------------------
 
 
+_NOTES_DURABILITY = (
+    "CREATE TABLE decided (durability text)",
+    "CREATE FUNCTION note_durability() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+    " INSERT INTO decided VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$",
+    "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON dw_batch DEFERRABLE INITIALLY DEFERRED"
+    " FOR EACH ROW EXECUTE FUNCTION note_durability()",
+)
+"""Notes the durability of each decision at its COMMIT, when deferred triggers are called."""
+
+
 def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F811
     """In transaction mode each transaction may run on any of the server's three connections."""
     new_store(sa.create_engine(behind, poolclass=sa.NullPool))
@@ -380,17 +390,9 @@ def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F
         store = CommitStore.open(options(pooler.url))
         store._make_ready()  # the commit that makes the tables decides nothing
         world = World(store)
-        lowered: list[str] = []
-        dialect: Any = world.database._transactions._engine.dialect
-        send_commit = dialect.do_commit
-
-        def do_commit(connection: Any) -> None:
-            cursor = connection.cursor()
-            cursor.execute("SHOW synchronous_commit")
-            lowered.append(cursor.fetchone()[0])
-            send_commit(connection)
-
-        dialect.do_commit = do_commit  # below the decision's own hook, which has the last word
+        with engine.connect() as connection:
+            for statement in _NOTES_DURABILITY:
+                connection.exec_driver_sql(statement)
         for batch_id in range(3):
             plan = world.process().plan()
             with ThreadPoolExecutor(20) as threads:
@@ -402,7 +404,8 @@ def test_many_tasks_behind_a_small_pgbouncer(behind: sa.URL) -> None:  # noqa: F
                 )
             world.process().commit(results, batch_id, range(20 * batch_id, 20 * batch_id + 20))
         world.assert_exactly_once(range(60))
-        assert set(lowered) == {"on"}
+        with engine.connect() as connection:
+            assert set(connection.exec_driver_sql("SELECT durability FROM decided")) == {("on",)}
 
 
 def test_an_unknown_error_is_not_hidden(node: PostgresNode, role: str) -> None:

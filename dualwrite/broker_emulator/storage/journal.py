@@ -28,8 +28,6 @@ from dualwrite.broker_emulator.storage.storage import FinalizedFeatures, StoredT
 logger = logging.getLogger(__name__)
 
 _FORMAT = 2
-_OLD_FORMAT = 1
-"""The format without a generation and the number of lines."""
 _OWNER_ONLY = 0o600
 
 
@@ -149,7 +147,7 @@ class MetadataJournal:
     def _apply(self, change: dict[str, Any]) -> None:
         match change:
             case {"format": format_version, "cluster_id": cluster_id}:
-                if format_version not in (_OLD_FORMAT, _FORMAT):
+                if format_version != _FORMAT:
                     raise StorageError(f"{self._path} has format {format_version}; this broker reads format {_FORMAT}")
                 self.cluster_id = cluster_id
             case {"next_producer_id": next_producer_id}:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from pathlib import Path
 
 import pytest
-from crc32c import crc32c
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.log.segments import StorageError
@@ -168,24 +166,8 @@ def test_an_older_journal_is_not_believed(prepared: dict[str, Prepared], tmp_pat
         Emulator(data_dir=path, config=CONFIG).start()
 
 
-def test_a_directory_of_an_earlier_version_is_adopted(prepared: dict[str, Prepared], tmp_path: Path) -> None:
-    path = prepared["stopped"].copy(tmp_path / "data")
-    journal = path / "metadata.journal"
-    head, *lines = journal.read_bytes().splitlines(keepends=True)
-    old = {name: value for name, value in json.loads(head[9:]).items() if name == "cluster_id"} | {"format": 1}
-    text = json.dumps(old).encode()
-    kept = [line for line in lines if b"destroyed" not in line]
-    journal.write_bytes(b"".join([b"%08x %s\n" % (crc32c(text), text), *kept]))
-    (path / "log-ends").unlink()
-    (path / "trimmed-0" / "log-start-offset").write_text("15")
-    assert judge(path, prepared["stopped"].expected) == ""
-    (path / "t-1" / "00000000000000000000.log").unlink()  # from now on a missing file is noticed
-    with pytest.raises(StorageError, match="Something else has truncated it"):
-        Emulator(data_dir=path, config=CONFIG).start()
-
-
 def test_only_its_owner_reads_the_keys_of_users(prepared: dict[str, Prepared], tmp_path: Path) -> None:
     path = prepared["stopped"].copy(tmp_path / "data")
-    (path / "metadata.journal").chmod(0o644)  # as earlier versions left it
+    (path / "metadata.journal").chmod(0o644)
     with Emulator(data_dir=path, config=CONFIG):
         assert (path / "metadata.journal").stat().st_mode & 0o777 == 0o600
