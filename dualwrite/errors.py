@@ -288,7 +288,7 @@ class StateRowError(RecipeError):
 
 
 class StateTableError(StateRowError):
-    """The state table is not the one found at first use, lacks a column, or it is ambiguous which table is meant."""
+    """The state table is not the one found at first use, or it is ambiguous which table is meant."""
 
 
 class SnapshotTooOldError(RecipeError):

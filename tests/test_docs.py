@@ -14,6 +14,7 @@ import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_overloads
 
@@ -52,10 +53,27 @@ def test_the_table_of_profiles_is_that_of_the_code() -> None:
     assert drawn["PAGE"].read_text() == drawn["page"](), "run: python docs/draw_profiles.py"
 
 
+def prose_of(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+@cache
+def anchors_of(page: Path) -> set[str]:
+    """Return the fragments of a page's headings."""
+    anchors: set[str] = set()
+    for heading in re.findall(r"^#+ (.*)$", prose_of(page), re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        anchors.add(re.sub(r"[^\w\- ]", "", text).replace(" ", "-"))
+    return anchors
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for target, fragment in re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]+))?\)", prose_of(page)):
+        linked = page.parent / target if target else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        if fragment and linked.suffix == ".md":
+            assert fragment in anchors_of(linked), f"{page.name} links to {target}#{fragment}"
 
 
 def test_the_page_of_installing_names_every_extra() -> None:
