@@ -328,6 +328,21 @@ def test_a_listener_refuses_the_commit_of_a_session(site: Site) -> None:
     site.assert_written(1, 3)
 
 
+@pytest.mark.parametrize("site", ["psycopg", "psycopg2", "pymysql", "sqlite"], indirect=True)
+def test_a_connection_that_was_detached_is_closed_with_its_transaction(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    with site.writer() as writer:
+        assert site.write(writer, 1) is Outcome.COMMITTED
+        with site.engine.connect() as connection:
+            connection.execute(sa.text("SELECT 1"))
+            driver: Any = connection.connection.driver_connection
+            connection.detach()
+        assert "Exception during reset" not in caplog.text
+        with pytest.raises(Exception, match=r"(?i)closed|\(0, ''\)"):  # as each driver says it
+            driver.cursor().execute("SELECT 1")
+
+
 @pytest.mark.parametrize("site", ["psycopg2", "pymysql", "sqlite"], indirect=True)
 def test_what_replaces_do_commit_does_not_go_unseen(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """On PostgreSQL the state travels with COMMIT, so Kafka must not commit what it has not been told of."""

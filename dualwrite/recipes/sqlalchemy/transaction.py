@@ -177,7 +177,9 @@ def _roll_back_unfinished(dialect: sa.Dialect, connection: Any, record: Any, sta
 
     SQLAlchemy takes its transaction for ended, and the next COMMIT of another user would make it permanent.
     """
-    if state.transaction_was_reset and state.asyncio_safe and in_transaction(record.driver_connection):
+    # not by `record`, which a detached connection does not have
+    driver = dialect.get_driver_connection(connection)
+    if state.transaction_was_reset and state.asyncio_safe and in_transaction(driver):
         dialect.do_rollback(connection)
 
 
