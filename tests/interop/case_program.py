@@ -60,7 +60,7 @@ class LineProgram:
         self._process.stdout.close()
 
     def result_of(self, answer: Mapping[str, Any]) -> Any:
-        """What an answer says. May raise an error, which the request's Future then has."""
+        """Read an answer; may raise an error, which the request's Future then has."""
         raise NotImplementedError
 
     def _read(self) -> None:

@@ -105,7 +105,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "later-commit-not-told",
-        "a later transaction that the coordinator has committed shows that the database was restored",
+        "a committed later transaction shows a restored database",
         _in(3, "a1,a2,a3", by_commit=True, restores=1),
         (
             Edit(
@@ -117,7 +117,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "living-owner-goes-back",
-        "a living writer compares the row with the last one that it wrote, and so notices a restore",
+        "a living writer notices a restore by its own last row",
         _in(1, "a1,a2,a3", by_commit=True, restores=1),
         (Edit(f"{_CORE}completion.py", "    if is_current:\n", "    if False:\n"),),
     ),

@@ -85,7 +85,7 @@ class Refused(Enum):
 
 
 class Step(Enum):
-    """What a statement does to a savepoint."""
+    """The effect of a statement on a savepoint."""
 
     SET = "set"
     RELEASE = "release"
