@@ -33,6 +33,7 @@ from dualwrite.client.transactions.operations import Operation
 from dualwrite.client.transactions.states import BLOCK_EXITS, abort_failed_note
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import IllegalStateError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.monkey_patches import FIRST_LOCK
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.settings import ProducerSettings
@@ -459,6 +460,7 @@ class AsyncTransaction:
             try:
                 await self._producer.abort_transaction()
             except Exception as failed:
+                pass_on_signal(failed)
                 error.add_note(abort_failed_note(failed))
 
 

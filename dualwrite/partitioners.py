@@ -22,6 +22,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from dualwrite.errors import InvalidRecordError
+from dualwrite.guarded import pass_on_signal
 
 __all__ = ["Partitioner", "consistent_partition", "murmur2", "murmur2_partition"]
 
@@ -138,6 +139,7 @@ def _checked_partition(
     try:
         partition = partitioner(topic, key, value, partitions)
     except Exception as error:
+        pass_on_signal(error)
         raise InvalidRecordError(f"the partitioner failed with {error!r}; the record was not sent") from error
     if isinstance(partition, bool) or not hasattr(partition, "__index__") or not 0 <= partition < partitions:
         raise InvalidRecordError(

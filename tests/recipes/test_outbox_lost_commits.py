@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.delivery import Outbox
+from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import OutcomeUnknown, TransactionDoomedError, TransactionEndedInsideError
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.pool.outbox import OutboxWrites
@@ -611,6 +611,40 @@ def test_a_thread_is_interrupted_during_its_commit(
         commit.end(commits=True)
         until(lambda: begun[0].outcome is not None)
         assert begun[0].outcome is Outcome.STORED
+
+
+def test_a_signal_while_a_pool_recovers_replaces_an_earlier_error(
+    scenario: PsycopgScenario, interruption: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`recover` goes on after an error, to raise it at the end."""
+
+    async def fails(**_: object) -> tuple[list[object], list[Exception]]:
+        return [], [InjectedError()]
+
+    async def strikes() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with outbox_pool(scenario, delivery=Direct()) as pool:
+        with monkeypatch.context() as patched:
+            patched.setattr(pool.pool.maintenance, "_resolve_set_aside", fails)
+            patched.setattr(pool.pool._leases, "adopt", strikes)
+            with pytest.raises(interruption):
+                pool.recover()
+
+
+def test_a_signal_while_an_outbox_is_closed_reaches_the_caller(
+    scenario: PsycopgScenario, interruption: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def strikes() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with outbox_pool(scenario) as pool:
+        outbox = pool.pool.outbox
+        assert outbox is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(outbox, "_publish_the_rest", strikes)
+            with pytest.raises(interruption):
+                pool.close()
 
 
 # ---- a COMMIT that the server answers with ROLLBACK ----------------------------------------------------------------

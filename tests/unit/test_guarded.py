@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any, Final
 
 import pytest
+import sqlalchemy as sa
 
+from dualwrite.client.records.send_arguments import serialize_with
+from dualwrite.client.transactions.states import ProducerState
 from dualwrite.guarded import pass_on_signal
+from dualwrite.partitioners import partitioning
+from dualwrite.producer import Transaction
+from dualwrite.recipes.sqlalchemy.drivers import terminate
 
 
 class TimeLimitError(Exception):
@@ -62,3 +70,45 @@ def test_a_signal_that_the_application_handles_is_not_raised_again() -> None:
             tolerate(is_struck=False)
             raise
     assert handled.value.__context__ is None
+
+
+# ---- where an error of something else is tolerated, or is raised as ours --------------------------------------------
+
+
+def struck(*_: object, **__: object) -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def serializes() -> None:
+    serialize = serialize_with("value", struck)
+    assert serialize is not None
+    serialize("topic", b"", [])
+
+
+def chooses_a_partition() -> None:
+    by_record = partitioning(struck).by_record  # type: ignore[arg-type]
+    assert by_record is not None
+    by_record("topic", None, None, 1)
+
+
+def aborts_a_block() -> None:
+    producer: Any = SimpleNamespace(
+        state=ProducerState.IN_TRANSACTION, begin_transaction=lambda: None, abort_transaction=struck
+    )
+    with Transaction(producer):
+        raise LibraryError
+
+
+def terminates_a_connection() -> None:
+    dialect = sa.create_engine("postgresql+psycopg://").dialect
+    dialect.do_terminate = struck  # type: ignore[method-assign]
+    terminate(dialect, object())
+
+
+STRUCK: Final[list[Callable[[], None]]] = [serializes, chooses_a_partition, aborts_a_block, terminates_a_connection]
+
+
+@pytest.mark.parametrize("act", STRUCK)
+def test_a_signal_reaches_the_caller_as_it_was_raised(act: Callable[[], None]) -> None:
+    with pytest.raises(TimeLimitError):
+        act()

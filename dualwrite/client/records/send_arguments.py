@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dualwrite.client.records.serializer_kinds import call_of, described
 from dualwrite.errors import InvalidRecordError
 from dualwrite.exact import exact
+from dualwrite.guarded import pass_on_signal
 from dualwrite.partitioners import Partitioner, partitioning
 from dualwrite.serializers import Headers, Serializer
 
@@ -128,6 +129,7 @@ def serialize_with(what: str, serializer: Serializer | None) -> Serialize | None
         try:
             made = call(topic, value, headers)
         except Exception as error:
+            pass_on_signal(error)
             name = described(what, serializer, topic)
             raise _invalid(f"{name} failed on {type(value).__name__} with {error!r}") from error
         if made is None or isinstance(made, bytes | bytearray | memoryview):

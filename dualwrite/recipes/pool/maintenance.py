@@ -316,6 +316,7 @@ class PoolMaintenance:
                 try:
                     await self._resolve(slot, hand)
                 except Exception as error:
+                    pass_on_signal(error)
                     errors.append(error)
         finally:
             self._registry.let_go(hand)
@@ -382,6 +383,7 @@ class PoolMaintenance:
                     errors.append(error)
                     break  # the others would only lock their rows in vain
                 except Exception as error:
+                    pass_on_signal(error)
                     errors.append(error)
         finally:
             self._registry.let_go(hand)
@@ -468,6 +470,7 @@ class PoolMaintenance:
             await self._leases.adopt()
             expired = [lease for lease in await self._leases.every_lease() if lease.expired]
         except Exception as error:
+            pass_on_signal(error)
             return [], [error]
         self._forget_refused_but({lease.slot for lease in expired})
         for lease in expired:
@@ -481,6 +484,7 @@ class PoolMaintenance:
                 errors.append(error)
                 break
             except Exception as error:
+                pass_on_signal(error)
                 errors.append(error)
         return found, errors
 

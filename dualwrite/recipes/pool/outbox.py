@@ -220,6 +220,7 @@ class OutboxWrites:
             except StateRowError as error:
                 _log.error("outbox %s: %s", self.transactional_id, error)
             except Exception as error:
+                pass_on_signal(error)
                 failure = error
         return failure
 

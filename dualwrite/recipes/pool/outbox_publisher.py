@@ -18,6 +18,7 @@ from typing import Final
 
 from dualwrite.delivery import Outbox
 from dualwrite.errors import DualWriteError, FencedError, IllegalStateError, NotProvenError, RecordsRefusedError
+from dualwrite.guarded import pass_on_signal
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.decisions import Outcome
@@ -464,6 +465,7 @@ class OutboxPublisher:
             await self.writes.resolve_lost()
             await self._publish_the_rest()
         except Exception as error:
+            pass_on_signal(error)
             _log.warning(
                 "outbox %s: what it holds is left to other processes, or to the next one (%s)",
                 self.writes.transactional_id,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, TypeVar
 
@@ -336,8 +336,10 @@ def notify_of_ends(dialect: sa.Dialect) -> None:
 def terminate(dialect: sa.Dialect, connection: Any) -> None:
     """Close a driver's connection whose ROLLBACK has failed, so that the database rolls back at once."""
     if dialect.name != "sqlite":  # which may have one connection alone, with a database in memory
-        with suppress(Exception):
+        try:
             dialect.do_terminate(getattr(connection, "dbapi_connection", connection))
+        except Exception as error:  # the error of ROLLBACK is raised
+            pass_on_signal(error)
 
 
 def mark_transactions(dialect: sa.Dialect) -> None:
