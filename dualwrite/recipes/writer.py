@@ -259,8 +259,8 @@ class Block(Generic[BindT, TxT]):
 def _not_entered(way: str, name: str) -> AttributeError:
     """Return the error for a block used in place of its dual write, which `as` provides."""
     return AttributeError(
-        f"{name!r} belongs to the dual write, which `{way} ... as` gives, and transaction() returns only the block: "
-        f"write `{way} writer.transaction() as tx:` and, inside it, tx.{name}",
+        f"transaction() returns a block, and {name!r} belongs to its dual write: write `{way} writer.transaction() as "
+        f"tx:` and use tx.{name} inside it",
         name=name,
     )
 
@@ -408,8 +408,8 @@ class _Writer(Generic[BindT, TxT]):
         """The coordinator of the id's dual writes; for recipes that extend writers."""
         if isinstance(self.slots, PoolCoordinator):
             raise IllegalStateError(
-                f"this writer has a pool of transactional ids, those with prefix {self.prefix!r}, and not one with a "
-                "state of its own; nothing was changed: `status` tells about all of them"
+                f"this writer has a pool of transactional ids with prefix {self.prefix!r}, and no single state; "
+                "nothing was changed: use `status`, which covers all of them"
             )
         return self.slots.coordinator
 
@@ -445,7 +445,7 @@ class _Writer(Generic[BindT, TxT]):
         if not isinstance(self.slots, PoolCoordinator):
             raise IllegalStateError(
                 f"this writer has one transactional id, {self.transactional_id!r}, and no pool; nothing was changed: "
-                "`state` and `in_doubt` tell about its id"
+                "use `state` and `in_doubt`"
             )
         return self.slots
 

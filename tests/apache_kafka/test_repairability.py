@@ -37,7 +37,7 @@ from .secured import LIMITED, LISTENERS, PASSWORDS, by_password, secured_propert
 VERSIONS: Final = {OLDER_VERSION: 4, KAFKA_VERSION: 3}
 """Releases, and the tier of each."""
 
-NO_READ: Final = r"this cluster is tier {}: .* this client is not allowed READ on it"
+NO_READ: Final = r"this cluster is tier {}: .* this client has no READ on it"
 
 
 def set_policy(admin: AdminClient, topic: str, policy: str) -> None:

@@ -129,7 +129,7 @@ def test_on_sqlite_a_block_whose_lease_was_lost_before_its_first_statement_is_re
     if not locks_whole_database(scenario):
         pytest.skip("elsewhere the block gets another slot")
     with make_pool(scenario) as pool:
-        with pytest.raises(FencedError, match="is not this process's any more"):
+        with pytest.raises(FencedError, match="has lost the lease"):
             with pool.transaction() as tx:
                 leases.free()
                 put(tx, scenario, 1)

@@ -48,8 +48,8 @@ def serialize(shop: Shop) -> None:
 
 
 MISTAKES: list[tuple[Callable[[Shop], object], str, str]] = [
-    (lambda shop: settings.DUALWRITE.update(ghost={}), "dualwrite.E002", "'ghost', which is no database"),
-    (use_another_engine, "dualwrite.E003", "knows nothing of dual writes"),
+    (lambda shop: settings.DUALWRITE.update(ghost={}), "dualwrite.E002", "'ghost', which is not in DATABASES"),
+    (use_another_engine, "dualwrite.E003", "does not support dual writes"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(bootstrap_severs="x"), "dualwrite.E004", "bootstrap_servers"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(max_writers=0), "dualwrite.E004", "max_writers"),
     (lambda shop: settings.DUALWRITE[shop.alias].update(delivery=None), "dualwrite.E004", "delivery takes"),
@@ -174,7 +174,7 @@ def test_the_command_finds_nothing_open(shop: Shop) -> None:
 
 
 def test_the_command_without_such_a_database() -> None:
-    with pytest.raises(CommandError, match="'ghost' is no database") as raised:
+    with pytest.raises(CommandError, match="'ghost' is not in DATABASES") as raised:
         call_command("dualwrite_recover", database="ghost")
     assert raised.value.returncode == 2
 

@@ -336,7 +336,7 @@ async def test_a_reset_without_end_does_not_hold_up_a_block_that_is_committed(
             assert tx.outcome is Outcome.COMMITTED
             scenario.expected.append(str(number))
     scenario.assert_both_sides_agree()
-    assert "could not reset (TimeoutError)" in caplog.text
+    assert "could not be reset (TimeoutError)" in caplog.text
 
 
 async def test_a_commit_during_which_the_connection_is_reset_is_proved_durable_by_another(
@@ -536,7 +536,7 @@ async def test_an_end_of_the_transaction_is_not_sent(
 async def test_savepoints_by_other_methods_are_refused(
     scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
-    with pytest.raises(IllegalStateError, match="cannot be followed"):
+    with pytest.raises(IllegalStateError, match="cannot be tracked"):
         async with writer.transaction(connection) as tx:
             await put(tx, scenario, 1)
             await by_executemany(tx.connection, "SAVEPOINT s")
@@ -581,7 +581,7 @@ async def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
     scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
     await connection.execute("BEGIN; SAVEPOINT before")
-    with pytest.raises(TransactionEndedInsideError, match="savepoint from before"):
+    with pytest.raises(TransactionEndedInsideError, match="to an earlier savepoint"):
         async with writer.transaction(connection) as tx:
             await put(tx, scenario, 1)
             await tx.connection.execute("ROLLBACK TO before")

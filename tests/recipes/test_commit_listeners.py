@@ -351,11 +351,11 @@ def test_what_replaces_do_commit_does_not_go_unseen(site: Site, caplog: pytest.L
         do_commit = site.engine.dialect.do_commit
         site.engine.dialect.do_commit = lambda pooled: pooled.commit()
         if site.is_postgres:
-            with pytest.raises(IllegalStateError, match="remove what replaces it"):
+            with pytest.raises(IllegalStateError, match="remove the replacement"):
                 site.write(writer, 2)
             site.engine.dialect.do_commit = do_commit
             site.scenario.assert_nothing_open()
         else:
             assert site.write(writer, 2) is Outcome.COMMITTED
-            assert "remove what replaces it" in caplog.text
+            assert "remove the replacement" in caplog.text
             site.assert_written(1, 2)

@@ -206,7 +206,7 @@ def test_a_transaction_that_a_hook_has_rolled_back(
     scenario: Scenario, writer: DualWriter, write: Write, text: str
 ) -> None:
     """The outcome is not known: it may have been a COMMIT."""
-    with pytest.raises(TransactionEndedInsideError, match="past SQLAlchemy") as caught:
+    with pytest.raises(TransactionEndedInsideError, match="bypassing SQLAlchemy") as caught:
         write(lambda connection: raw(connection, text))
     assert write.outcome is None
     assert outcome_of(caught.value) is Outcome.UNKNOWN
@@ -219,7 +219,7 @@ def test_what_a_hook_has_committed_is_not_taken_for_the_decision(
 ) -> None:
     """Its rows stay, without records, and the error says so; the state row names no transaction that Kafka aborts."""
     before = scenario.row()
-    with pytest.raises(TransactionEndedInsideError, match="keeps only what a COMMIT made permanent"):
+    with pytest.raises(TransactionEndedInsideError, match="keeps only changes that a COMMIT made permanent"):
         write(lambda connection: raw(connection, text))
     assert scenario.row() == before
     assert event_bodies(scenario.database) == ["1", "2"]
@@ -238,7 +238,7 @@ def test_a_lock_that_a_hook_has_given_up(scenario: Scenario, writer: DualWriter,
         else:
             raw(connection, "ROLLBACK TO SAVEPOINT early")
 
-    with pytest.raises(StateRowError, match="under the lock of this transaction"):
+    with pytest.raises(StateRowError, match="although this transaction locked it"):
         write(hook)
     assert_rolled_back(scenario, writer, write)
 
@@ -249,7 +249,7 @@ def test_a_row_that_a_hook_has_changed_and_locked_again(scenario: Scenario, writ
         "UPDATE kafka_transaction_state SET prepared_transaction_state = '9:9'; SELECT 1 FROM kafka_transaction_state"
     )
 
-    with pytest.raises(StateRowError, match="under the lock of this transaction"):
+    with pytest.raises(StateRowError, match="although this transaction locked it"):
         write(lambda connection: raw(connection, f"{change} FOR UPDATE"))
     assert_rolled_back(scenario, writer, write)
 

@@ -299,13 +299,13 @@ def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Dat
     partition = TopicPartition("in", 0)
     with writer.transaction() as tx:
         blocking.run(quick.move(tx, GROUP, {partition: 1}))
-    with pytest.raises(PartitionTakenOverError, match="stood at no offset"), writer.transaction() as tx:
+    with pytest.raises(PartitionTakenOverError, match="expected at no offset"), writer.transaction() as tx:
         blocking.run(slow.move(tx, GROUP, {partition: 1}))
     blocking.run(slow.start(consumer, [partition]))
     with writer.transaction() as tx:
         quick.moved({partition: 1})
         blocking.run(quick.move(tx, GROUP, {partition: 5}))
-    with pytest.raises(PartitionTakenOverError, match="stood at 1"), writer.transaction() as tx:
+    with pytest.raises(PartitionTakenOverError, match="expected at 1"), writer.transaction() as tx:
         blocking.run(slow.move(tx, GROUP, {partition: 9}))
     site.close()
 
@@ -314,7 +314,7 @@ def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Dat
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"enable_auto_commit": True}, "commits offsets by itself"),
+        ({"enable_auto_commit": True}, "commits offsets automatically"),
         ({"isolation_level": "read_uncommitted"}, "may still be aborted"),
         ({"value_deserializer": bytes.decode}, "deserialize in the handler"),
     ],

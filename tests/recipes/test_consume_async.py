@@ -235,7 +235,7 @@ class CrashError(Exception):
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"enable_auto_commit": True}, "commits offsets by itself"),
+        ({"enable_auto_commit": True}, "commits offsets automatically"),
         ({"isolation_level": "read_uncommitted"}, "may still be aborted"),
         ({"value_deserializer": bytes.decode}, "deserialize in the handler"),
         ({"group_id": None}, "has no group"),

@@ -106,7 +106,7 @@ def test_the_outcome_and_the_state_that_was_stored(scenario: Scenario, writer: D
 def test_where_a_record_is_stored_is_known_afterwards(scenario: Scenario, writer: DualWriter) -> None:
     with writer.transaction() as tx:
         records = [tx.send(scenario.topic, key="k", value=str(number)) for number in range(3)]
-        with pytest.raises(IllegalStateError, match="when its block ends"):
+        with pytest.raises(IllegalStateError, match="at the end of the block"):
             _ = records[0].metadata
     assert [record.metadata.offset for record in records] == [0, 1, 2]
 

@@ -30,7 +30,10 @@ Write = Callable[[DualTransaction, Scenario, int], None]
 @write
 def test_a_record_from_inside_the_commit_comes_too_late(scenario: Scenario, writer: DualWriter, write: Write) -> None:
     """It would be in no transaction that is going to be committed."""
-    with pytest.raises(IllegalStateError, match="hooks inside the database commit"), writer.transaction() as tx:
+    with (
+        pytest.raises(IllegalStateError, match="hooks that run inside the database commit"),
+        writer.transaction() as tx,
+    ):
         write(tx, scenario, 1)
         event.listen(tx.session, "before_commit", lambda session: tx.send(scenario.topic, value="1") and None)
     assert tx.outcome is Outcome.ROLLED_BACK

@@ -75,7 +75,7 @@ def test_the_members_of_a_pool(make: Callable[..., Any]) -> None:
     writer = make(prefix="orders", max_writers=2)
     assert (writer.is_pool, writer.prefix, writer.status.max_writers) == (True, "orders", 2)
     for member in OF_ONE_ID:
-        with pytest.raises(IllegalStateError, match="has a pool of transactional ids, those with prefix 'orders'"):
+        with pytest.raises(IllegalStateError, match="has a pool of transactional ids with prefix 'orders'"):
             getattr(writer, member)
 
 

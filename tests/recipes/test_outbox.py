@@ -501,12 +501,12 @@ def test_values_of_an_outbox_that_make_no_sense(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite://", "mysql+pymysql://root@127.0.0.1/none"])
 def test_databases_that_cannot_have_one(url: str) -> None:
-    with pytest.raises(ConfigError, match="it is made for PostgreSQL: leave delivery at"):
+    with pytest.raises(ConfigError, match="it needs PostgreSQL: leave delivery at"):
         DualWriter(sa.create_engine(url), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1")
 
 
 def test_an_async_engine_that_cannot_have_one() -> None:
-    with pytest.raises(ConfigError, match="it is made for PostgreSQL: leave delivery at"):
+    with pytest.raises(ConfigError, match="it needs PostgreSQL: leave delivery at"):
         AsyncDualWriter(
             create_async_engine("sqlite+aiosqlite://"), prefix="p", delivery=Outbox(), bootstrap_servers="127.0.0.1:1"
         )

@@ -564,7 +564,7 @@ def test_the_error_of_a_block_whose_transaction_was_ended_past_the_connection(
         raw(tx.connection, ending)
         raise InjectedError
     assert (tx.outcome, outcome_of(caught.value)) == (None, Outcome.UNKNOWN)
-    assert "was ended past it" in caplog.text
+    assert "ended its database transaction" in caplog.text
 
 
 @pytest.mark.parametrize("point", [PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_PREPARE])
@@ -605,7 +605,7 @@ def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
     connection.execute("BEGIN") if connection.autocommit else connection.execute("SELECT 1")
     connection.execute("SAVEPOINT before")
     with (
-        pytest.raises(TransactionEndedInsideError, match="savepoint from before"),
+        pytest.raises(TransactionEndedInsideError, match="to an earlier savepoint"),
         writer.transaction(connection) as tx,
     ):
         put(tx, scenario, 1)
@@ -830,7 +830,7 @@ def test_a_row_that_was_locked_by_another_transaction_is_not_written(
             scenario.transactional_id, previous=PreparedTxnState(), new=PreparedTxnState("1:1"), manifest=""
         )
     )
-    with pytest.raises(StateRowError, match="past psycopg"):  # the row was not locked
+    with pytest.raises(StateRowError, match="bypassed psycopg"):  # the row was not locked
         blocking.run(transaction.commit())
     assert not transaction.commit_was_sent
     blocking.run(transaction.rollback())

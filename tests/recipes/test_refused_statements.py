@@ -154,7 +154,7 @@ def test_what_is_found_at_the_end_leaves_no_records(door: Door) -> None:
         with door.database.aside.begin() as connection:
             connection.exec_driver_sql("CREATE PROCEDURE ends() COMMIT")
     for text in cases(FOUND_AT_THE_END, door.name):
-        with pytest.raises(TransactionEndedInsideError, match="only what a COMMIT made permanent") as caught:
+        with pytest.raises(TransactionEndedInsideError, match="only changes that a COMMIT made permanent") as caught:
             with door.block() as block:
                 block.put(1)
                 block.execute(text)

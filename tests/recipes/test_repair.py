@@ -247,8 +247,8 @@ def test_a_rollback_after_the_transaction_timeout_is_not_called_a_take_over(
         with site.writer(abort) as writer:
             with pytest.raises(InterruptedError):
                 write(writer, "too slow")
-            assert f"Kafka refuses this writer, because {why}" in caplog.text
-            with pytest.raises(FencedError, match=f"is not this writer's any more: {why}; nothing was written"):
+            assert f"Kafka fences this writer, because {why}" in caplog.text
+            with pytest.raises(FencedError, match=f"has lost transactional id .*: {why}; nothing was written"):
                 write(writer, "refused")
         site.write("by a new writer")
         site.assert_agreed("before", "by a new writer")

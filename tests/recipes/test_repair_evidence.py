@@ -299,7 +299,7 @@ def test_evidence_that_is_gone_is_loud(
     else:
         assert serviced(site).is_clean
     (error,) = errors_in(caplog)
-    assert "cannot be proven any more" in error
+    assert "cannot prove any more" in error
     assert "orders-0: 0 to 0" in error
     assert site.text() == settled_text(site.row())
     site.write("later")
@@ -534,7 +534,7 @@ def test_a_pair_of_another_cluster_decides_nothing(store: Database, tier: Tier) 
             bootstrap_servers=another.bootstrap_servers,
         ) as writer:
             # both emulators count producer ids alike, so the first pair is that of the row
-            with pytest.raises(RetriableError, match=f"{pair}, which the state row .* names already"):
+            with pytest.raises(RetriableError, match=f"{pair}, which the state row .* already holds"):
                 write(writer, "refused")
             write(writer, "later")
         assert [record.value for record in another.records("orders", 0)] == [b"later"]

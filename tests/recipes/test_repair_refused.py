@@ -219,7 +219,7 @@ def test_the_recovery_service_names_it_and_takes_it_out(tier: Tier, tmp_path: Pa
         (nothing,) = recovery(site, take_out_owed=["tid"]).found
         assert (nothing.action, nothing.error) == (
             Action.FAILED,
-            "nothing of this id is owed, so nothing was taken out",
+            "nothing is owed under this id, so nothing was taken out",
         )
         allow(site)
         site.write("later")

@@ -705,7 +705,7 @@ def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: Scenario, sessio
         session.flush()
         send(session, scenario.topic, value="1")
         getattr(session.connection().connection, ending)()
-        with pytest.raises(Exception, match="past SQLAlchemy"):
+        with pytest.raises(Exception, match="bypassing SQLAlchemy"):
             session.commit()
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
@@ -726,10 +726,10 @@ def test_a_session_whose_transaction_was_ended_past_it_says_so_at_its_end(
         with pytest.raises(InjectedError), session:
             raise InjectedError
     else:
-        with pytest.raises(TransactionEndedInsideError, match="was ended past it") as caught:
+        with pytest.raises(TransactionEndedInsideError, match="ended its database transaction") as caught:
             getattr(session, end)()
         assert caught.value.outcome is Outcome.UNKNOWN
-    assert re.search(r"was ended past it.*\(1 records\)", caplog.text)
+    assert re.search(r"ended its database transaction.*\(1 records\)", caplog.text)
     assert write.outcome is None
     assert event_bodies(scenario.database) == (["1"] if ending == "commit" else [])
     put(session, scenario, 2)  # the Session can be used again
@@ -785,7 +785,7 @@ def test_a_transaction_that_was_ended_and_begun_anew_past_sqlalchemy(scenario: S
         driver: Any = session.connection().connection.driver_connection
         driver.pgconn.exec_(b"ROLLBACK; BEGIN")
         put(session, scenario, 2)
-        with pytest.raises(TransactionEndedInsideError, match="was ended past SQLAlchemy"):
+        with pytest.raises(TransactionEndedInsideError, match="was ended bypassing SQLAlchemy"):
             session.commit()
         session.rollback()
     scenario.assert_both_sides_agree()

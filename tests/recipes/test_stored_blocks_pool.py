@@ -101,7 +101,7 @@ def test_nothing_is_stored_under_an_id_that_was_recovered_and_given_back(
         leases.free()
         with kafka_away(emulator):
             if scenario.database.engine.dialect.name == "sqlite":  # no other slot can be leased in a block there
-                with pytest.raises(FencedError, match="is not this process's any more"):
+                with pytest.raises(FencedError, match="has lost the lease"):
                     write(pool, scenario, 2)
             assert write(pool, scenario, 3).outcome is Outcome.STORED
             (slot,) = (slot_of(prefix_of(scenario), each) for each in stored(scenario))

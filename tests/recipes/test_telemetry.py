@@ -130,7 +130,7 @@ def test_a_connection_that_is_dropped_is_told_of_with_the_transactional_id(
     assert told.getMessage().startswith(
         f"transactional id {scenario.transactional_id}: rolling back the database failed ("
     )
-    assert told.getMessage().endswith("dropping its connection, and the database rolls back what was not committed")
+    assert told.getMessage().endswith("dropping its connection; the database rolls back its open transaction")
     assert (told.exc_info, "\n" in told.getMessage(), "ResourceClosedError" in caplog.text) == (None, False, False)
 
 

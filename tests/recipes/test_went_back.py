@@ -288,14 +288,14 @@ def test_a_row_from_before_a_dual_write(site: Site, settled: bool) -> None:
     row = row_of(site)
     site.write("lost")
     restore(site, row, "lost")
-    assert_refused(site, "a later transaction was committed")
+    assert_refused(site, "has committed a later transaction")
 
 
 @by_stored_pair
 def test_a_database_from_before_the_first_dual_write(site: Site) -> None:
     site.write("lost")
     restore(site, Row("", None), "lost")
-    assert_refused(site, "a later transaction was committed")
+    assert_refused(site, "has committed a later transaction")
 
 
 @by_stored_pair

@@ -122,7 +122,7 @@ def test_a_living_publisher_is_not_fenced(scenario: Scenario, publisher: AnyPool
     assert found_by(scenario, apply=apply) == [(outbox_of(scenario), Action.OVERDUE, False)]
     with service(scenario, transactional_ids=[outbox_of(scenario)]) as recovery:
         (found,) = recovery.plan().found
-    told = "a living process has the lease of this outbox, whose oldest block has waited for "
+    told = "a living process holds the lease of this outbox; its oldest block has waited for "
     assert (found.is_left, str(found.error).startswith(told)) == (True, True)
     assert state_row(scenario.database, outbox_of(scenario)) == row
     assert publisher.status.publishes_outbox

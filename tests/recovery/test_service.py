@@ -236,10 +236,10 @@ def test_a_round_ends_where_it_is_told_to_stop(emulator: Emulator, tmp_path: Pat
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"transactional_ids": []}, "give a prefix"),
+        ({"transactional_ids": []}, "pass prefix"),
         ({"transactional_ids": "orders-1"}, "takes a collection of transactional ids"),
-        ({"min_age_ms": -1}, "min_age_ms is at least 0"),
-        ({"default_api_timeout_ms": 1}, "is called timeout_ms here"),
+        ({"min_age_ms": -1}, "min_age_ms must be at least 0"),
+        ({"default_api_timeout_ms": 1}, "use timeout_ms"),
         ({"linger_mss": 1}, "linger_ms"),
     ],
 )

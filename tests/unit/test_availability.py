@@ -86,7 +86,7 @@ def test_back(caplog: pytest.LogCaptureFixture) -> None:
     world.now_s += 9
     with caplog.at_level(logging.WARNING):
         world.availability.note_present()
-    assert caplog.messages[-1] == "Kafka can be reached again, after 9.5 s"
+    assert caplog.messages[-1] == "Kafka is reachable again after 9.5 s"
     assert world.changes == [True, False]
     world.availability.note_present()
     assert world.changes == [True, False]

@@ -79,7 +79,7 @@ class PooledConnections:
             await self._pool.release(connection, timeout=driver.RESET_S)
         except driver.ERRORS as error:
             why = first_line(error) or type(error).__name__
-            _log.warning("an asyncpg.Pool has dropped a connection that it could not reset (%s)", why)
+            _log.warning("asyncpg.Pool dropped a connection that could not be reset (%s)", why)
 
     def keep(self, connection: Any) -> bool:
         return False

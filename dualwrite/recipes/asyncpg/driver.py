@@ -209,8 +209,8 @@ async def _described(protocol: Any, text: str) -> Any:
     statement = await protocol.prepare("", text, _NO_LIMIT_S, record_class=asyncpg.Record, ignore_custom_codec=True)
     if statement._init_types():  # noqa: SLF001
         raise StateTableError(
-            "a column of dualwrite's tables has a type that is not one of PostgreSQL's own, which asyncpg would have "
-            "to look up first; nothing was written: create the tables as `dualwrite init-db --print` has them"
+            "a column of dualwrite's tables has a type that is not built into PostgreSQL, and asyncpg would have to "
+            "look it up first; nothing was written: create the tables with the DDL of `dualwrite init-db --print`"
         )
     statement._init_codecs()  # noqa: SLF001
     return statement

@@ -167,8 +167,8 @@ class ConsumedLogs:
         if start > gap.expected:
             self._log_starts[partition] = start
             _log.error(
-                "%s-%d: records from offset %d up to %d were deleted before they were consumed; the log begins at %d "
-                "now, because of retention or DeleteRecords: read faster, or keep them longer",
+                "%s-%d: records from offset %d up to %d were deleted before they were consumed; the log now begins at "
+                "%d (retention or DeleteRecords): consume faster, or raise the topic's retention",
                 *(partition.topic, partition.partition, gap.expected, min(start, gap.found) - 1, start),
             )
             return start if gap.found > start else None
@@ -205,7 +205,7 @@ def first_offsets(records: Iterable[ConsumedRecord]) -> dict[TopicPartition, int
 
 def _other_topic(partition: TopicPartition, position: int, stored: str, found: str) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
-        f"topic {partition.topic!r} was deleted and created again: its id was {stored} and is {found}, so offset "
+        f"topic {partition.topic!r} was deleted and created again: its id was {stored} and is now {found}, so offset "
         f"{position} of partition {partition.partition} belongs to another log; nothing was written: {_ON_PURPOSE}",
         topic=partition.topic,
         partition=partition.partition,
@@ -217,7 +217,7 @@ def _other_topic(partition: TopicPartition, position: int, stored: str, found: s
 def _lost_its_end(partition: TopicPartition, position: int, end: int) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
         f"the log of {partition.topic}-{partition.partition} ends at offset {end}, but was consumed up to {position}: "
-        "it lost its end (an unclean election, lost disks), or the topic was created again; nothing was written: "
+        "it was truncated (unclean leader election, lost disks), or the topic was created again; nothing was written: "
         f"{_ON_PURPOSE}",
         topic=partition.topic,
         partition=partition.partition,
@@ -228,8 +228,8 @@ def _lost_its_end(partition: TopicPartition, position: int, end: int) -> Consume
 
 def _before(partition: TopicPartition, expected: int, found: int) -> ConsumedLogReplacedError:
     return ConsumedLogReplacedError(
-        f"{partition.topic}-{partition.partition} was read from offset {expected} on and returned a record at {found}: "
-        "the log lost its end, or the topic was created again, and the consumer was reset by auto.offset.reset; "
+        f"{partition.topic}-{partition.partition} was read from offset {expected} on and returned a record at "
+        f"{found}: the log was truncated, or the topic was created again, and auto.offset.reset moved the consumer; "
         f"nothing was written: {_ON_PURPOSE}",
         topic=partition.topic,
         partition=partition.partition,
@@ -240,9 +240,9 @@ def _before(partition: TopicPartition, expected: int, found: int) -> ConsumedLog
 
 def _missing(partition: TopicPartition, gap: Gap, before: Gap) -> ConsumedRecordsMissingError:
     return ConsumedRecordsMissingError(
-        f"{partition.topic}-{partition.partition} was read from offset {gap.expected} twice and returned a record at "
-        f"{before.found} first and then {gap.found}, though the log still reaches back that far; nothing was written: "
-        "call step() again, and look at the consumer's errors if it happens again",
+        f"{partition.topic}-{partition.partition} was read from offset {gap.expected} twice and returned first a "
+        f"record at {before.found}, then one at {gap.found}, although the log still begins before {gap.expected}; "
+        "nothing was written: call step() again, and check the consumer's errors if this is repeated",
         topic=partition.topic,
         partition=partition.partition,
         expected_offset=gap.expected,

@@ -209,8 +209,8 @@ class OffsetsInDatabase:
             return missing_table(name, option=" --consumed-offsets", otherwise="create_offset_table(engine)")
         if not any(column["name"] == "topic_id" for column in inspector.get_columns(name, schema=schema)):
             return StateRowError(
-                f"the table {name} has no column topic_id, by which a topic that was deleted and created again is "
-                f"noticed; nothing was written: ALTER TABLE {name} ADD COLUMN topic_id VARCHAR(36)"
+                f"the table {name} has no column topic_id, which detects a topic that was deleted and created again; "
+                f"nothing was written: run ALTER TABLE {name} ADD COLUMN topic_id VARCHAR(36)"
             )
         return error
 
@@ -293,8 +293,8 @@ def _connection_of(tx: Any) -> sa.Connection:
 
 def _taken_over(group: str, partition: TopicPartition, expected: int | None) -> PartitionTakenOverError:
     return PartitionTakenOverError(
-        f"another consumer of group {group!r} has continued with {partition.topic}-{partition.partition}, which stood "
-        f"at {'no offset' if expected is None else expected} for this one; nothing was written to the database or to "
+        f"another consumer of group {group!r} has moved {partition.topic}-{partition.partition}, which this one "
+        f"expected at {'no offset' if expected is None else expected}; nothing was written to the database or to "
         "Kafka: resume from the stored offset, or leave the partition to the other consumer"
     )
 

@@ -213,9 +213,9 @@ class AiokafkaAdapter:
                     raise
                 if time.monotonic() >= deadline_s:
                     raise KafkaTimeoutError(
-                        f"the offsets of group {self.group_id!r} are not stable, because a transaction with some of "
-                        "them is not completed yet, or because the group's coordinator is unavailable; nothing was "
-                        "read: try again; recover the transactional id if its owner is gone"
+                        f"the offsets of group {self.group_id!r} are not stable: a transaction that contains some of "
+                        "them is not completed yet, or the group coordinator is unavailable; nothing was read: try "
+                        "again; if the owner of that transaction is gone, recover its transactional id"
                     ) from error
             await asyncio.sleep(_RETRY_S)
         return {}

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 StartPositions = Callable[[Collection[TopicPartition]], Coroutine[Any, Any, Mapping[TopicPartition, int]]]
 """Called with newly assigned partitions, returns where to resume; omitted ones follow the group's offsets."""
 
-AUTO_COMMIT: Final = "the consumer commits offsets by itself; nothing was read: set enable_auto_commit=False"
+AUTO_COMMIT: Final = "the consumer commits offsets automatically; nothing was read: set enable_auto_commit=False"
 READ_UNCOMMITTED: Final = (
     "the consumer reads records and offsets whose transaction may still be aborted; nothing was read: "
     "set isolation_level='read_committed'"
@@ -341,8 +341,8 @@ class ConfluentAdapter:
             bounds = self._consumer.get_watermark_offsets(self._library.TopicPartition(*each), self._TIMEOUT_S)
             if bounds is None:
                 raise KafkaTimeoutError(
-                    f"the bounds of {each.topic}-{each.partition} were not received within {self._TIMEOUT_S:.0f} s; "
-                    "nothing was written: try again"
+                    f"the first and last offsets of {each.topic}-{each.partition} were not received within "
+                    f"{self._TIMEOUT_S:.0f} s; nothing was written: try again"
                 )
             found[each] = Bounds(*bounds)
         return found

@@ -279,8 +279,8 @@ class ExactlyOnce:
         self._forget(first)
         for partition, offset in dropped.items():
             _log.error(
-                "the message at %s@%d is delivered again and again, and does not reach take(): FastStream logs why; "
-                "nothing behind it is written before it",
+                "the message at %s@%d is delivered again and again without reaching take(); FastStream's log has the "
+                "reason. Later messages of the partition wait behind it",
                 _name(partition),
                 offset,
             )
@@ -366,7 +366,7 @@ class ExactlyOnce:
             try:
                 await _seek_one(message.consumer, partition, offset)
             except Exception as error:  # of the library: the next delivery is compared with the row
-                _log.info("%s is not read again from %d: %s", _name(partition), offset, error)
+                _log.info("%s could not be rewound to offset %d: %s", _name(partition), offset, error)
             else:
                 self._sought[partition] = offset
 
@@ -407,7 +407,7 @@ async def _parsed(raw: Any, parse: Callable[[Any], Awaitable[Message]]) -> Messa
     try:
         return await parse(raw)
     except Exception as error:
-        _log.debug("FastStream cannot read the headers of a message, and sees none: %s", error)
+        _log.debug("FastStream cannot decode the headers of a message, which arrives without them: %s", error)
     message = await parse(tuple(map(_Headerless, raw)) if isinstance(raw, tuple) else _Headerless(raw))
     message.raw_message = raw
     return message
@@ -461,13 +461,13 @@ def _name(partition: TopicPartition) -> str:
 
 
 _FOREIGN: Final = (
-    "the subscriber was not made by this ExactlyOnce, so FastStream may commit offsets of its own, leave out a record "
-    "that failed, or write one twice; nothing was written, and the messages are read again: make it with "
+    "the subscriber was not made by this ExactlyOnce, so FastStream may commit offsets itself, skip a failed record, "
+    "or write a record twice; nothing was written, and the messages are read again: make it with "
     "ExactlyOnce.subscriber(broker, topic)"
 )
 
 _NO_MIDDLEWARE: Final = (
-    "the broker has middlewares, which receive messages before they are parsed; one that fails there would drop its "
-    "message unnoticed; nothing was written, and the message is read again: pass the middleware of this ExactlyOnce "
-    "to the broker, before the others"
+    "the broker's middlewares receive messages before they are parsed, and one that fails would drop its message "
+    "silently; nothing was written, and the message is read again: pass the middleware of this ExactlyOnce to the "
+    "broker, before the others"
 )

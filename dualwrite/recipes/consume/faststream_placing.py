@@ -113,7 +113,7 @@ class Placing:
                 _log.error("%s", error)
                 return
             except Exception as error:  # of the database, of Kafka, or of a consumer that does not fetch yet
-                _log.info("group %s is not put to its rows yet: %s", self.group_id, error)
+                _log.info("group %s is not positioned at its stored offsets yet: %s", self.group_id, error)
             else:
                 return
             await asyncio.sleep(pause_s)

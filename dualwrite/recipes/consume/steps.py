@@ -112,7 +112,7 @@ class ConsumeSteps:
         except BaseException as error:
             self._is_ahead = True
             if self._offsets.lost_membership(error):
-                _log.info("another consumer has the partitions and reads these records again: %s", error)
+                _log.info("another consumer now owns the partitions and reads these records again: %s", error)
                 return 0
             if await self._pause_for_database(error):
                 return 0
@@ -127,7 +127,7 @@ class ConsumeSteps:
             return False
         pause_s = _FIRST_PAUSE_S * 2**self._failures
         self._failures += 1
-        _log.warning("database failure; the step is repeated in %.1f s: %s", pause_s, error)
+        _log.warning("database failure; repeating the step in %.1f s: %s", pause_s, error)
         await self._sleep(pause_s)
         return True
 
@@ -187,7 +187,7 @@ class ConsumeSteps:
             self._batch_size = len(records) // 2
             _log.info("%d records are too many for one dual write; continuing with %d", len(records), self._batch_size)
             return divided(records, None)
-        _log.warning("a batch of %d was refused and is divided: %s", len(records), refused.error)
+        _log.warning("a batch of %d records was refused; splitting it: %s", len(records), refused.error)
         return divided(records, refused.index)
 
     async def _write_batch(

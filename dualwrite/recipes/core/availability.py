@@ -83,7 +83,7 @@ class Availability:
             if begins:
                 self.away, self._noted_by = away, os.getpid()
         if begins:
-            _log.warning("%s; the writers notice by themselves that it is back", away.sentence(self._clock_s()))
+            _log.warning("%s; the writers resume by themselves when it is back", away.sentence(self._clock_s()))
             self.keep_watching()
             self.on_change()
         return self._refusal(self.away or away)
@@ -97,8 +97,8 @@ class Availability:
     def _refusal(self, away: Away) -> KafkaUnreachableError:
         now_s = self._clock_s()
         return KafkaUnreachableError(
-            f"neither side was changed: {away.sentence(now_s)}. Repeat the block later; the writer notices by itself "
-            "that Kafka is back",
+            f"neither side was changed: {away.sentence(now_s)}. Repeat the block later; the writer resumes by itself "
+            "when Kafka is back",
             since_s=now_s - away.since_s,
             problem=away.problem,
         )
@@ -108,7 +108,7 @@ class Availability:
         with self._lock:
             away, self.away = self.away, None
         if away is not None:
-            _log.warning("Kafka can be reached again, after %.1f s", self._clock_s() - away.since_s)
+            _log.warning("Kafka is reachable again after %.1f s", self._clock_s() - away.since_s)
             self.on_change()
 
     def keep_watching(self) -> None:

@@ -66,8 +66,8 @@ class BufferedRecord:
         """The record's partition and offset. Raises IllegalStateError before the block has ended, or if it failed."""
         if self.fate is None:
             raise IllegalStateError(
-                f"this record for {self.topic!r} has not been sent: a dual write sends when its block ends, "
-                "so its offset is known only after that"
+                f"this record for {self.topic!r} has not been sent: a dual write sends its records at the end of the "
+                "block, so the offset is known only after that"
             )
         return self.fate.outcome()
 
@@ -172,7 +172,7 @@ class RecordBuffer:
             raise TransactionTooLargeError(
                 f"this dual write holds {len(self._entries)} records of about {self._bytes} bytes, and another {size} "
                 f"bytes would exceed max_buffered_bytes={self._max_bytes}; the record was refused, and neither "
-                "database nor Kafka is changed: write less in one block, or raise the limit"
+                "database nor Kafka is changed: send less in one block, or raise the limit"
             )
         self._entries.append(entry)
         self._bytes += size
@@ -189,8 +189,8 @@ class RecordBuffer:
     def _assert_open(self) -> None:
         if self._closed:
             raise IllegalStateError(
-                "this dual write has ended, so the record was not sent: send inside the `with` block; hooks inside the "
-                "database commit are too late"
+                "this dual write has ended, so the record was not sent: send inside the `with` block; hooks that run "
+                "inside the database commit are too late"
             )
 
     def refuse(self, error: BaseException) -> None:

@@ -169,31 +169,30 @@ async def _assert_still_locked(owned: OwnedId, database: DatabaseTransaction, ro
     found = await database.read(owned.transactional_id)
     if found != row:
         raise FencedError(
-            f"the state row of transactional id {owned.transactional_id!r} has changed from {str(row)!r} to "
-            f"{str(found)!r} under its lock, while the id was taken over: its database transaction is no longer the "
-            "one that locked it. Nothing was written; the next use takes the id over anew"
+            f"the state row of transactional id {owned.transactional_id!r} changed from {str(row)!r} to "
+            f"{str(found)!r} while it was locked to take the id over: the database transaction with the lock has "
+            "ended. Nothing was written; the next use takes the id over again"
         )
 
 
 def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnState) -> DatabaseWentBackError:
     return DatabaseWentBackError(
-        f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, and this process knows "
-        f"that {str(remembered)!r} was committed to it, while Kafka reports that no producer has used the id since: "
-        "the database was restored or failed over to an earlier state, or the row was edited. Nothing was changed on "
-        "either side. Kafka still holds the records of the changes that the database lost: find out which, and repair "
-        "one side; then close this writer, call "
-        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`, and a new writer goes on from what "
-        "the row holds"
+        f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, but this process has "
+        f"committed {str(remembered)!r} to it, and according to Kafka no producer has used the id since: the database "
+        "was restored or failed over to an earlier state, or the row was edited. Nothing was changed on either side. "
+        "Kafka still holds the records of changes that the database has lost: compare both sides and repair one; then "
+        f"close this writer, run `dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`, and create "
+        "a new writer, which continues from the row"
     )
 
 
 def _behind_kafka(owned: OwnedId, row: PreparedTxnState) -> DatabaseWentBackError:
     return DatabaseWentBackError(
-        f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, and Kafka reports that a "
-        "later transaction was committed under the id: the database was restored or failed over to an earlier state, "
-        "or the row was edited, or another program uses the id. Nothing was changed on either side. Kafka still holds "
-        "the records of the changes that the database lost: find out which, and repair one side; then go on with "
-        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`"
+        f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, but Kafka has committed a "
+        "later transaction of the id: the database was restored or failed over to an earlier state, the row was "
+        "edited, or another program uses the id. Nothing was changed on either side. Kafka still holds the records of "
+        "changes that the database has lost: compare both sides and repair one; then run `dualwrite recover "
+        f"--acknowledge-lost {owned.transactional_id} --apply`"
     )
 
 
@@ -238,7 +237,9 @@ class LostCommits:
             raise await self._superseded(write)
         if outcome is Outcome.COMMITTED:
             await self._make_durable_or_stay_unresolved(write, ours)
-        _log.info("transactional id %s: lost commit of %s was %s", owned.transactional_id, ours, outcome)
+        _log.info(
+            "transactional id %s: the commit of %s that got no response was %s", owned.transactional_id, ours, outcome
+        )
         owned.telemetry.recovered(outcome)
         write.outcome = outcome
         try:
@@ -268,7 +269,9 @@ class LostCommits:
             await self._make_durable_or_stay_unresolved(write, row)
         write.outcome = Outcome.STORED if is_stored else Outcome.ROLLED_BACK
         _log.info(
-            "transactional id %s: the lost commit of a stored block was %s", owned.transactional_id, write.outcome
+            "transactional id %s: the commit of a stored block that got no response was %s",
+            owned.transactional_id,
+            write.outcome,
         )
         owned.telemetry.recovered(write.outcome)
         owned.slot.move(SlotState.NEW if owned.in_doubt.is_empty else SlotState.IN_DOUBT)

@@ -193,13 +193,12 @@ class DualWriteCoordinator:
         carries = f"transactional id {self.transactional_id!r} already carries a dual write"
         if first is not None and first.thread != use.thread:
             return IllegalStateError(
-                f"{carries} of another thread, and this one did nothing: use a pool (prefix=... in "
-                "place of transactional_id=...), which gives each thread an id of its own"
+                f"{carries} of another thread; nothing was written: use a pool (prefix=... in place of "
+                "transactional_id=...), which gives each thread its own id"
             )
         return IllegalStateError(
-            f"{carries}; Kafka allows one open transaction per id: finish it first, or use another writer. "
-            "For a part that may fail by itself, tx.savepoint() begins a block inside a block; for several tasks at "
-            "a time, use a pool"
+            f"{carries}; nothing was written, because Kafka allows one open transaction per id: finish it first, or "
+            "use another writer. For a part that may fail alone, use tx.savepoint(); for concurrent tasks, use a pool"
         )
 
     def acquire_in_turn(self, use: IdUse) -> None:
@@ -374,7 +373,7 @@ class DualWriteCoordinator:
                 if error.error_code != _FORGOTTEN or not await owned.uninterrupted(self._let_go(write, error)):
                     raise
                 owned.assert_usable()
-                _log.info("Kafka has forgotten transactional id %s, which was idle for long", self.transactional_id)
+                _log.info("transactional id %s was idle and has expired in Kafka", self.transactional_id)
                 await self._lock_and_send(write)
         except KafkaUnreachableError as error:
             raise owned.availability.note(error) from error
@@ -392,9 +391,9 @@ class DualWriteCoordinator:
     def _owes_records(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a block with consumed offsets: it could not be repaired, so it takes no owed records."""
         return RetriableError(
-            f"transactional id {self.transactional_id!r} has to publish again what Kafka aborted of "
-            f"{write.locked_row}, and a block with consumed offsets cannot carry that; neither side was changed: call "
-            "recover(), then repeat the block"
+            f"transactional id {self.transactional_id!r} owes the records of {write.locked_row}, which Kafka aborted, "
+            "and a block with consumed offsets cannot publish them; neither side was changed: call recover(), then "
+            "repeat the block"
         )
 
     async def _decide_or_repair(self, write: DualWriteProgress) -> None:
@@ -490,7 +489,7 @@ class DualWriteCoordinator:
             )
         if self.owned.has_stored:
             _log.warning(
-                "transactional id %s is closed while the database stores blocks of it; recover() publishes them",
+                "transactional id %s is closed with stored blocks in the database; recover() publishes them",
                 self.transactional_id,
             )
         self._slot.move(SlotState.CLOSED)

@@ -64,7 +64,7 @@ def warn_of_drop(log: logging.Logger, transactional_id: str | None, what: str, e
     That is harmless, because the database rolls back; the traceback goes to DEBUG.
     """
     log.warning(
-        "%s: %s failed (%s); dropping its connection, and the database rolls back what was not committed",
+        "%s: %s failed (%s); dropping its connection; the database rolls back its open transaction",
         owner_of(transactional_id),
         what,
         first_line(error) or type(error).__name__,

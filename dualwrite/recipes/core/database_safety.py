@@ -48,8 +48,8 @@ _NOT_EVERYWHERE: Final = (
     "all dual writes to one node, also after a failover, and accept that by name"
 )
 _NO_PROOF: Final = "it cannot prove that the deciding transaction is the one that locked the row; use PostgreSQL"
-_BY_CRASH: Final = "a confirmed commit is lost when the database crashes, but its records are not: set it to 1"
-_BY_POWER: Final = "a confirmed commit is lost when the machine loses power, but its records are not: set it to"
+_BY_CRASH: Final = "a crash of the database may lose a confirmed commit whose records stay in Kafka: set it to 1"
+_BY_POWER: Final = "a power failure may lose a confirmed commit whose records stay in Kafka: set it to"
 
 
 def _refused(name: str, found: str, why: str) -> Finding:
@@ -153,6 +153,6 @@ def answer_for(
         if finding.is_refused:
             raise UnsafeDatabaseError(
                 f"this database cannot keep the promises of a dual write ({finding.name}: {finding.found}): "
-                f"{finding.why}; nothing was written. It is accepted by {accepted_by(finding.name)}"
+                f"{finding.why}; nothing was written. To accept it all the same, set {accepted_by(finding.name)}"
             )
         _log.warning("the database's %s is %s: %s", finding.name, finding.found, finding.why)

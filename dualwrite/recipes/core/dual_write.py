@@ -23,8 +23,8 @@ from dualwrite.recipes.core.waiting import Uninterrupted, direct
 NOTHING_PREPARED: Final = PreparedTxnState()
 
 ENDED_PAST: Final = (
-    "The database transaction of a dual write was ended past it, and the rest was rolled back: Kafka has none of its "
-    "records, and the database keeps what it wrote if it was ended by a COMMIT; compare the two, and let the dual "
+    "Something other than the dual write ended its database transaction, and the rest was rolled back: Kafka has none "
+    "of its records, but if a COMMIT ended it, the database keeps its changes. Compare both sides, and let the dual "
     "write end its transaction"
 )
 

@@ -91,8 +91,8 @@ async def note_verdict(owned: OwnedId, database: DatabaseTransaction, row: Prepa
 def log_kept(transactional_id: str, row: PreparedTxnState) -> None:
     """Log that an aborted batch is published again from the database."""
     _log.warning(
-        "transactional id %s: Kafka aborted %s, which the database has decided, and its log cannot give the records: "
-        "they are published again from the outbox, which has kept them",
+        "transactional id %s: Kafka aborted %s, which the database has decided, and the records cannot be read from "
+        "the log: publishing them again from the outbox, which has kept them",
         transactional_id,
         row,
     )
@@ -101,11 +101,11 @@ def log_kept(transactional_id: str, row: PreparedTxnState) -> None:
 def _not_proven(transactional_id: str, row: PreparedTxnState, why: str) -> NotProvenError:
     count_unproven()
     return NotProvenError(
-        f"whether Kafka has committed {row} of the outbox {transactional_id!r}, which the database has decided, is not "
-        f"proven: {why}. Nothing was changed: the database has the records, and blocks go on to add theirs, but "
-        "nothing more is published. Grant READ on the topics, if that is missing; else look into the topics whether "
-        f"the records are there. If they are not, `dualwrite recover --publish-again {transactional_id} --apply`; if "
-        f"they are, `dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
+        f"cannot prove whether Kafka committed {row} of the outbox {transactional_id!r}, which the database has "
+        f"decided: {why}. Nothing was changed: the database keeps the records, and blocks still add theirs, but "
+        "nothing more is published. Grant READ on the topics if it is missing; otherwise check the topics for the "
+        f"records. If they are missing, run `dualwrite recover --publish-again {transactional_id} --apply`; if they "
+        f"are there, `dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
         transactional_id=transactional_id,
         prepared_state=str(row),
     )

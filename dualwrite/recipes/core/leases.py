@@ -92,9 +92,8 @@ class HeldLease:
         """
         if not await self._leases.has(self._slot, block):
             raise LeaseLostError(
-                f"the lease of transactional id {transactional_id!r} is not this process's any more, which was silent "
-                "for longer than lease_ms; nothing was written under this id: repeat the dual write, which gets "
-                "another one"
+                f"this process has lost the lease of transactional id {transactional_id!r}, which it did not renew "
+                "within lease_ms; nothing was written under this id: repeat the dual write, which gets another id"
             )
 
 
@@ -130,8 +129,8 @@ def checked_single_id(transactional_id: str) -> str:
     """Return the id of a writer without a pool. Raises ConfigError if it could be that of a pool's outbox."""
     if is_outbox(transactional_id):
         raise ConfigError(
-            f"transactional_id must not end with {_OUTBOX_ID!r}, as {shown(transactional_id)} does: the outbox of a "
-            "pool is published under such a one"
+            f"transactional_id must not end with {_OUTBOX_ID!r}, as {shown(transactional_id)} does: that ending is "
+            "reserved for the outboxes of pools"
         )
     return transactional_id
 
@@ -147,6 +146,7 @@ def checked_prefix(prefix: object) -> str:
     checked_transactional_id(transactional_id_of(prefix, MAX_SLOTS))
     if prefix.endswith(_OUTBOX):
         raise ConfigError(
-            f"prefix must not end with {_OUTBOX!r}, as {shown(prefix)} does: the outbox of another pool has such a one"
+            f"prefix must not end with {_OUTBOX!r}, as {shown(prefix)} does: that ending is reserved for the outboxes "
+            "of pools"
         )
     return prefix

@@ -115,8 +115,8 @@ class OwnedId:
     def fenced(self) -> FencedError:
         """Return the error for an id that Kafka does not let this process use any more."""
         return FencedError(
-            f"transactional id {self.transactional_id!r} is not this writer's any more: {_WHY_FENCED}; nothing was "
-            "written: make a new DualWriter to take it back, or give each process its own id"
+            f"this writer has lost transactional id {self.transactional_id!r}: {_WHY_FENCED}; nothing was written: "
+            "make a new DualWriter to take it back, or give each process its own id"
         )
 
     async def ensure_row(self) -> None:
@@ -179,7 +179,7 @@ class OwnedId:
                 await self.kafka.abort()
         except FencedError as error:
             _log.warning(
-                "transactional id %s: Kafka refuses this writer, because %s; the next owner of the id %s: %s",
+                "transactional id %s: Kafka fences this writer, because %s; the next owner of the id %s: %s",
                 self.transactional_id,
                 _WHY_FENCED,
                 _completion_by_successor(state, outcome),

@@ -77,10 +77,13 @@ async def prove(
         manifest = manifest_of(row, text)
     except ValueError as error:
         raise StateRowError(
-            f"kafka_transaction_state cannot be read for transactional id {owned.transactional_id!r}: {error}"
+            f"the manifest of {row} in the state row of transactional id {owned.transactional_id!r} cannot be parsed: "
+            f"{error}; neither database nor Kafka was changed, and the transaction stays in doubt: another program "
+            "writes to kafka_transaction_state, or a newer dualwrite wrote the manifest. Restore its previous text, "
+            "or use that version"
         ) from error
     if manifest is None:
-        return await without_log(owned, database, row, text, "its row does not say where its records are")
+        return await without_log(owned, database, row, text, "its state row has no manifest")
     owned.telemetry.proved()
     try:
         end = await owned.kafka.end_of(
@@ -89,7 +92,9 @@ async def prove(
         if end.aborted:
             await _assert_not_repaired(owned, database, manifest, end, ongoing)
     except AuthorizationError as error:
-        proof = await without_log(owned, database, row, text, f"its topic may not be read ({first_line(error)})")
+        proof = await without_log(
+            owned, database, row, text, f"this client may not read its topic ({first_line(error)})"
+        )
         if proof is NOT_PROVEN:
             log_unreadable(owned.transactional_id, row, error)
         return proof
@@ -218,11 +223,11 @@ async def _assert_not_repaired(
     await database.read(owned.transactional_id)
     raise DatabaseWentBackError(
         f"the state row of transactional id {owned.transactional_id!r} holds {str(manifest.prepared_state)!r}, which "
-        f"Kafka aborted, and the log shows that {str(repair)!r} has published its records again ({part.topic}-"
-        f"{part.partition}, behind offset {part.last_offset}): the database was restored or failed over to a state "
-        "before that, or the row was edited. Nothing was changed on either side. Kafka still holds the records of the "
-        "changes that the database lost: find out which, and repair one side; then go on with "
-        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`"
+        f"Kafka aborted, and the log shows that {str(repair)!r} has published its records again "
+        f"({part.topic}-{part.partition}, behind offset {part.last_offset}): the database was restored or failed over "
+        "to an earlier state, or the row was edited. Nothing was changed on either side. Kafka still holds the "
+        "records of changes that the database has lost: compare both sides and repair one; then run `dualwrite "
+        f"recover --acknowledge-lost {owned.transactional_id} --apply`"
     )
 
 
@@ -248,8 +253,8 @@ async def _owed(
         raise _lost(
             owned,
             manifest,
-            "consumed offsets went with it, and whether its consumer group has moved since is not known: publishing "
-            "the records again could double what was derived from them",
+            "it contained consumed offsets, and their consumer group may have advanced since: publishing the records "
+            "again could duplicate results derived from them",
         )
     try:
         if end.gone:
@@ -313,9 +318,9 @@ def _lost(owned: OwnedId, manifest: Manifest, why: str) -> PreparedTransactionLo
     pair = manifest.prepared_state
     return PreparedTransactionLost(
         f"the prepared transaction {pair} of transactional id {owned.transactional_id!r} was aborted, as the log "
-        f"shows, although the database has decided it, and it cannot be published again: {why}. Nothing was changed; "
-        "repair the data, then go on with "
-        f"`dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`",
+        f"shows, although the database has decided it, and it cannot be published again: {why}. Nothing was changed "
+        f"on either side; repair the data, then run `dualwrite recover --acknowledge-lost {owned.transactional_id} "
+        "--apply`",
         transactional_id=owned.transactional_id,
         prepared_state=str(pair),
         described_state="aborted, by the log",
@@ -326,15 +331,15 @@ def _lost(owned: OwnedId, manifest: Manifest, why: str) -> PreparedTransactionLo
 
 
 _EVIDENCE_GONE: Final = (
-    "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer "
-    "in the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "
-    "another program or the broker's timeout aborted it"
+    "transactional id %s: cannot prove any more that Kafka committed %s: its records (%s) are no longer in the log, "
+    "and the coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator, another "
+    "program or the broker's timeout aborted it"
 )
 _NOT_READABLE: Final = (
-    "transactional id %s: whether %s was committed in Kafka cannot be read from the log (%s); grant READ on the topic "
-    "to the writer, so that what a broker aborts can be proven and published again"
+    "transactional id %s: cannot read from the log whether Kafka committed %s (%s); grant READ on the topic to the "
+    "writer, so that a transaction aborted by a broker can be proven and published again"
 )
 _NOT_VERIFIED: Final = (
-    "transactional id %s: that Kafka committed %s in each partition cannot be verified (%s); its coordinator is "
-    "believed, which says so"
+    "transactional id %s: cannot verify that Kafka committed %s in each partition (%s); trusting its coordinator, "
+    "which reports the commit"
 )

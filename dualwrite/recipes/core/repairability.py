@@ -46,7 +46,7 @@ def obstacle_of(topic: str, found: TopicDescription, *, may_store: bool = True) 
     if found.is_readable is False:
         return Obstacle(
             where,
-            "this client is not allowed READ on it, and so could not read what it has to publish again",
+            "this client has no READ on it, so it could not read the records to publish them again",
             f"grant READ on the topic to this client{outbox}",
         )
     if found.is_compacted:
@@ -63,7 +63,7 @@ def obstacle_of_offsets(offsets: BufferedOffsets) -> Obstacle:
     """Return the obstacle to a repair of a dual write with consumed offsets."""
     return Obstacle(
         f"with consumed offsets of group {offsets.group_metadata.group_id!r}",
-        "the group may have moved since, so that publishing the records again could double what was derived from them",
+        "the group may have advanced since, and publishing the records again could duplicate results derived from them",
         "keep the consumed offsets in the database (OffsetsInDatabase), where the same commit decides them",
     )
 
@@ -72,8 +72,8 @@ def obstacle_of_length(manifest: Manifest) -> Obstacle:
     """Return the obstacle to a repair of records in so many partitions."""
     return Obstacle(
         f"in {len(manifest.partitions)} partitions at once",
-        f"the manifest, which says where the records are, would be longer than the {MAX_MANIFEST_BYTES} bytes that the "
-        "state row holds",
+        f"the manifest (the places of the records) would exceed the {MAX_MANIFEST_BYTES} bytes that the state row "
+        "holds",
         f"write to fewer partitions in one block{_OUTBOX}",
     )
 
@@ -160,9 +160,9 @@ class Repairability:
         if manifest is None:
             raise RetriableError(
                 f"a broker acknowledged records of the dual write {write.prepared_state} of transactional id "
-                f"{owned.transactional_id!r} and did not say where it stored them (DUPLICATE_SEQUENCE_NUMBER). This "
-                f"cluster {_aborts(owned.kafka.guarantee)}, and then they could not be published again; neither side "
-                "was changed: repeat the dual write"
+                f"{owned.transactional_id!r} without their offsets (DUPLICATE_SEQUENCE_NUMBER). This cluster "
+                f"{_aborts(owned.kafka.guarantee)}, and then they could not be published again; neither side was "
+                "changed: repeat the dual write"
             )
         if write.records:
             raise _refused(owned.kafka.guarantee, obstacle_of_length(manifest))
@@ -207,25 +207,25 @@ def _aborts(guarantee: Guarantee) -> str:
 
 def _refused(guarantee: Guarantee, obstacle: Obstacle) -> UnsupportedByBrokerError:
     return UnsupportedByBrokerError(
-        f"this cluster {_aborts(guarantee)}, and a dual write that was decided by then is published again from the "
-        f"log. {obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: {obstacle.why}. Neither side was "
-        f"changed: {obstacle.remedy}"
+        f"this cluster {_aborts(guarantee)}, and a dual write decided by then is published again from the log. "
+        f"{obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: {obstacle.why}. Neither side was changed: "
+        f"{obstacle.remedy}"
     )
 
 
 _POLICY_NOT_KNOWN: Final = (
-    "topic %r: whether it is compacted is not known (%s); compaction would remove the records of aborted transactions, "
-    "and then they could not be published again"
+    "topic %r: cannot find out whether it is compacted (%s); compaction would remove the records of aborted "
+    "transactions, and then they could not be published again"
 )
 _TAKES_NO_OLD_ONES: Final = (
-    "topic %r takes no record that is older than %d ms (message.timestamp.before.max.ms): one that is published again "
-    "later than that gets the time of that as its timestamp, and keeps its own in the header %s"
+    "topic %r refuses records older than %d ms (message.timestamp.before.max.ms): a record that is published again "
+    "after that time gets a new timestamp and keeps its own in the header %s"
 )
 _NO_MANIFEST: Final = (
     "transactional id %s: the dual write %s is written without a manifest, because it is %s: if the broker aborts it "
     "against the decision, it cannot be published again"
 )
 _NOT_SEEN: Final = (
-    "topic %r: whether this client may read it, and whether it is compacted, is not known; else what a broker aborts "
-    "could not be published again"
+    "topic %r: cannot find out whether this client may read it and whether it is compacted; records that a broker "
+    "aborts can be published again only from a readable topic without compaction"
 )

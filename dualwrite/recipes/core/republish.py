@@ -156,8 +156,8 @@ async def _publish_again(
     stored = producer.manifest
     if stored is None:
         raise KafkaTimeoutError(
-            f"no broker can tell where it stored the records of {judgement.row} that were sent again, because a "
-            "response was lost; nothing is visible of them: it has to be repeated"
+            f"a response was lost, so the offsets of the records of {judgement.row} that were sent again are unknown; "
+            "none of them is visible: repeat the call"
         )
     return Republished(state, str(stored), count, _places(stored.partitions))
 

@@ -136,8 +136,8 @@ class KafkaSettings:
             raise ConfigError("transaction_two_phase_commit_enable cannot be set here: a dual write always enables it")
         if _ACCEPT in settings or _ACCEPT.replace("_", ".") in settings:
             raise ConfigError(
-                f"{_ACCEPT} cannot be set here: what a broker aborts of a dual write is published again, "
-                "and a block for which that could not work is refused"
+                f"{_ACCEPT} cannot be set here: the records of a dual write that a broker aborts are published again, "
+                "and a block whose records could not be is refused"
             )
         self.transactional_id: Final = checked_transactional_id(transactional_id)
         given = {name.replace(".", "_") for name in settings}

@@ -132,8 +132,8 @@ class DualWriteSteps:
     def _names_another(self, write: DualWriteProgress) -> RetriableError:
         """Return the error for a pair that the row has from another cluster: it would not show the decision."""
         return RetriableError(
-            f"the dual write has the pair {write.prepared_state}, which the state row of transactional id "
-            f"{self._owned.transactional_id!r} names already, from another Kafka cluster; neither side was changed: "
+            f"the dual write got the pair {write.prepared_state}, which the state row of transactional id "
+            f"{self._owned.transactional_id!r} already holds from another Kafka cluster; neither side was changed: "
             "repeat the block, which gets another pair"
         )
 
@@ -171,9 +171,9 @@ class DualWriteSteps:
         raise BoundExceededError(
             f"the dual write {write.prepared_state} of transactional id {self._owned.transactional_id!r} has taken "
             f"{passed_ms:.0f} ms since its first record, and Kafka aborts it after "
-            f"transaction.timeout.ms={bounded_ms}: committing the database now could change the database only. "
-            "Neither side was changed; repeat the dual write, and if it always takes so long, make it smaller or "
-            "increase transaction.timeout.ms"
+            f"transaction.timeout.ms={bounded_ms}: a database commit now could take effect without Kafka's. Neither "
+            "side was changed; repeat the dual write, and if it always takes this long, make it smaller or increase "
+            "transaction.timeout.ms"
         )
 
     async def _after_commit(self, write: DualWriteProgress) -> None:

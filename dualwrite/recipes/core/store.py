@@ -326,9 +326,9 @@ def state_in(transactional_id: str, text: str | None) -> PreparedTxnState:
         return PreparedTxnState(text)
     except ValueError as error:
         raise StateRowError(
-            f"kafka_transaction_state cannot be read for transactional id {transactional_id!r}: {error}; nothing was "
-            "written: something else writes to this table. Restore the previous text, or, if `dualwrite top` shows "
-            "nothing open under this id, an empty text"
+            f"the state row of transactional id {transactional_id!r} cannot be parsed: {error}; neither database nor "
+            "Kafka was changed: another program writes to kafka_transaction_state. Restore the previous text, or an "
+            "empty one if `dualwrite top` shows nothing in doubt under this id"
         ) from error
 
 
@@ -341,8 +341,9 @@ def manifest_in(transactional_id: str, text: str | None) -> str:
 
 def _no_row(transactional_id: str) -> StateRowError:
     return StateRowError(
-        f"kafka_transaction_state has no row for transactional id {transactional_id!r}; nothing was written: "
-        "it was deleted after this writer had created it, and must not be while the id is in use"
+        f"kafka_transaction_state has no row for transactional id {transactional_id!r}; neither database nor Kafka "
+        "was changed: the row was deleted after this writer had created it. Restore it from a backup, or, if "
+        "`dualwrite top` shows nothing in doubt under this id, create a new writer, which adds the row again"
     )
 
 
@@ -357,9 +358,9 @@ def newer_than_snapshot(transactional_id: str) -> SnapshotTooOldError:
 def not_exact(transactional_id: str, found: str) -> StateRowError:
     """Return the error for a collation that takes two transactional ids for the same one."""
     return StateRowError(
-        f"kafka_transaction_state takes transactional id {transactional_id!r} for {found!r}, so that both would share "
-        "a row; nothing was written: give the column transactional_id a collation that compares exactly (MySQL: "
-        "utf8mb4_bin)"
+        f"the collation of kafka_transaction_state makes transactional id {transactional_id!r} equal to {found!r}, so "
+        "both would share a row; neither database nor Kafka was changed: give the column transactional_id a collation "
+        "that compares exactly (MySQL: utf8mb4_bin)"
     )
 
 
@@ -369,7 +370,7 @@ def missing_table(table: str, *, otherwise: str, option: str = "") -> StateRowEr
     `otherwise` is how to create it without the command line, `option` an option of `dualwrite init-db`.
     """
     return StateRowError(
-        f"the table {table} does not exist in this database; nothing was written: create it with "
+        f"the table {table} does not exist in this database; neither database nor Kafka was changed: create it with "
         f"`dualwrite init-db{option}` or {otherwise}"
     )
 
@@ -385,10 +386,9 @@ def stayed_locked(transactional_id: str, timeout_ms: int | None) -> RowLockTimeo
 def not_durable(transactional_id: str, row: PreparedTxnState, why: str) -> NotDurableError:
     """Return the error for a decision that was read but may still be lost."""
     return NotDurableError(
-        f"transactional id {transactional_id!r}: the database shows the decision {row}, but whether it is durable is "
-        f"not known ({why}); nothing was sent to Kafka, nothing else was written, and the transaction stays in doubt "
-        "until the id is next used or recovered: bring the synchronous standby back, or remove it from "
-        "synchronous_standby_names"
+        f"transactional id {transactional_id!r}: the database shows the decision {row}, but it may not be durable yet "
+        f"({why}); nothing was sent to Kafka, nothing else was written, and the transaction stays in doubt until the "
+        "id is next used or recovered: bring the synchronous standby back, or remove it from synchronous_standby_names"
     )
 
 
@@ -406,10 +406,10 @@ def not_as_locked(transactional_id: str, previous: PreparedTxnState, *, past: st
     `past` names the library that would have refused the statement that did it.
     """
     error = StateRowError(
-        f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r} under the "
-        "lock of this transaction, so the dual write was given up: something else writes to this table, or "
-        f"COMMIT or ROLLBACK was sent past {past}; a COMMIT has made the statements before it permanent, without "
-        "the records"
+        f"the state row of transactional id {transactional_id!r} no longer holds {str(previous)!r}, although this "
+        "transaction locked it: another program writes to kafka_transaction_state, or a COMMIT or ROLLBACK bypassed "
+        f"{past}. The dual write was given up, and Kafka has none of its records; statements before such a COMMIT "
+        "stay in the database: compare both sides"
     )
     note_outcome(error, Outcome.UNKNOWN)
     return error

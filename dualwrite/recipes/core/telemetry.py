@@ -77,13 +77,15 @@ class Instruments:
             "dualwrite.fenced", "{writer}", "writers whose transactional id another process took over"
         )
         self.lost: Final = meter.create_counter(
-            "dualwrite.lost", "{transaction}", "decided transactions that the broker aborted and nothing can repair"
+            "dualwrite.lost",
+            "{transaction}",
+            "decided transactions that the broker aborted and that cannot be repaired",
         )
         self.proofs: Final = meter.create_counter(
             "dualwrite.proofs", "{transaction}", "transactions whose end was read from the log"
         )
         self.unproven: Final = meter.create_counter(
-            "dualwrite.unproven", "{transaction}", "transactions of which nothing can tell any more how they ended"
+            "dualwrite.unproven", "{transaction}", "transactions whose end can no longer be proven"
         )
         self.no_manifest: Final = meter.create_counter(
             "dualwrite.no_manifest", "{transaction}", "dual writes whose state row got no manifest, by reason"
@@ -121,7 +123,7 @@ class Instruments:
             "dualwrite.stored.refused",
             [self._refusals],
             "{block}",
-            "1 while Kafka refuses a stored block or what is owed for good, by transactional id",
+            "1 while Kafka permanently refuses a stored block or owed records, by transactional id",
         )
         self.retries: Final = meter.create_counter(
             "dualwrite.database.retries", "{retry}", "repeated queries for the outcome of a lost database commit"

@@ -33,7 +33,7 @@ def _messages(may_be_asked: Collection[str]) -> Iterator[CheckMessage]:
             yield from _of_alias(connections[alias], may_be_asked)
         else:
             yield Error(
-                f"{SETTING} has an entry for {alias!r}, which is no database.",
+                f"{SETTING} has an entry for {alias!r}, which is not in DATABASES.",
                 hint=f"The aliases of DATABASES are {', '.join(map(repr, connections.settings))}.",
                 id="dualwrite.E002",
             )
@@ -51,8 +51,8 @@ def _of_alias(connection: BaseDatabaseWrapper, may_be_asked: Collection[str]) ->
     alias = connection.alias
     if not isinstance(connection, DualWriteWrapper):
         yield Error(
-            f"{SETTING} has an entry for {alias!r}, whose ENGINE {connection.settings_dict['ENGINE']!r} knows nothing "
-            "of dual writes.",
+            f"{SETTING} has an entry for {alias!r}, whose ENGINE {connection.settings_dict['ENGINE']!r} does not "
+            "support dual writes.",
             hint="Set its ENGINE to 'dualwrite.recipes.django.postgresql' or 'dualwrite.recipes.django.mysql'.",
             id="dualwrite.E003",
         )

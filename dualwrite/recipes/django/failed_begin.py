@@ -29,8 +29,8 @@ class FailedBegin:
         """Return the error for a COMMIT of the transaction."""
         doomed = TransactionDoomedError(
             f"a record was not accepted, because its dual write could not begin ({type(self._error).__name__}), and "
-            "the error was swallowed; neither database nor Kafka is changed: let the error end the block, or send in "
-            "an inner transaction.atomic() that it ends"
+            "the error was swallowed; neither database nor Kafka is changed: let the error end the block, or send "
+            "inside an inner transaction.atomic()"
         )
         doomed.__cause__ = self._error
         note_outcome(doomed, Outcome.ROLLED_BACK)

@@ -106,7 +106,7 @@ def close_at_exit() -> None:
         close_pools()
     except Exception:
         _log.warning(
-            "a pool of transactional ids was not closed in order; its leases expire by themselves", exc_info=True
+            "a pool of transactional ids was not closed cleanly; its leases expire by themselves", exc_info=True
         )
 
 

@@ -72,7 +72,7 @@ def _connection(using: str | None) -> DualWriteWrapper:
 
 
 _OTHER_ENGINE: Final = (
-    "the database {alias!r} has the ENGINE {engine!r}, which knows nothing of dual writes, so no record was "
-    "accepted: set its ENGINE to 'dualwrite.recipes.django.postgresql' or 'dualwrite.recipes.django.mysql', or name "
-    "another database with using="
+    "the database {alias!r} has the ENGINE {engine!r}, which does not support dual writes, so no record was accepted: "
+    "set its ENGINE to 'dualwrite.recipes.django.postgresql' or 'dualwrite.recipes.django.mysql', or name another "
+    "database with using="
 )

@@ -309,7 +309,7 @@ class DualWriteWrapper(_Wrapper):
 
 
 _NO_TRANSACTION: Final = (
-    "send() was called outside of a transaction, so no COMMIT would decide about the record, and it was not accepted: "
+    "send() was called outside a transaction, and the record was not accepted, because no COMMIT would decide it: "
     "call it inside `with transaction.atomic()`, or set ATOMIC_REQUESTS"
 )
 _OF_THE_PARENT: Final = (

@@ -152,7 +152,8 @@ class PooledBlock:
     async def _exchange(self, lost: PooledSlot, why: Exception) -> None:
         """Take another slot after the block lost its own before the decision."""
         _log.warning(
-            "transactional id %s cannot carry a dual write (%s); nothing was decided, and it goes on under another id",
+            "transactional id %s cannot carry a dual write (%s); nothing was decided, and the dual write continues "
+            "under another id",
             lost.coordinator.transactional_id,
             why,
         )
@@ -464,8 +465,8 @@ class PoolCoordinator:
             await self._last_block_bell.wait(remaining_s)
         if self.registry.blocks:
             _log.warning(
-                "pool %s is closed while %d blocks run; they may end, and their slots can be used again after their "
-                "leases have expired",
+                "pool %s is closed while %d blocks run; they may still end, and their slots become usable again when "
+                "their leases expire",
                 self.prefix,
                 self.registry.blocks,
             )

@@ -188,7 +188,7 @@ class PoolMaintenance:
                 errors.append(error)
         for failure in errors:
             _log.warning(
-                "pool %s: the last attempt to complete what is open failed: %s",
+                "pool %s: the last attempt to complete transactions in doubt failed: %s",
                 self._prefix,
                 str(failure).partition("\n")[0],
             )
@@ -226,7 +226,7 @@ class PoolMaintenance:
         self._counts.kafka_failed = isinstance(error, KafkaError)
         expected = isinstance(error, (*self._leases.errors, DualWriteError))
         _log.warning(
-            "pool %s: work in the background failed and will be retried: %s",
+            "pool %s: background work failed and will be retried: %s",
             self._prefix,
             str(error).partition("\n")[0],
             exc_info=None if expected else error,
@@ -415,7 +415,7 @@ class PoolMaintenance:
                 self._registry.put_aside(slot)
                 raise
             # No caller waits for this error, and the outcome of a superseded lost commit stays unknown.
-            _log.warning("pool %s: %s is given up: %s", self._prefix, slot.coordinator.transactional_id, error)
+            _log.warning("pool %s: giving up %s: %s", self._prefix, slot.coordinator.transactional_id, error)
         self._publish_failures, self._publishes_at_s = 0, 0.0
         if slot.failures:
             slot.failures = 0
@@ -567,7 +567,7 @@ class PoolMaintenance:
         """
         for slot in self._registry.attended():
             _log.warning(
-                "transactional id %s is closed while an attempt to complete it has no answer; recover() completes it",
+                "transactional id %s is closed while an attempt to complete it has no response; recover() completes it",
                 slot.coordinator.transactional_id,
             )
             await self._end_lease(slot.number, clean=False)

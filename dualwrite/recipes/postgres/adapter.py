@@ -230,7 +230,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         except self.errors as error:
             if not cut.has_fired:
                 raise
-            raise not_durable(transactional_id, row, f"a commit was not answered within {timeout_ms} ms") from error
+            raise not_durable(transactional_id, row, f"a commit got no response within {timeout_ms} ms") from error
         finally:
             await self._uninterrupted(_end(transaction))
 
@@ -341,6 +341,6 @@ def _was_created_by_others(error: BaseException) -> bool:
 
 
 _OTHER_DATABASE = (
-    "the connection leads to another database than this writer's own connections, which would be used to look up the "
-    "outcome of a lost commit; nothing was written: let both lead to the same database"
+    "the connection leads to another database than this writer's own connections, which would look up the outcome of "
+    "a commit without a response; nothing was written: connect both to the same database"
 )

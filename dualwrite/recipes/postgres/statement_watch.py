@@ -97,8 +97,8 @@ INSIDE_ANOTHER: Final = (
     "written: send all records in one block"
 )
 NESTED: Final = (
-    "the connection is inside connection.transaction(), which commits or rolls back when it is left; a dual write "
-    "commits the whole transaction, so nothing was written: let the dual write be the outermost block"
+    "the connection is inside connection.transaction(), which commits or rolls back at its end; a dual write commits "
+    "the whole transaction, so nothing was written: make the dual write the outermost block"
 )
 NOT_READY: Final = (
     "the transaction of the connection has failed already, or a COPY or another statement is in progress; nothing was "
@@ -109,19 +109,19 @@ CLOSED: Final = (
     "neither database nor Kafka was changed"
 )
 ENDED: Final = (
-    "the transaction was ended inside the block, past the connection's own methods, which also released the row lock; "
-    "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write end the "
-    "transaction"
+    "the transaction was ended inside the block, bypassing the connection's own methods, which also released the row "
+    "lock; Kafka was not changed, and the database keeps only changes that a COMMIT made permanent: let the dual "
+    "write end the transaction"
 )
 UNFINISHED: Final = (
     "the block ended inside connection.transaction(), or while a COPY or a stream was in progress; neither database "
     "nor Kafka was changed: finish it inside the block"
 )
 _TOO_LATE: Final = (
-    "this dual write has ended, so the statement was not sent, and is no part of it: let the block wait for the tasks "
-    "or threads that use its connection"
+    "this dual write has ended, so the statement was not sent: let the block wait for the tasks or threads that use "
+    "its connection"
 )
 _BY_EXECUTE: Final = (
-    "a statement about a savepoint was sent by a method other than execute(), and cannot be followed; it was not "
+    "a savepoint statement was sent by a method other than execute(), where it cannot be tracked; it was not "
     "executed, and neither database nor Kafka was changed: use connection.transaction() or execute()"
 )

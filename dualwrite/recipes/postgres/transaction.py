@@ -359,7 +359,7 @@ def _schema(file: str) -> str:
 
 
 _ANOTHER_TRANSACTION = (
-    "the transaction in which this block began is over, or was rolled back to a savepoint from before it, past the "
-    "connection's own methods; Kafka was not changed, and the database keeps only what a COMMIT made permanent: let "
-    "the dual write end the transaction"
+    "the transaction in which this block began is over, or was rolled back to an earlier savepoint, bypassing the "
+    "connection's own methods; Kafka was not changed, and the database keeps only changes that a COMMIT made "
+    "permanent: let the dual write end the transaction"
 )

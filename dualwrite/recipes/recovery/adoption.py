@@ -69,8 +69,8 @@ def _adopt(connection: sa.Connection, pinned: PinnedTables, how: Adoption, *, fo
     made_in, found_in = Place(server, database), place_of(connection, pinned)
     if found is not None and not force and not made_in.is_other_than(found_in):
         raise IllegalStateError(
-            f"this database is where its state table was made, as far as it can tell ({found_in}); nothing was "
-            "changed: use force if you know that it is a copy of another database's files"
+            f"as far as can be told ({found_in}), the state table was made in this database; nothing was changed: use "
+            "force if it is a copy of another database's files"
         )
     if how == "moved":
         if _has_table(connection, pinned, OUTBOX_TABLE):

@@ -44,7 +44,7 @@ class Seen:
         except ValueError:
             raise ValueError(
                 f"the coordinator reports the state {self.state!r} for this id, which this version of dualwrite does "
-                "not know; nothing was changed: the next round looks again, and a newer version may know it"
+                "not know; nothing was changed: the next round tries again; a newer version may know this state"
             ) from None
         return Described(state, self.pair, -1 if self.start_ms is None else self.start_ms)
 

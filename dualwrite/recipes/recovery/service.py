@@ -162,9 +162,12 @@ class RecoveryService:
         self._keep = keep
         self._taken_out: list[TakenOut] = []
         if prefix is None and not (self._ids_as_given | self._lost_as_given | self._vouched_as_given):
-            raise ConfigError("which ids? give a prefix (an empty one means all of them) or transactional_ids")
+            raise ConfigError(
+                "no transactional ids are selected, and nothing was recovered: pass prefix (an empty one selects all "
+                "ids) or transactional_ids"
+            )
         if min_age_ms < 0:
-            raise ConfigError(f"min_age_ms is at least 0, not {min_age_ms}")
+            raise ConfigError(f"min_age_ms must be at least 0, not {min_age_ms}")
         self._engine = for_own_use(engine)
         watch(self._engine)
         self._schema = schema_for(engine, schema)
@@ -494,7 +497,8 @@ class RecoveryService:
         if seen.description is not None and refuses:
             self._admin.overwrite_end(seen.description)
         _log.warning(
-            "transactional id %s: %s counts as dealt with, and is not published; the coordinator's state was %s at %s",
+            "transactional id %s: %s is marked as dealt with, and will not be published; the coordinator reported %s "
+            "for %s",
             *(seen.transactional_id, seen.text, seen.state, seen.pair),
         )
 
@@ -543,7 +547,7 @@ class RecoveryService:
 
     def _waits_for_publisher(self, seen: Seen) -> str:
         waits_ms = self._stored_age_ms(seen)
-        return f"a living process has the lease of this outbox, whose oldest block has waited for {waits_ms} ms"
+        return f"a living process holds the lease of this outbox; its oldest block has waited for {waits_ms} ms"
 
     def _age_ms(self, seen: Seen) -> int | None:
         return age_ms_of(seen.state, seen.start_ms, int(self._clock() * 1000))
@@ -580,9 +584,9 @@ def _is_newly_aborted(seen: Seen, now: Seen) -> bool:
 
 def _not_read_yet(now: Seen) -> RetriableError:
     return RetriableError(
-        f"what Kafka says of {now.stored} of transactional id {now.transactional_id!r}, which the database has "
-        "decided, has changed since recovery first looked at it; nothing was changed: the next round reads from the "
-        "log how it has ended, and whether it can be published again"
+        f"{now.stored} of transactional id {now.transactional_id!r}, which the database has decided, has ended in "
+        "Kafka since recovery first looked at it; nothing was changed: the next round reads from the log how it "
+        "ended, and whether it can be published again"
     )
 
 
@@ -613,8 +617,8 @@ class _WithoutSuffix:
 _NEEDS_READING: Final = (Action.NOT_PROVEN, Action.PUBLISH_AGAIN, Action.TAKE_OUT)
 _WITHOUT_REPAIR: Final = (Action.ACKNOWLEDGE, Action.TAKE_OUT)
 
-_NOTHING_OWED: Final = "nothing of this id is owed, so nothing was taken out"
-_NOTHING_IN_QUESTION: Final = "this id has no batch whose end is not proven, so nothing was published again"
+_NOTHING_OWED: Final = "nothing is owed under this id, so nothing was taken out"
+_NOTHING_IN_QUESTION: Final = "this id has no batch with an unproven end, so nothing was published again"
 
 _DONE: Final = {
     (Row.FREE, Outcome.COMMITTED): Action.COMMIT,
@@ -648,11 +652,11 @@ def _partial_if_incomplete(query: Callable[[], Any], unseen: list[str]) -> Any:
 
 def _several(name: str, given: Iterable[str]) -> Collection[str]:
     if isinstance(given, str):
-        raise ConfigError(f"{name} takes a collection of transactional ids, not the text {given!r}")
+        raise ConfigError(f"{name} takes a collection of transactional ids, not the string {given!r}")
     return tuple(map(exact, given))
 
 
 def _without(name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     if name in settings:
-        raise ConfigError(f"{name} is called timeout_ms here")
+        raise ConfigError(f"{name} cannot be set here: use timeout_ms")
     return dict(settings)

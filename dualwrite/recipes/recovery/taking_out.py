@@ -97,8 +97,7 @@ async def _oldest(transaction: DatabaseTransaction, transactional_id: str, seq: 
     if not blocks or blocks[0].seq != seq:
         there = f"the oldest one is {blocks[0].seq}" if blocks else "none is stored"
         raise StateRowError(
-            f"block {seq} is not the oldest that the database stores for transactional id {transactional_id!r} "
-            f"({there}); nothing was changed: only the oldest one can keep others from being published, and "
-            "`dualwrite recover --apply` names it"
+            f"block {seq} is not the oldest stored block of transactional id {transactional_id!r} ({there}); nothing "
+            "was changed: only the oldest block can hold up the others, and `dualwrite recover --apply` names it"
         )
     return stored, blocks[0]

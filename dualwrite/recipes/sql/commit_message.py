@@ -40,7 +40,8 @@ def refusal_in(error: BaseException, token: str, refusals: Refusals) -> Exceptio
     sqlstate = sqlstate_of(error)
     if sqlstate == IN_FAILED_TRANSACTION:
         return TransactionDoomedError(
-            "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed"
+            "the transaction had failed before COMMIT was sent; neither database nor Kafka was changed: let the error "
+            "of the failed statement end the block"
         )
     if sqlstate != _INVALID_TEXT:
         return None
@@ -53,7 +54,7 @@ def assert_committed(status: str | None) -> None:
     if status != "COMMIT":
         raise TransactionDoomedError(
             f"PostgreSQL answered COMMIT with {status or 'nothing'}, because the transaction had failed before; "
-            "neither database nor Kafka was changed"
+            "neither database nor Kafka was changed: let the error of the failed statement end the block"
         )
 
 

@@ -99,9 +99,9 @@ def checked_place(identity: DatabaseIdentity, *, made_in: Place, found_in: Place
     if not made_in.is_other_than(found_in):
         return identity
     raise DatabaseMovedError(
-        f"the state table was made in {made_in}, and this is {found_in}: a copy, or a database that was moved; nothing "
-        "was written to the database or to Kafka, because the original may still use its transactional ids. "
-        "If the original is gone for good, run `dualwrite adopt --moved`; if it is still in use, run `dualwrite adopt "
+        f"the state table was made in {made_in}, and this is {found_in}: the database was copied or moved; nothing "
+        "was written to the database or to Kafka, because the original may still use its transactional ids. If the "
+        "original is gone for good, run `dualwrite adopt --moved`; if it is still in use, run `dualwrite adopt "
         "--copied`, which gives this database ids of its own",
         made_in=str(made_in),
         found_in=str(found_in),
@@ -112,8 +112,8 @@ def identity_is_missing() -> StateRowError:
     """Return the error for state rows without their identity row: it was deleted, or not copied along with them."""
     return StateRowError(
         f"{STATE_TABLE} holds decisions, but {IDENTITY_TABLE} has no row, so the ids under which Kafka knows them are "
-        "unknown; nothing was written: restore that row from where the tables came from, or, if none of their "
-        "transactions is still in doubt, run `dualwrite adopt --copied`"
+        "unknown; nothing was written: restore that row from the database that the tables came from, or, if no "
+        "transaction is in doubt any more, run `dualwrite adopt --copied`"
     )
 
 

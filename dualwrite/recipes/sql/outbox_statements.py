@@ -276,8 +276,8 @@ class OutboxTable:
         if any(content is None for content, _ in found):
             raise _gone(
                 transactional_id,
-                "nothing was published again: restore it from a backup; or empty prepared_transaction_state of the "
-                "row with seq 0, which gives the batch up",
+                "nothing was published again: restore the block from a backup, or give the batch up by emptying "
+                "prepared_transaction_state of the row with seq 0",
             )
         partitions = [int(each) for each in bytes(found[0][1]).split()] if found else []
         return LastBatch([bytes(content) for content, _ in found], partitions)
@@ -291,15 +291,15 @@ class OutboxTable:
         ((is_there, forgotten),) = await self._statements.rows(_SELECT_EVIDENCE, values)
         if not is_there and added.seq <= forgotten:
             raise StateRowError(
-                f"block {added.seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, which says no more which blocks "
-                f"up to {forgotten} were published: whether it was committed and published, or rolled back, is not "
-                "known; look for what the block wrote in the tables of the application"
+                f"block {added.seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, whose notes of published blocks "
+                f"up to {forgotten} are deleted: it was either committed and published, or rolled back; check the "
+                "application's tables for the changes of the block"
             )
         return bool(is_there)
 
 
 def _gone(transactional_id: str, what: str) -> StateRowError:
     return StateRowError(
-        f"a block of {transactional_id!r} is not in {OUTBOX_TABLE} any more, although the state row of the id is "
-        f"locked; {what}: something else writes to this table"
+        f"a block of {transactional_id!r} is missing from {OUTBOX_TABLE}, although the state row of the id is locked: "
+        f"another program writes to this table; {what}"
     )

@@ -50,7 +50,7 @@ def checked_schema(schema: Any) -> str | None:
     if schema is None:
         return None
     if not isinstance(schema, str) or not schema or _UNFIT.search(schema):
-        raise ConfigError(f"schema takes the name of a schema as it is, without quotes, not {schema!r}")
+        raise ConfigError(f"schema takes the name of a schema without quotes, not {schema!r}")
     return exact(schema)
 
 
@@ -95,8 +95,8 @@ def find_state_table(schema: str | None) -> Query[PinnedTables | None]:
     where, oid, kind, persistence = found[0]
     if kind != "r" or persistence != "p" or _UNFIT.search(where):
         raise StateTableError(
-            f"{where}.{STATE_TABLE} is {_kind_of(kind, persistence)}, which cannot be relied on to keep a decision; "
-            "nothing was written: create an ordinary table, and name its schema by the setting schema="
+            f"{where}.{STATE_TABLE} is {_kind_of(kind, persistence)}, which may not keep a decision; nothing was "
+            "written: create an ordinary table, and set schema= to its schema"
         )
     if schema is None:
         others = yield _OTHERS, {"name": STATE_TABLE, "oid": oid}
@@ -115,8 +115,8 @@ def _two_tables(found: str, others: list[str]) -> StateTableError:
     named = ", ".join(f"{other}.{STATE_TABLE}" for other in others)
     return StateTableError(
         f"this database has more than one state table: {found}.{STATE_TABLE}, which search_path resolves to, and "
-        f"{named}; nothing was written, because recovery would not find a decision in the wrong one: name the schema "
-        "of the right one with the setting schema= (of commands: --schema)"
+        f"{named}; nothing was written, because recovery would not find a decision in the wrong one: set schema= (of "
+        "commands: --schema) to the schema of the right one"
     )
 
 
@@ -141,9 +141,9 @@ def assert_still_there(pinned: PinnedTables) -> Query[None]:
 def table_replaced(pinned: PinnedTables) -> StateTableError:
     """Return the error for a pinned table that was dropped or replaced."""
     return StateTableError(
-        f"the table {pinned.schema}.{STATE_TABLE} was dropped or replaced since this writer first used it; "
-        "nothing was written: its rows were the only record of decisions that Kafka has not completed yet. Restore it "
-        "from a backup, or see what is in doubt with `dualwrite top`; then create a new writer"
+        f"the table {pinned.schema}.{STATE_TABLE} was dropped or replaced since this writer first used it; nothing "
+        "was written: its rows were the only record of decisions that Kafka has not completed yet. Restore it from a "
+        "backup, or look for dual writes in doubt with `dualwrite top`; then create a new writer"
     )
 
 

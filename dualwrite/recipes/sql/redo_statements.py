@@ -103,8 +103,9 @@ class RedoTable:
     async def _change_head(self, sql: str, values: Mapping[str, Any]) -> None:
         if await self._statements.changed(sql, values) != 1:
             raise StateRowError(
-                f"{REDO_TABLE} has no row with seq 0 for transactional id {values['id']!r}; nothing was written: it "
-                "was deleted after this writer had created it, and must not be while the id is in use"
+                f"{REDO_TABLE} has no row with seq 0 for transactional id {values['id']!r}; neither database nor "
+                "Kafka was changed: the row was deleted after this writer had created it. Restore it from a backup, "
+                "or, if the table has no other row of this id, create a new writer, which adds it again"
             )
 
     async def waiting(self, transactional_id: str, *, max_bytes: int) -> tuple[Stored, Sequence[StoredBlock]]:
@@ -147,7 +148,8 @@ class RedoTable:
         if await self._statements.changed(_TAKE_OUT, values) != 1:
             raise StateRowError(
                 f"{REDO_TABLE} has no block {block.seq} of transactional id {transactional_id!r} any more, although "
-                "its state row is locked; nothing was changed: something else writes to this table"
+                "its state row is locked; neither database nor Kafka was changed: another program writes to this "
+                "table. Call again, which takes the oldest block that is left"
             )
         await self._note_left(transactional_id, [block], before)
 

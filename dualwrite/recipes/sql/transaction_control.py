@@ -29,40 +29,42 @@ class Refused(Enum):
 
     COMMIT = (
         r"(?:COMMIT|END)\b",
-        "what the block has written so far would be committed without its records, which its end could only report",
+        "it would commit the changes of the block so far without their records, and the end of the block could only "
+        "report that",
         "let the block end its transaction",
     )
     ROLLBACK = (
         r"(?:ROLLBACK|ABORT)\b",
-        "what the block has written so far would be undone, which its end may not see (AND CHAIN), and what it writes "
-        "afterwards would be committed without its records on a connection in autocommit mode",
+        "it would undo the changes of the block so far, which the end of the block may not detect (AND CHAIN), and in "
+        "autocommit mode later changes would be committed without their records",
         "let an exception end the block, or roll back to a savepoint",
     )
     PREPARE = (
         r"PREPARE +TRANSACTION\b",
-        "a COMMIT PREPARED could commit what the block has written so far, without its records, at any time",
+        "a COMMIT PREPARED could commit the changes of the block so far at any time, without their records",
         "let the block end its transaction",
     )
     RESET = (
         r"RESET +ALL\b",
-        "it resets the setting by which the end of this block recognises its transaction, which could not tell that "
-        "from a COMMIT",
+        "it resets the setting that identifies the transaction of the block, and the end of the block would take that "
+        "for a COMMIT",
         "reset settings by their names",
     )
     SAVEPOINT = (
         r"(?:SAVEPOINT|RELEASE|ROLLBACK(?: +WORK| +TRANSACTION)? +TO)\b",
-        "records go with the savepoint in which they were sent, and which savepoint it concerns is not clear",
+        "records belong to the savepoint in which they were sent, and the savepoint of this statement cannot be "
+        "determined",
         "send it alone, with a name of ASCII letters, or use the savepoints of your library",
     )
     IMPLICIT = (
         "",  # of MySQL, where few statements do not do this
-        "MySQL commits when it executes this kind of statement, or may: what the block has written so far would be "
-        "committed without its records, which its end could only report",
+        "MySQL may commit on this kind of statement: the changes of the block so far would be committed without their "
+        "records, and the end of the block could only report that",
         "send it before the block or after it",
     )
     HIDDEN = (
         "",
-        "a comment of it is inside another comment, or is a part of it for some versions of the server",
+        "it contains a nested comment, or one that some versions of the server execute",
         "leave the comment out",
     )
 

@@ -312,8 +312,8 @@ class SqlAlchemyBackend:
         dialect = self.engine.dialect
         if dialect.name != "postgresql":
             raise ConfigError(
-                f"{self.name} cannot carry {Feature.OUTBOX} on {dialect.name}: it is made for PostgreSQL: leave "
-                "delivery at Direct()"
+                f"{self.name} cannot carry {Feature.OUTBOX} on {dialect.name}: it needs PostgreSQL: leave delivery at "
+                "Direct()"
             )
         return self.database
 

@@ -292,8 +292,8 @@ def ended_past_sqlalchemy(connection: sa.Connection) -> TransactionEndedInsideEr
 
 
 _ENDED_PAST: Final = (
-    "the transaction in which this block began was ended past SQLAlchemy; Kafka was not changed, and the database "
-    "keeps only what a COMMIT made permanent: let the dual write end the transaction"
+    "the transaction in which this block began was ended bypassing SQLAlchemy; Kafka was not changed, and the "
+    "database keeps only changes that a COMMIT made permanent: let the dual write end the transaction"
 )
 
 

@@ -296,8 +296,8 @@ class _SessionWrite(DualWrite):
 
 _NOT_HERE = (
     "the record was not accepted: for an AsyncSession, `await` the functions of "
-    "dualwrite.recipes.sqlalchemy.sessions_async; those of dualwrite.recipes.sqlalchemy.sessions are "
-    "for Sessions, such as the one that a hook of an AsyncSession is given"
+    "dualwrite.recipes.sqlalchemy.sessions_async; those of dualwrite.recipes.sqlalchemy.sessions are for Sessions, "
+    "such as the one passed to a hook of an AsyncSession"
 )
 _NO_WRITER = (
     "no writer sends to Kafka for this Session, so the record was not accepted: call "

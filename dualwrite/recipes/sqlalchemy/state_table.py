@@ -211,7 +211,7 @@ class SqlAlchemyStateStore:
             except (DBAPIError, OSError) as error:
                 if not cut.has_fired:
                     raise
-                why = f"a commit was not answered within {timeout_ms} ms"
+                why = f"a commit got no response within {timeout_ms} ms"
                 raise not_durable(transactional_id, row, why) from error
         if wait.was_given_up:
-            raise not_durable(transactional_id, row, "the wait for the standby was cancelled once more")
+            raise not_durable(transactional_id, row, "the wait for the standby was cancelled again")

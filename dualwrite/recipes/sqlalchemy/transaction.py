@@ -633,9 +633,9 @@ class SqlAlchemyTransaction:
         self._savepoint = checked(statement, self._grammar)
         if self._has_ended_past:
             ended = ended_past(
-                "COMMIT or ROLLBACK was sent past SQLAlchemy inside a dual write, straight to the driver's connection; "
-                "Kafka was not changed, and the database keeps only what a COMMIT made permanent: let the dual write "
-                "end the transaction"
+                "COMMIT or ROLLBACK was sent straight to the driver's connection inside a dual write, bypassing "
+                "SQLAlchemy; Kafka was not changed, and the database keeps only changes that a COMMIT made permanent: "
+                "let the dual write end the transaction"
             )
             self._doom_all(ended)
             self.was_ended_past = True
@@ -684,24 +684,24 @@ _INSIDE_ANOTHER = (
 )
 _OTHER_ENGINE = (
     "the Session or Connection belongs to another Engine than this DualWriter, which would look up the outcome of a "
-    "lost commit in the wrong database; nothing was written: make both from the same Engine"
+    "commit without a response in the wrong database; nothing was written: make both from the same Engine"
 )
 _TWO_PHASE = (
     "the database transaction is itself two-phase, so its own coordinator would decide it and not this dual write; "
     "nothing was written: use a Session without twophase=True"
 )
 _SECOND_DATABASE = (
-    "the Session of this dual write went to a second database, which would not be committed with it; "
-    "neither database nor Kafka was changed: write to one database only"
+    "the Session of this dual write used a second database, which would not be committed with it; neither database "
+    "nor Kafka was changed: write to one database only"
 )
 _BYPASSED = (
-    "COMMIT was sent without the prepared state of this dual write, by something that replaces commit() of the "
-    "driver's connection or of SQLAlchemy's dialect; Kafka was not changed, and the database keeps what that COMMIT "
-    "made permanent: remove what replaces it"
+    "COMMIT was sent without the prepared state of this dual write, because commit() of the driver's connection or of "
+    "SQLAlchemy's dialect was replaced; Kafka was not changed, and the database keeps the changes of that COMMIT: "
+    "remove the replacement"
 )
 _UNDONE = (
-    "a before_commit hook rolled back what this dual write had written, by ROLLBACK TO a savepoint of the block or "
-    "past SQLAlchemy; neither database nor Kafka was changed: let an exception end the block"
+    "a before_commit hook rolled back changes of this dual write, by ROLLBACK TO a savepoint of the block or "
+    "bypassing SQLAlchemy; neither database nor Kafka was changed: let an exception end the block"
 )
 _JOINED = (
     "the Session takes part in a transaction that was begun on its Connection, so Session.commit() commits nothing; "

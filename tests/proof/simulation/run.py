@@ -40,7 +40,7 @@ _WITHOUT_POWER_S: Final = 60.0
 _SETTLING_S: Final = 300.0
 _RECOVERIES: Final = 20
 
-_OFFSETS_LOST: Final = "consumed offsets went with it"
+_OFFSETS_LOST: Final = "it contained consumed offsets"
 """On tier 2 a take-over that lost its lock may abort one decided transaction late, and offsets are in no topic."""
 
 

@@ -118,14 +118,15 @@ class Guard:
 
     def _refuse_end(self, *arguments: Any) -> NoReturn:
         self._refused_ending = TransactionEndedInsideError(
-            "the transaction of a dual write was to be ended on the driver's connection; the call was refused, and "
+            "a call on the driver's connection would have ended the transaction of a dual write; it was refused, and "
             "neither database nor Kafka is changed: let transaction.atomic() end it"
         )
         raise self._refused_ending
 
     def _refuse_autocommit(self, *arguments: Any) -> NoReturn:
         raise self._driver.ProgrammingError(
-            "autocommit cannot be changed in the transaction of a dual write, which it would commit; nothing was done"
+            "autocommit cannot be changed inside a dual write, because that would commit its transaction; nothing was "
+            "done"
         )
 
 

@@ -67,6 +67,7 @@ class GuardedTransaction(SqlAlchemyTransaction):
 
 
 _ENDED: Final = (
-    "the transaction was ended inside the block, past Django and the driver's own methods; Kafka was not changed, and "
-    "the database keeps only what a COMMIT made permanent: let transaction.atomic() end the transaction"
+    "the transaction was ended inside the block, bypassing Django and the driver's own methods; Kafka was not "
+    "changed, and the database keeps only changes that a COMMIT made permanent: let transaction.atomic() end the "
+    "transaction"
 )

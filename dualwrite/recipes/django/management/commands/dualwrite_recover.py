@@ -50,7 +50,7 @@ class Command(BaseCommand):
         alias = options["database"]
         connection = connections[alias] if alias in connections.settings else None
         if not isinstance(connection, DualWriteWrapper):
-            raise CommandError(f"{alias!r} is no database with the ENGINE of dual writes", returncode=2)
+            raise CommandError(f"{alias!r} is not in DATABASES, or its ENGINE has no dual writes", returncode=2)
         try:
             report = _recover(connection, everything=options["all"], apply=options["apply"], min_age=options["min_age"])
         except (DualWriteError, sa.exc.SQLAlchemyError) as error:
@@ -63,7 +63,7 @@ class Command(BaseCommand):
         self.stdout.write(f"{len(report.found)} found, {left} left, {report.settled} settled")
         if not report.is_clean:
             how = "see `dualwrite recover` in docs/cli.md" if report.applied else "--apply resolves what can be"
-            raise CommandError(f"something is left open: {how}", returncode=_LEFT)
+            raise CommandError(f"some transactional ids are left unresolved: {how}", returncode=_LEFT)
 
 
 def _recover(connection: DualWriteWrapper, *, everything: bool, apply: bool, min_age: float) -> RecoveryReport:
