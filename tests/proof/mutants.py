@@ -1511,8 +1511,20 @@ MUTANTS: Final = (
         OutboxSpace(1, Budget(losses=1)),
         (
             Edit(
+                f"{_SQL}outbox_statements.py",
+                "        if not await self._has_ended(transactional_id, added.seq):\n            return None\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
+        "outbox-in-progress-is-rolled-back",
+        "a block that is still being added has no outcome",
+        OutboxSpace(1, Budget(losses=1)),
+        (
+            Edit(
                 f"{_POOL}outbox.py",
-                "            if await self.database.is_in_progress(added):\n                return False\n",
+                "                if committed is None:\n                    return False\n",
                 "",
             ),
         ),
@@ -1523,17 +1535,17 @@ MUTANTS: Final = (
         OutboxSpace(1, Budget(losses=1)),
         (
             Edit(
-                f"{_POOL}outbox.py",
-                "            if await self.database.is_in_progress(added):\n                return False\n",
+                f"{_SQL}outbox_statements.py",
+                "        if not await self._has_ended(transactional_id, added.seq):\n            return None\n",
                 "",
             ),
             Edit(
-                f"{_POOL}outbox.py",
-                "was_committed(database, self.transactional_id, added)\n",
+                f"{_SQL}outbox_statements.py",
+                "self._statements.rows(_SELECT_EVIDENCE, values)\n",
                 (
-                    "was_committed(database, self.transactional_id, added)\n"
-                    "                if await self.database.is_in_progress(added):\n"
-                    "                    return False\n"
+                    "self._statements.rows(_SELECT_EVIDENCE, values)\n"
+                    "        if not await self._has_ended(transactional_id, added.seq):\n"
+                    "            return None\n"
                 ),
             ),
         ),

@@ -31,9 +31,8 @@ from tests.proof.clock import Clock
 from tests.proof.kafka_model import NO_DEADLINE_MS, Profile
 from tests.proof.kafka_requests import TOPIC
 from tests.proof.lease_model import PREFIX, CheckedLeases
-from tests.proof.outbox_model import CheckedStatements, IsInProgress, Touch
+from tests.proof.outbox_model import CheckedStatements, Touch
 from tests.proof.owner import (
-    GAVE_UP,
     RECOVERED,
     RETURNED,
     UNPROVEN,
@@ -69,7 +68,7 @@ class OutboxTransaction(CheckedTransaction):
     """A database transaction that may add a block to the outbox, or publish some."""
 
     def __init__(self, number: int, statements: CheckedStatements, *, by_commit: bool) -> None:
-        self.outbox: Final = OutboxTable(statements)
+        self.outbox: Final = OutboxTable(statements, statements.has_ended)
         super().__init__(number, by_commit=by_commit, stored_blocks=self.outbox)
         self._statements = statements
 
@@ -109,22 +108,14 @@ class CheckedOutboxDatabase(CheckedDatabase):
         self._begun += 1
         number = self._begun
         await ask(Begin(number))
-        statements = CheckedStatements(number, are_large=self._are_large)
+        statements = CheckedStatements(number, are_large=self._are_large, give_up=self._clock.give_up)
         return OutboxTransaction(number, statements, by_commit=self._by_commit)
 
     async def add(self, block: DatabaseTransaction, transactional_id: str, content: bytes) -> Added:
         assert isinstance(block, OutboxTransaction)
         return await block.add_to_outbox(transactional_id, content)
 
-    async def is_in_progress(self, added: Added) -> bool:
-        found = await ask(IsInProgress(added.transaction))
-        if found is None:
-            raise DatabaseGone(added.transaction)
-        if found == GAVE_UP:
-            self._clock.give_up()
-        return bool(found)
-
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
         assert isinstance(database, OutboxTransaction)
         return await database.outbox.was_committed(transactional_id, added)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import atexit
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -32,6 +32,7 @@ from dualwrite.recipes.sql.outbox_statements import (
 from dualwrite.recipes.sql.postgres import BY_INDEX
 from dualwrite.testing.postgres import PostgresServer
 from tests.proof.automaton import ask
+from tests.proof.owner import GAVE_UP
 from tests.proof.redo_model import DatabaseGone, Value, without_token
 
 OutboxRow = tuple[str, int, int, bytes | None, tuple[int, ...] | None, int | None, str | None]
@@ -64,10 +65,11 @@ class OnOutbox(NamedTuple):
         return self.sql in (_PUBLISH_AND_FORGET, SELECT_LAST_BATCH)
 
 
-class IsInProgress(NamedTuple):
-    """Query whether a transaction has not ended."""
+class AddAgain(NamedTuple):
+    """Insert the key of a block once more, in transaction `number`: is a transaction in progress that has added it?"""
 
-    transaction: str
+    number: int
+    seq: int
 
 
 class Touch(NamedTuple):
@@ -119,12 +121,12 @@ def gone_back(outbox: Outbox, state: Outbox) -> Outbox:
     )
 
 
-def transaction_of(process: int, incarnation: int, number: int) -> str:
-    """Return a stand-in for the id of a transaction."""
-    return f"{process}.{incarnation}.{number}"
+def has_added(changes: Changes, seq: int) -> bool:
+    """Return whether a transaction has added the block with a number."""
+    return any(row[1] == seq for row in changes.added)
 
 
-def executed(outbox: Outbox, changes: Changes, transaction: str, request: OnOutbox) -> tuple[Any, Outbox, Changes]:
+def executed(outbox: Outbox, changes: Changes, request: OnOutbox) -> tuple[Any, Outbox, Changes]:
     """Execute a statement of a transaction. Return its result, the outbox, and the changes of the transaction.
 
     The result is None if the server refuses the statement.
@@ -135,7 +137,7 @@ def executed(outbox: Outbox, changes: Changes, transaction: str, request: OnOutb
         return None, outbox, changes
     if request.adds:
         outbox = outbox._replace(next_seq=outbox.next_seq + 1)
-        result = ((_of_transaction(result[0][0], transaction),),)
+        result = ((_without_place(result[0][0]),),)
     kept = set(after)
     removed = tuple(sorted({row[1] for row in outbox.rows if row not in kept}))
     added = tuple(row for row in after if row not in set(outbox.rows))
@@ -147,10 +149,10 @@ def _seen(rows: tuple[OutboxRow, ...], changes: Changes) -> tuple[OutboxRow, ...
     return tuple(sorted((*kept, *changes.added), key=lambda row: row[1]))
 
 
-def _of_transaction(text: str, transaction: str) -> str:
-    """Return the result of `ADD`, with the name of the transaction in this world, and without its place."""
-    seq, stored_at_ms, _, waits, _ = text.split(" ", 4)
-    return f"{seq} {stored_at_ms} {transaction} {waits} here"
+def _without_place(text: str) -> str:
+    """Return the result of `ADD`, without the place, which differs from run to run."""
+    seq, stored_at_ms, waits, _ = text.split(" ", 3)
+    return f"{seq} {stored_at_ms} {waits} here"
 
 
 @cache
@@ -208,9 +210,12 @@ def _plain(value: Any) -> Any:
 class CheckedStatements:
     """`Statements` that go to the world. `are_large`: no two blocks are published by one transaction."""
 
-    def __init__(self, number: int | None, *, are_large: bool = False) -> None:
+    def __init__(
+        self, number: int | None, *, are_large: bool = False, give_up: Callable[[], object] = lambda: None
+    ) -> None:
         self._number = number
         self._are_large = are_large
+        self._give_up = give_up
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
         if sql == BY_INDEX:
@@ -225,6 +230,16 @@ class CheckedStatements:
             raise DatabaseGone(sql)
         found: Sequence[Sequence[Any]] = reply
         return found
+
+    async def has_ended(self, transactional_id: str, seq: int) -> bool:
+        """Return whether no transaction in progress has added a block; `transactional_id` is that of the one outbox."""
+        assert self._number is not None, "it has locked the row"
+        found = await ask(AddAgain(self._number, seq))
+        if found is None:
+            raise DatabaseGone(str(seq))
+        if found == GAVE_UP:
+            self._give_up()
+        return not found
 
     async def changed(self, sql: str, values: Mapping[str, Any]) -> int:
         raise AssertionError("no program takes a block out")

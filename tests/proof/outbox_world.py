@@ -22,7 +22,7 @@ from tests.proof.explore import Explorer, Found
 from tests.proof.kafka_log import visible
 from tests.proof.kafka_model import PROFILES, Profile
 from tests.proof.outbox import NOT_PROVEN, adds, publishes, publishes_the_rest
-from tests.proof.outbox_model import HOUR_MS, NO_CHANGES, IsInProgress, OnOutbox, Touch, transaction_of
+from tests.proof.outbox_model import HOUR_MS, NO_CHANGES, AddAgain, OnOutbox, Touch, has_added
 from tests.proof.owner import GAVE_UP, RECOVERED, UNPROVEN
 from tests.proof.pool import LAST_WRITE
 from tests.proof.reductions import Reduced
@@ -79,8 +79,8 @@ class OutboxRules(Rules):
         match request:
             case OnOutbox():
                 steps = self._uses_outbox(world, number, request)
-            case IsInProgress():
-                steps = self._asks_for_transaction(world, number, request)
+            case AddAgain():
+                steps = self._adds_again(world, number, request)
             case Touch():
                 steps = self._touches_row(world, number, request)
             case _:
@@ -102,10 +102,9 @@ class OutboxRules(Rules):
     def _on_outbox(self, world: World, number: int, request: OnOutbox) -> tuple[World, Hashable]:
         txn = None if request.number is None else self._txn(world, number, request.number)
         if txn is None:
-            result, outbox, _ = outbox_model.executed(world.outbox, NO_CHANGES, "", request)
+            result, outbox, _ = outbox_model.executed(world.outbox, NO_CHANGES, request)
             return world._replace(outbox=outbox), result
-        name = transaction_of(*txn[:3])
-        result, outbox, changes = outbox_model.executed(world.outbox, txn.outbox, name, request)
+        result, outbox, changes = outbox_model.executed(world.outbox, txn.outbox, request)
         if request.adds:
             earlier = (*outbox.earlier, *((value, world.table) for value in txn.inserted))
             outbox = outbox._replace(earlier=earlier)
@@ -120,21 +119,30 @@ class OutboxRules(Rules):
         removed = next(set(txn.outbox.removed) for txn in after.txns if mine is not None and txn[:3] == mine[:3])
         return any(removed.intersection(txn.outbox.removed) for txn in world.txns if txn is not mine)
 
-    def _asks_for_transaction(self, world: World, number: int, request: IsInProgress) -> Iterator[Step]:
-        found = any(transaction_of(*txn[:3]) == request.transaction for txn in world.txns)
+    def _adds_again(self, world: World, number: int, request: AddAgain) -> Iterator[Step]:
+        mine = self._txn(world, number, request.number)
+        if mine is None:
+            yield f"P{number} finds its connection gone", self._answer(world, number, None)
+            return
+        others = (txn for txn in world.txns if txn is not mine and (txn.cut_off is None) is (mine.cut_off is None))
+        found = any(has_added(txn.outbox, request.seq) for txn in others)
         if not found or not self.knows_of(world, number, request):
-            text = f"P{number} asks whether the transaction is in progress: {found}"
-            yield text, self._answer(world, number, found)
+            yield f"P{number} adds a block again: it is being added: {found}", self._answer(world, number, found)
         if world.budget.give_ups and not world.is_settling:
-            text = f"P{number} asks whether the transaction is in progress, and gives up"
+            text = f"P{number} adds a block again, and gives up"
             yield text, self._answer(spend(world, give_ups=1), number, GAVE_UP)
 
-    def knows_of(self, world: World, number: int, request: IsInProgress) -> bool:
-        """Return whether a process knows that a transaction is in progress: it would ask for ever."""
+    def knows_of(self, world: World, number: int, request: AddAgain) -> bool:
+        """Return whether a process knows that a block is being added: it would ask for ever."""
         process = world.processes[number]
         nodes = self.programs[process.program].nodes
-        node = nodes[process.node]
-        return node.came_from >= 0 and node.reply is True and nodes[node.came_from].request == request
+        at = process.node
+        while (node := nodes[at]).came_from >= 0:
+            at = node.came_from
+            asked = nodes[at].request
+            if node.reply is True and isinstance(asked, AddAgain) and asked.seq == request.seq:
+                return True
+        return False
 
     def _touches_row(self, world: World, number: int, request: Touch) -> Iterator[Step]:
         txn = self._txn(world, number, request.number)

@@ -11,7 +11,7 @@ import pytest
 from tests.proof.kafka_log import Batch, visible
 from tests.proof.kafka_model import PROFILES
 from tests.proof.outbox import LEADS, NOT_PROVEN
-from tests.proof.outbox_model import IsInProgress, OnOutbox
+from tests.proof.outbox_model import AddAgain, OnOutbox
 from tests.proof.outbox_world import OutboxRules, OutboxSpace, ReducedOutbox
 from tests.proof.world import Budget, World
 
@@ -115,7 +115,7 @@ def test_a_block_is_published_while_its_process_asks_for_its_outcome() -> None:
 def test_a_commit_takes_effect_after_it_was_found_in_progress() -> None:
     def is_late(rules: OutboxRules, world: World) -> bool:
         asks = rules.request_of(world, 0)
-        return isinstance(asks, IsInProgress) and b"a1" in world.table and rules.knows_of(world, 0, asks)
+        return isinstance(asks, AddAgain) and b"a1" in world.table and rules.knows_of(world, 0, asks)
 
     assert_reached(OutboxSpace(1, Budget(losses=1)), is_late)
 

@@ -16,18 +16,18 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Direct, Outbox
 from dualwrite.errors import OutcomeUnknown, TransactionDoomedError, TransactionEndedInsideError
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.dual_write import DualWriteProgress
 from dualwrite.recipes.pool.outbox import OutboxWrites
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.psycopg.writer_async import AsyncPsycopgDualWriter
 from dualwrite.recipes.recovery.taking_out import take_out
 from dualwrite.recipes.sql.outbox_statements import PUBLISHED_KEPT_MS
+from dualwrite.recipes.sqlalchemy.adapter import SqlAlchemyDatabase
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.testing.network_proxy import NetworkProxy
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import InjectedError
 from tests.recipes.outboxes import (
@@ -35,13 +35,12 @@ from tests.recipes.outboxes import (
     forgetful,
     outbox_pool,
     scenario,
-    scenario_of,
     settings_for,
     waiting,
 )
-from tests.recipes.pools import QUIET_LEASE_MS, put, write
+from tests.recipes.pools import put, write
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, event_bodies
+from tests.support.databases import event_bodies
 from tests.support.narrowing import current
 
 __all__ = ["forgetful", "scenario"]  # fixtures
@@ -109,12 +108,12 @@ def outbox_writes(pool: Any) -> OutboxWrites:
 
 def before_first_question(pool: Any, act: Callable[[], Awaitable[None] | None]) -> None:
     """Call a function after a COMMIT without a response, and before any query for its outcome."""
-    database: Any = outbox_writes(pool).database
-    ask = database.is_in_progress
+    writes: Any = outbox_writes(pool)
+    ask = writes.resolve
     acts = [act]
     is_done = threading.Event()
 
-    async def is_in_progress(added: Any) -> bool:
+    async def resolve(write: DualWriteProgress) -> bool:
         try:
             first = acts.pop()
         except IndexError:
@@ -127,10 +126,10 @@ def before_first_question(pool: Any, act: Callable[[], Awaitable[None] | None]) 
                     await done
             finally:
                 is_done.set()
-        found: bool = await ask(added)
+        found: bool = await ask(write)
         return found
 
-    database.is_in_progress = is_in_progress
+    writes.resolve = resolve
 
 
 class Asked:
@@ -138,13 +137,13 @@ class Asked:
 
     def __init__(self, pool: Any) -> None:
         database: Any = outbox_writes(pool).database
-        self._ask = database.is_in_progress
+        self._ask = database.was_committed
         self.count = 0
-        database.is_in_progress = self._is_in_progress
+        database.was_committed = self._was_committed
 
-    async def _is_in_progress(self, added: Any) -> bool:
-        found: bool = await self._ask(added)
-        self.count += found
+    async def _was_committed(self, *given: Any) -> bool | None:
+        found: bool | None = await self._ask(*given)
+        self.count += found is None
         return found
 
 
@@ -452,6 +451,12 @@ def test_its_transaction_is_still_in_progress(scenario: PsycopgScenario, commits
     assert waiting(scenario) == len(event_bodies(scenario.database))
 
 
+_WAITS_FOR_ROW: Final = (
+    "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
+    " AND query LIKE '%kafka_transaction_state%'"
+)
+
+
 @contextmanager
 def locked_row(scenario: PsycopgScenario) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(conninfo_of(scenario.database.url)) as connection:
@@ -475,14 +480,10 @@ def test_the_row_is_locked_for_longer_than_it_may_wait(scenario: PsycopgScenario
 
 
 def test_the_row_is_locked_for_a_while(scenario: PsycopgScenario) -> None:
-    waits = (
-        "SELECT count(*) FROM pg_stat_activity WHERE usename = current_user AND wait_event_type = 'Lock'"
-        " AND query LIKE '%kafka_transaction_state%'"
-    )
     with outbox_pool(scenario, QUIET) as pool:
         write(pool, scenario, 1)
         with locked_row(scenario) as locked, in_thread(lambda: lost(pool, scenario, 2)) as ended:
-            until(lambda: bool(execute(scenario, waits)))
+            until(lambda: bool(execute(scenario, _WAITS_FOR_ROW)))
             assert not ended.done()
             locked.rollback()
             assert ended.result(60) is Outcome.STORED
@@ -731,80 +732,31 @@ def test_a_listener_ends_it_past_sqlalchemy_and_fails(scenario: PsycopgScenario,
         assert_published(scenario, *((1, 2) if sends == "COMMIT" else (1,)))
 
 
-# ---- a crash of the server ------------------------------------------------------------------------------------------
+# ---- the isolation of what publishes and resolves ------------------------------------------------------------------
 
 
-@pytest.fixture
-def crashing(emulator: Emulator) -> Iterator[PsycopgScenario]:
-    """A scenario on a server of its own, whose crash affects no other test, and loses uncommitted data."""
-    with PostgresServer.start() as server:
-        engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-        with engine.connect() as connection:
-            for setting in ("wal_writer_delay = '10s'", "full_page_writes = off"):  # which write the log ahead
-                connection.exec_driver_sql(f"ALTER SYSTEM SET {setting}")
-            connection.exec_driver_sql("SELECT pg_reload_conf()")
-        database = PostgresDatabase(server)
-        yield scenario_of(database, emulator)
-        database.close()
-
-
-def answers(scenario: PsycopgScenario, sql: str) -> str | None:
-    """Execute a statement on the connection kept aside; after an error return None, and use a new one."""
-    try:
-        return str(execute(scenario, sql))
-    except sa.exc.OperationalError:
-        scenario.database.aside.dispose()
-        return None
-
-
-def write_after_crash(scenario: PsycopgScenario) -> list[str]:
-    """Commit transactions of others once the server has crashed and recovered, and return their ids."""
-    until(lambda: answers(scenario, "SELECT 1") is None)  # not earlier: it would still write the log for all of them
-    insert = "INSERT INTO others VALUES (1) RETURNING CAST(pg_current_xact_id() AS text)"
-    given: list[str] = []
-
-    def are_written() -> bool:
-        found = answers(scenario, insert)
-        given.extend([] if found is None else [found])
-        return len(given) == 12
-
-    until(are_written)
-    return given
-
-
-def test_a_crash_gives_its_transaction_id_to_another(crashing: PsycopgScenario) -> None:
-    """So the id of a transaction does not tell whether it was committed."""
-    scenario = crashing
-    execute(scenario, "CREATE TABLE others (id int)")
-    with outbox_pool(scenario, QUIET, lease_ms=QUIET_LEASE_MS) as pool:
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_what_was_committed_while_it_waited_for_the_row_is_seen(scenario: PsycopgScenario, level: Any) -> None:
+    """Also by `dualwrite recover`, which uses the engine of its caller."""
+    write_alone = Outbox(publishes=False)
+    engine = sa.create_engine(scenario.database.url, isolation_level=level)
+    with outbox_pool(scenario, write_alone) as pool:
         write(pool, scenario, 1)
-        for number in range(2, 6):  # the server may have written the id to its log before it crashed
-            begun: list[PsycopgDualTransaction] = []
-            given: list[str] = []
-            proxy = NetworkProxy.for_database(scenario.database.url)
-            with psycopg.connect(conninfo_of(proxy.through(scenario.database.url))) as connection:
-                server_process = connection.info.backend_pid
-                assert answers(scenario, "SELECT 1") == "1"
+        database = SqlAlchemyDatabase(engine, create_table=False)
+        with locked_row(scenario) as locked, ThreadPoolExecutor(1) as threads:
 
-                def crash(request: bytes) -> bool:
-                    if not is_commit(request):
-                        return False
-                    os.kill(server_process, signal.SIGKILL)  # noqa: B023 - it is called in this round
-                    given.extend(write_after_crash(scenario))  # noqa: B023
-                    return True
+            async def seen() -> int:
+                transaction = await database.begin()
+                await transaction.lock(scenario.transactional_id, timeout_ms=60_000)
+                table = transaction.stored_blocks(scenario.transactional_id)
+                found = await table.waiting(scenario.transactional_id, max_bytes=1_000_000)
+                await transaction.rollback()
+                await transaction.close()
+                return len(found[1])
 
-                before_first_question(pool, lambda: until(lambda: len(given) == 12))  # noqa: B023
-                with pytest.raises(psycopg.OperationalError), pool.transaction(connection) as tx:
-                    begun.append(tx)
-                    put(tx, scenario, number)
-                    proxy.cut_at(crash)
-            proxy.close()
-            assert begun[0].outcome is Outcome.ROLLED_BACK
-            added = begun[0].progress.added
-            assert added is not None
-            if added.transaction in given:
-                break
-        else:
-            raise AssertionError("no id was given to another transaction")
-    assert event_bodies(scenario.database) == ["1"]
-    assert waiting(scenario) == 1
+            found = threads.submit(lambda: blocking.run(seen()))
+            until(lambda: bool(execute(scenario, _WAITS_FOR_ROW)))
+            write(pool, scenario, 2)
+            locked.rollback()
+            assert found.result(60) == 2
+    engine.dispose()

@@ -470,13 +470,13 @@ def test_unresolved_commits_are_looked_at_between_batches(scenario: PsycopgScena
     def lose_one(pool: PsycopgDualWriter) -> None:
         with unresolvable(pool), ThreadPoolExecutor(1) as threads, pytest.raises(OutcomeUnknown):
             threads.submit(lose_commit, pool, scenario, 2, begun=begun.append).result()
-        resolve = outbox_writes(pool)._resolve
+        resolve = outbox_writes(pool).resolve
 
         async def resolve_and_count(write: Any) -> bool:
             left.append(waiting(scenario))
             return await resolve(write)
 
-        vars(outbox_writes(pool))["_resolve"] = resolve_and_count
+        vars(outbox_writes(pool))["resolve"] = resolve_and_count
 
     with drained_by(scenario, lose_one, resolve_timeout_ms=100):
         until(lambda: bool(begun) and begun[0].outcome is Outcome.STORED)

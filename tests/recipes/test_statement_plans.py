@@ -99,10 +99,14 @@ def _nodes(plan: Any) -> Iterator[str]:
             yield from _nodes(each)
 
 
+async def has_ended(transactional_id: str, seq: int) -> bool:
+    raise AssertionError("no COMMIT was lost")
+
+
 def publish(connection: psycopg.Connection) -> set[str]:
     """Read a batch of both tables, and delete or keep it, as a publisher does. Return how their rows were found."""
     explaining = Explaining(connection)
-    outbox, redo = OutboxTable(explaining), RedoTable(explaining, by_index=BY_INDEX)
+    outbox, redo = OutboxTable(explaining, has_ended), RedoTable(explaining, by_index=BY_INDEX)
 
     async def steps() -> None:
         for table, is_bounded in ((outbox, True), (redo, False), (outbox, False)):

@@ -75,15 +75,13 @@ NO_BATCH: Final = LastBatch((), ())
 
 
 class Added(NamedTuple):
-    """A block that was added to an outbox, and the evidence for the outcome of its database transaction."""
+    """A block that was added to an outbox, by which the outcome of its database transaction is found."""
 
     seq: int
     stored_at_ms: int
     """When it was added, by the database's clock."""
-    transaction: str
-    """The id of the transaction, as text."""
     content: bytes
-    """The records, as they were added."""
+    """The records, as they were added, which no other block has: a server that crashed may give the number again."""
 
 
 class StoredBlocks(Protocol):
@@ -281,14 +279,11 @@ class OutboxDatabase(Database, Protocol):
         began.
         """
 
-    async def is_in_progress(self, added: Added) -> bool:
-        """Return whether the transaction that has added a block has not ended yet."""
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
+        """Return whether the transaction that has added a block was committed; None if it has not ended.
 
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
-        """Return whether the transaction that has added a block was committed.
-
-        It must have ended before `database` began, which has locked the outbox's row since. Raises StateRowError if
-        that was so long ago that the outbox no longer knows.
+        `database` has locked the outbox's row, runs in READ COMMITTED, and must be rolled back. Raises StateRowError if
+        the block was added so long ago that the outbox no longer knows.
         """
 
     async def has_waiting(self, transactional_id: str) -> bool:

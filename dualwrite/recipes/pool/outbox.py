@@ -3,8 +3,8 @@
 So a block sends nothing to Kafka and takes no lock of ours, and several commit at once, as they would without
 dualwrite. `outbox_publisher.py` publishes the blocks by dual writes of its own, which delete them.
 
-The outcome of a commit whose response is lost is read from the outbox, once its transaction is no longer in progress:
-the transaction's id is known before COMMIT is sent.
+The outcome of a commit whose response is lost is read from the outbox, once its transaction is no longer in progress,
+which another transaction sees by inserting the same key.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class OutboxWrites:
         while True:
             try:
                 why = "its database transaction has not ended"
-                if await self._resolve(write):
+                if await self.resolve(write):
                     return
             except StateRowError as error:
                 raise self._outcome_unknown(str(error)) from error
@@ -168,7 +168,7 @@ class OutboxWrites:
             self._telemetry.retried()
             await self._sleep(backoff_s)
 
-    async def _resolve(self, write: DualWriteProgress) -> bool:
+    async def resolve(self, write: DualWriteProgress) -> bool:
         """Query once how the commit of a block has ended. Return whether that is known, and noted in `write`.
 
         The row is locked meanwhile, so that no publisher can move the block, and no replica responds. The row does not
@@ -179,12 +179,12 @@ class OutboxWrites:
         added = write.added
         assert added is not None, "it was added before COMMIT was sent"
         try:
-            if await self.database.is_in_progress(added):
-                return False
             database = await self.database.begin()
             try:
                 row = await database.lock(self.transactional_id, timeout_ms=self._resolve_timeout_ms)
                 committed = await self.database.was_committed(database, self.transactional_id, added)
+                if committed is None:
+                    return False
                 if committed:
                     await self.database.make_durable(self.transactional_id, row, timeout_ms=self._resolve_timeout_ms)
                     await database.read(self.transactional_id)  # fails if a standby has taken over since the lock
@@ -216,7 +216,7 @@ class OutboxWrites:
         failure: Exception | None = None
         for write in list(self._unresolved):
             try:
-                await self._resolve(write)
+                await self.resolve(write)
             except StateRowError as error:
                 _log.error("outbox %s: %s", self.transactional_id, error)
             except Exception as error:

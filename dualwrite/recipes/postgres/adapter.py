@@ -20,7 +20,6 @@ from dualwrite.recipes.sql.database_identity import IDENTITY_TABLE, MOST_ATTEMPT
 from dualwrite.recipes.sql.isolation import sees_now
 from dualwrite.recipes.sql.outbox_statements import (
     HAS_WAITING,
-    IS_IN_PROGRESS,
     MAY_VACUUM,
     OUTBOX_TABLE,
     SELECT_BACKLOG,
@@ -111,11 +110,7 @@ class PostgresDatabase(ABC, Generic[TransactionT]):
         added: Added = await of_ours.add_to_outbox(transactional_id, content)
         return added
 
-    async def is_in_progress(self, added: Added) -> bool:
-        (found,) = await self._one_row(IS_IN_PROGRESS, {"transaction": added.transaction})
-        return bool(found)
-
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
         assert isinstance(database, PostgresTransaction), "this database has begun it"
         return await database.outbox.was_committed(transactional_id, added)
 

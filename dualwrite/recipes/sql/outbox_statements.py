@@ -16,7 +16,7 @@ that wait are told from them, and the partitions of their records.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from dualwrite.errors import StateRowError
@@ -62,8 +62,7 @@ _NOTED: Final = f"{_OF_ID} AND seq < 0 AND published IS NOT NULL"
 ADD: Final = (
     f"INSERT INTO {OUTBOX_TABLE} (transactional_id, stored_at_ms, records)"
     f" VALUES (CASE WHEN {IS_MARKED} THEN CAST(:id AS varchar) END, {POSTGRES_NOW_MS}, CAST(:content AS bytea))"
-    " RETURNING concat_ws(' ', seq, stored_at_ms, pg_current_xact_id(), current_setting('synchronous_commit'),"
-    f" {LOCATION})"
+    f" RETURNING concat_ws(' ', seq, stored_at_ms, current_setting('synchronous_commit'), {LOCATION})"
 )
 """Adds a block. Violates NOT NULL if this is not the transaction of `:mark` (empty: any).
 
@@ -82,13 +81,17 @@ _COMMIT_IF_ADDED: Final = (
     f"SELECT CAST(CASE WHEN EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_BLOCK}) AND {IS_MARKED} THEN '1'"
     f" ELSE '{ANOTHER_TRANSACTION} ' || :token END AS integer), {RAISE}; COMMIT"
 )
-IS_IN_PROGRESS: Final = (
-    "SELECT EXISTS (SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND granted"
-    " AND transactionid = CAST(CAST(CAST(:transaction AS text) AS xid8) AS xid))"
-)
-"""Whether a transaction is in progress: it holds a lock on its own id until its writes are visible.
+WAIT_BRIEFLY: Final = "SELECT set_config('lock_timeout', '20ms', true)"
+"""Limits how long `ADD_AGAIN` waits, while its transaction keeps the publisher waiting."""
 
-The id does not show whether it was committed: after a crash the server can give the id to another transaction.
+ADD_AGAIN: Final = (
+    f"INSERT INTO {OUTBOX_TABLE} (transactional_id, seq, stored_at_ms)"
+    " VALUES (CAST(:id AS varchar), CAST(:seq AS bigint), 0) ON CONFLICT DO NOTHING"
+)
+"""Inserts a block's key once more, in a transaction that is rolled back.
+
+That waits as long as a transaction that has inserted the same key is in progress. What it has committed is visible to
+the next statement then.
 """
 _SELECT_EVIDENCE: Final = (
     f"SELECT EXISTS (SELECT 1 FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND records = CAST(:content AS bytea)"
@@ -200,8 +203,8 @@ class Place(NamedTuple):
 
 def place_of(text: str, content: bytes) -> Place:
     """Read the text that `ADD` returns."""
-    seq, stored_at_ms, transaction, waits, location = text.split(" ", 4)
-    return Place(Added(int(seq), int(stored_at_ms), transaction, content), waits in _DURABLE, location)
+    seq, stored_at_ms, waits, location = text.split(" ", 3)
+    return Place(Added(int(seq), int(stored_at_ms), content), waits in _DURABLE, location)
 
 
 class Statements(Protocol):
@@ -217,11 +220,16 @@ class Statements(Protocol):
         """Return whether the table exists; a positive answer is cached."""
 
 
+HasEnded = Callable[[str, int], Awaitable[bool]]
+"""Returns whether no transaction in progress has added the block of an id with a number."""
+
+
 class OutboxTable:
     """`StoredBlocks` in the outbox, for the publisher. Does not count the bytes, which would be slow."""
 
-    def __init__(self, statements: Statements) -> None:
+    def __init__(self, statements: Statements, has_ended: HasEnded) -> None:
         self._statements = statements
+        self._has_ended = has_ended
 
     async def stored(self, transactional_id: str) -> Stored:
         if not await self._statements.has_outbox_table():
@@ -282,11 +290,13 @@ class OutboxTable:
         partitions = [int(each) for each in bytes(found[0][1]).split()] if found else []
         return LastBatch([bytes(content) for content, _ in found], partitions)
 
-    async def was_committed(self, transactional_id: str, added: Added) -> bool:
-        """Return whether the transaction that added a block, and is no longer in progress, was committed.
+    async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
+        """Return whether the transaction that added a block was committed; None if it is in progress.
 
         Raises StateRowError if the evidence may have been deleted.
         """
+        if not await self._has_ended(transactional_id, added.seq):
+            return None
         values = {"id": transactional_id, "seq": added.seq, "content": added.content, "stored_at": added.stored_at_ms}
         ((is_there, forgotten),) = await self._statements.rows(_SELECT_EVIDENCE, values)
         if not is_there and added.seq <= forgotten:

@@ -26,8 +26,10 @@ from dualwrite.recipes.sql import postgres
 from dualwrite.recipes.sql.commit_message import Refusals
 from dualwrite.recipes.sql.outbox_statements import (
     ADD,
+    ADD_AGAIN,
     NOT_MARKED,
     OUTBOX_TABLE,
+    WAIT_BRIEFLY,
     OutboxTable,
     commit_if_added,
     place_of,
@@ -256,7 +258,18 @@ class PostgresSteps(ABC):
     @property
     def outbox(self) -> OutboxTable:
         """The stored blocks of outboxes, as seen inside this transaction."""
-        return OutboxTable(PinnedStatements(self, self._pin))
+        return OutboxTable(PinnedStatements(self, self._pin), self._has_ended)
+
+    async def _has_ended(self, transactional_id: str, seq: int) -> bool:
+        """Return whether no transaction in progress has added a block. If one has, this transaction has failed."""
+        try:
+            await self.rows(WAIT_BRIEFLY, {})
+            await self.changed(self._pin.sql(ADD_AGAIN), {"id": transactional_id, "seq": seq})
+        except self.errors as error:
+            if sqlstate_of(driver_error(error)) == postgres.LOCK_NOT_AVAILABLE:
+                return False
+            raise
+        return True
 
     async def query(self, steps: Query[ResultT]) -> ResultT:
         """Execute the statements of `steps`, and return their result."""

@@ -19,7 +19,6 @@ from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.outbox_statements import (
     HAS_WAITING,
-    IS_IN_PROGRESS,
     MAY_VACUUM,
     OUTBOX_TABLE,
     SELECT_BACKLOG,
@@ -29,6 +28,7 @@ from dualwrite.recipes.sql.outbox_statements import (
 from dualwrite.recipes.sqlalchemy.drivers import Carry, here
 from dualwrite.recipes.sqlalchemy.engines import (
     FirstConnection,
+    at_read_committed,
     background_engine,
     keeps_a_snapshot,
     locks_whole_database,
@@ -146,7 +146,7 @@ class SqlAlchemyDatabase:
         only_recovers: bool = False,
     ) -> None:
         """Connect the database; with `only_recovers`, complete decided transactions even if it lacks guarantees."""
-        self._engine = for_own_use(engine)
+        self._engine = at_read_committed(for_own_use(engine))
         self._create_table = create_table
         self._only_recovers = only_recovers
         self._carry = carry
@@ -191,11 +191,7 @@ class SqlAlchemyDatabase:
         assert isinstance(block, SqlAlchemyPort), "this database has begun the block"
         return await block.add_to_outbox(transactional_id, content)
 
-    async def is_in_progress(self, added: Added) -> bool:
-        (found,) = await self._one_row(IS_IN_PROGRESS, {"transaction": added.transaction})
-        return bool(found)
-
-    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool:
+    async def was_committed(self, database: DatabaseTransaction, transactional_id: str, added: Added) -> bool | None:
         assert isinstance(database, SqlAlchemyPort), "this database has begun it"
         return await database.outbox.was_committed(transactional_id, added)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -12,6 +12,7 @@ from dualwrite.recipes.sql.isolation import sees_now
 if TYPE_CHECKING:  # tasks of the Spark sink need no ORM
     from sqlalchemy.orm import SessionTransaction
 
+_READ_COMMITTED: Final = "READ COMMITTED"
 _SHARES_ONE_DATABASE_PER_CONNECTION = (sa.pool.StaticPool, sa.pool.SingletonThreadPool, sa.pool.AssertionPool)
 
 
@@ -54,11 +55,23 @@ def engine_without_pool(engine: sa.Engine) -> sa.Engine:
     return _with_pool(engine, sa.pool.NullPool(pool._creator, dialect=engine.dialect, _dispatch=pool.dispatch))  # noqa: SLF001
 
 
+def at_read_committed(engine: sa.Engine) -> sa.Engine:
+    """Return the same engine for transactions that have to see what others have committed meanwhile.
+
+    In REPEATABLE READ, one that has waited for the lock of a state row reads other tables as they were before, and
+    InnoDB locks the gaps between rows, in which blocks insert.
+    """
+    level = engine.get_execution_options().get("isolation_level")
+    if level == _READ_COMMITTED or engine.dialect.name == "sqlite":
+        return engine
+    return engine.execution_options(isolation_level=_READ_COMMITTED)
+
+
 def _with_pool(engine: sa.Engine, pool: sa.Pool) -> sa.Engine:
     options = dict(engine.get_execution_options())
     if engine.dialect.name != "sqlite":
         # Not by `execution_options()` of the new engine: the level inherited from `engine` would override it.
-        options["isolation_level"] = "READ COMMITTED"
+        options["isolation_level"] = _READ_COMMITTED
     made = sa.Engine(pool, engine.dialect, engine.url, execution_options=options)
     if engine.dialect.name != "sqlite":
         prepare_nothing(made)
