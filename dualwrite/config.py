@@ -247,8 +247,8 @@ def _url(name: str, scheme: str, rest: str) -> str:
     address = rest.rpartition("@")[2].partition("/")[0]
     protocol = "security.protocol" if "." in name else "security_protocol"
     return (
-        f"{name} takes host:port, and no URL: write {address!r} without '{scheme}://'. TLS and logins are settings of "
-        f"their own ({protocol} and what docs/security.md has)"
+        f"{name} takes host:port, and no URL: write {address!r} without '{scheme}://'. TLS and logins have their own "
+        f"settings ({protocol}; see docs/security.md)"
     )
 
 

@@ -45,8 +45,8 @@ def tolerate(error: Exception, place: str) -> None:
     if place not in _told:
         _told.add(place)
         _log.warning(
-            "telemetry has failed (%s), which changes nothing about what it reports: dual writes go on, and their "
-            "metrics or spans are incomplete; this is logged once",
+            "telemetry failed (%s): dual writes are not affected, but their metrics or spans are incomplete; this is "
+            "logged once",
             place,
             exc_info=error,
         )

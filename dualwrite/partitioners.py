@@ -128,7 +128,7 @@ def partitioning_named(name: str, setting: str | Partitioner) -> Partitioning:
     if isinstance(setting, str):
         raise ValueError(
             f"the partitions of its records are chosen by the {name}, and this process has partitioner={setting!r}: "
-            f"let a process publish it that has the function, as partitioner={name.removeprefix(_FUNCTION)!r} names it"
+            f"publish it from a process that has the function (partitioner={name.removeprefix(_FUNCTION)!r})"
         )
     return partitioning(setting)
 

@@ -14,7 +14,7 @@ _MISSING_RIGHTS: Final[dict[tuple[Api, int], str]] = {
     (Api.PRODUCE, 29): "WRITE on the topic {0!r}",
     (Api.PRODUCE, 31): "IDEMPOTENT_WRITE on the cluster",
     (Api.PRODUCE, 53): "WRITE on the transactional id",
-    (Api.FETCH, 29): "READ on the topic {0!r}, to prove what became of a prepared transaction and to repair it",
+    (Api.FETCH, 29): "READ on the topic {0!r}, to prove how a prepared transaction ended, and to repair it",
     (Api.LIST_OFFSETS, 29): "DESCRIBE on the topic {0!r}",
     (Api.CREATE_TOPICS, 29): "CREATE on the topic {0!r}, or on the cluster",
     (Api.CREATE_TOPICS, 31): "CREATE on the topic {0!r}, or on the cluster",
@@ -44,7 +44,7 @@ _MEANINGS: Final[dict[tuple[Api, int], str]] = {
     (Api.END_TXN, 48): "the transaction was ended by another producer with this id, or by the broker after its timeout",
     (Api.END_TXN, 49): "the transactional id has expired at the broker, or has another producer id now",
     (Api.TXN_OFFSET_COMMIT, 22): "the group has a newer generation than this consumer; rejoin, and consume from there",
-    (Api.TXN_OFFSET_COMMIT, 25): "the consumer is no member of the group any more; rejoin, and consume from there",
+    (Api.TXN_OFFSET_COMMIT, 25): "the consumer is no longer a member of the group; rejoin, and consume from there",
     (Api.TXN_OFFSET_COMMIT, 82): "another consumer with the same group.instance.id has taken over",
 }
 
@@ -52,7 +52,11 @@ _MEANINGS: Final[dict[tuple[Api, int], str]] = {
 def error_name(error_code: int) -> str:
     """Return Kafka's name and number, for example `TOPIC_AUTHORIZATION_FAILED (29)`."""
     known = kafka_errors.get(error_code)
-    return f"error {error_code}, which has no name here" if known is None else f"{known.message} ({error_code})"
+    return (
+        f"error {error_code}, unknown to this version of dualwrite"
+        if known is None
+        else f"{known.message} ({error_code})"
+    )
 
 
 def missing_right(api: Api, error_code: int, resource: str) -> str | None:

@@ -150,7 +150,7 @@ class IdempotenceManager:
             self._retry_at_ms = now_ms + self._backoff.failed(error_code)
             return
         right = missing_right(Api.INIT_PRODUCER_ID, error_code, "")
-        sentence = f"InitProducerId was answered with {error_name(error_code)}"
+        sentence = f"InitProducerId returned {error_name(error_code)}"
         sentence += "" if right is None else f": the right that is missing is {right}"
         error = exception_for(Api.INIT_PRODUCER_ID, error_code, sentence)
         self.fail_fatal(error if isinstance(error, FatalError) else FatalError(sentence, error_code=error_code))

@@ -50,7 +50,7 @@ class IoThread:
             try:
                 self.loop.run_forever()
             except BaseException as error:  # asyncio passes SystemExit on, and all producers need this thread
-                _log.warning("a callback has raised %s in the I/O thread, which goes on", type(error).__name__)
+                _log.warning("a callback raised %s in the I/O thread, which continues", type(error).__name__)
 
     def start(self, coroutine: Coroutine[Any, Any, ResultT]) -> Future[ResultT]:
         """Run a coroutine in the loop. May be called from any other thread."""

@@ -407,7 +407,7 @@ class Sender:
         if outcome in (DeliveryResult.SEND_AGAIN, DeliveryResult.SEND_AGAIN_AFTER_LOOKUP):
             if result is not None:
                 where = f"Produce to {batch.topic}-{batch.partition}"
-                self._last_error.note(now_ms, f"{where} was answered with {error_name(error_code)}")
+                self._last_error.note(now_ms, f"{where} returned {error_name(error_code)}")
             self._accumulator.send_again(batch, now_ms, error_code)
             return
         if outcome is DeliveryResult.SPLIT:
@@ -417,7 +417,7 @@ class Sender:
 
     def _split(self, batch: Batch, error_code: int, now_ms: float) -> None:
         batch_size = f"a batch of {batch.record_count} records ({len(batch.data)} bytes)"
-        where = f"for {batch.topic}-{batch.partition} was answered with {error_name(error_code)}"
+        where = f"for {batch.topic}-{batch.partition} was refused with {error_name(error_code)}"
         sentence = f"{batch_size} {where}: it is split and sent again"
         self._last_error.note(now_ms, sentence)
         if batch.whole is None:
@@ -524,7 +524,7 @@ class Sender:
         for error_code in m.error_codes_of(response):
             if error_code:
                 name = m.API_OF[type(request)].kafka_name
-                self._last_error.note(now_ms, f"{name} was answered with {error_name(error_code)}")
+                self._last_error.note(now_ms, f"{name} returned {error_name(error_code)}")
 
     # ---- notifications of the cluster -----------------------------------------------------------------------
 
@@ -547,7 +547,7 @@ class Sender:
             if error is not None and error_class(Api.METADATA, topic.error_code) is not ErrorClass.RETRIABLE:
                 self._end_topic_waiter(topic.name, error)
                 return False
-            sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
+            sentence = f"Metadata for {topic.name!r} returned {error_name(topic.error_code)}"
             self._last_error.note(self._clock_ms(), sentence)
             if not waiter.has_waiting_caller:  # its caller has stopped waiting; one that is about to wait tries again
                 self._end_topic_waiter(topic.name)

@@ -125,5 +125,5 @@ def test_an_answer_is_told_although_the_last_request_had_none(emulator: Emulator
     """The last request times out; the error still contains the broker's earlier response."""
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=1, action=Error(51)))
     emulator.faults.add(Fault(api=Api.INIT_PRODUCER_ID.kafka_name, count=None, action=CloseBefore()))
-    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was answered with CONCURRENT_TRANSACTIONS \(51\)"):
+    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId returned CONCURRENT_TRANSACTIONS \(51\)"):
         admin.force_terminate_transaction(ID, timeout_ms=LIMIT_MS)

@@ -233,7 +233,7 @@ WHOLE = b"CGMDv2:\x05\0\0\0g\0m\0\0i\0"
     ],
 )
 def test_bytes_that_are_not_librdkafkas(damaged: bytes) -> None:
-    with pytest.raises(ValueError, match="are not group metadata in a format of librdkafka that is known"):
+    with pytest.raises(ValueError, match="are not group metadata in a known format of librdkafka"):
         group_of(damaged)
 
 
@@ -261,7 +261,7 @@ def test_positions_of_all_kinds() -> None:
     listed[1].offset = -1001
     assert positions_of(listed) == {partition: OffsetAndMetadata(5)}
     for wrong in ({partition: -1}, {partition: -1001}, [confluent_kafka.TopicPartition("t", 1, -1)]):
-        with pytest.raises(ValueError, match="not that of a next record"):
+        with pytest.raises(ValueError, match="cannot be that of the next record"):
             positions_of(wrong)
     with pytest.raises(TypeError, match="not a mapping by partition"):
         positions_of("t")

@@ -329,7 +329,7 @@ def test_still_prepared(world: World) -> None:
     producer = world.recovering()
     assert producer.coordinator_knows(manifest.prepared_state)
     with pytest.raises(
-        OutcomeUnknown, match=r"orders-0: no marker ends it yet.*Nothing was changed; ask again"
+        OutcomeUnknown, match=r"orders-0: no marker ends it yet.*Nothing was changed; repeat the call"
     ) as told:
         producer.end_of(manifest, SHORTLY_MS)
     assert told.value.transactional_id == "tid"
@@ -566,7 +566,7 @@ def test_without_a_broker_nothing_is_known(face: str) -> None:
         world.emulator.faults.add(
             Fault(api="Fetch", action=PartitionError(6), topic="orders", client_id="dualwrite", count=None)
         )
-        with pytest.raises(OutcomeUnknown, match=r"NOT_LEADER.*Nothing was changed; ask again"):
+        with pytest.raises(OutcomeUnknown, match=r"NOT_LEADER.*Nothing was changed; repeat the call"):
             producer.end_of(manifest, SHORTLY_MS)
 
 
@@ -593,7 +593,7 @@ def test_reading_needs_the_right_to_read(face: str) -> None:
         for operation in (AclOperation.WRITE, AclOperation.DESCRIBE):
             world.emulator.add_acls(Acl.allow("User:ANONYMOUS", operation, ResourceType.TOPIC, "orders"))
         producer = world.ready("reader")
-        with pytest.raises(AuthorizationError, match="READ on the topic 'orders', to prove what became of a prepared"):
+        with pytest.raises(AuthorizationError, match="READ on the topic 'orders', to prove how a prepared"):
             producer.end_of(manifest)
         with pytest.raises(AuthorizationError, match="READ on the topic 'orders'"):
             producer.records_of(manifest, manifest.partitions)

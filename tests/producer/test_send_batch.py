@@ -80,11 +80,11 @@ def test_records_are_serialized(make_producer: MakeProducer, read_committed: Rea
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        (1, r"record 2: the value is int, not bytes or str: encode it, .*; nothing of the batch was sent"),
-        (Record(b"x", partition=3), r"record 2: 'events' has the partitions 0 to 2, not 3; nothing"),
-        ((b"a", b"b", b"c"), "record 2: a tuple is .key, value., not 3 elements; nothing"),
+        (1, r"record 2: the value is int, not bytes or str: encode it, .*; none of the batch was sent"),
+        (Record(b"x", partition=3), r"record 2: 'events' has the partitions 0 to 2, not 3; none"),
+        ((b"a", b"b", b"c"), "record 2: a tuple is .key, value., not 3 elements; none"),
         ({"vlaue": b"x"}, "record 2: a mapping has some of value, key, headers, partition, timestamp_ms, not 'vlaue'"),
-        (b"x" * 2000, r"record 2: it takes up to 2097 bytes, more than max\.request\.size=1000; nothing"),
+        (b"x" * 2000, r"record 2: it takes up to 2097 bytes, more than max\.request\.size=1000; none"),
     ],
 )
 def test_one_wrong_record_and_nothing_is_sent(
@@ -249,7 +249,7 @@ def test_a_callable_is_asked_for_each_record(make_producer: MakeProducer, arrow:
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
-        ({"valeu": [b"x"]}, "this one has valeu; nothing of it was sent"),
+        ({"valeu": [b"x"]}, "this one has valeu; none of it was sent"),
         ({"value": [1]}, "the column value is of type int64, not binary or string"),
         ({"value": [b"x"], "partition": ["0"]}, "the column partition is of type string"),
         ({"value": [b"x"], "partition": [-1]}, "the column partition has .*-1.*, which is outside 0 to"),

@@ -371,7 +371,7 @@ def test_a_recoverer_that_slept_aborts_nothing_of_its_successor(world: World) ->
     old = world.commit(world.ready(), "old")
     slow = world.recovering()
     state = world.prepare(world.recovering(), "decided elsewhere")
-    with pytest.raises(FencedError, match="not so when"):
+    with pytest.raises(FencedError, match="has changed since"):
         slow.complete_transaction(old)
     begun_late = world.recovering()
     begun_late.complete_transaction(state)
@@ -433,7 +433,7 @@ def test_what_the_broker_aborted_is_lost_and_stays_so(world: World) -> None:
     world.abort_by_timeout()
     for _ in range(3):
         recovering = world.recovering()
-        with pytest.raises(PreparedTransactionLost, match=r"CompleteAbort.*go on with init_transactions") as raised:
+        with pytest.raises(PreparedTransactionLost, match=r"CompleteAbort.*continue with init_transactions") as raised:
             recovering.complete_transaction(state)
         assert facts(raised.value) == ("tid", str(state), "CompleteAbort", state.producer_id, state.producer_epoch + 1)
         assert raised.value.described_start_ms > 0

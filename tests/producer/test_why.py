@@ -82,11 +82,11 @@ def test_a_listener_that_says_nothing(listener: socket.socket) -> None:
     [
         (
             b"",
-            "the connection was lost before ApiVersions was answered; is this a listener of a Kafka broker?",
+            "the connection was lost before ApiVersions got a response; is this a listener of a Kafka broker?",
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response claimed to have 1213486160 bytes"),
-        (b"\0\0\0\6\0\0\0\1\0\0", "the response to ApiVersions v3, of 2 bytes, is not Kafka's"),
-        (b"\0\0\0\4\0\0\0\7", "a response came that belongs to no request"),
+        (b"\0\0\0\6\0\0\0\1\0\0", "the response to ApiVersions v3, of 2 bytes, is malformed"),
+        (b"\0\0\0\4\0\0\0\7", "a response matches no request"),
     ],
     ids=["closed", "http", "garbage", "another correlation id"],
 )
@@ -102,14 +102,14 @@ def test_a_request_that_is_not_answered(make_producer: MakeProducer, emulator: E
     with pytest.raises(KafkaTimeoutError, match="has not responded to InitProducerId yet"):
         producer.init_transactions()
     impatient = make_producer("other", max_block_ms=2_000, request_timeout_ms=500)
-    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was not answered within request\.timeout\.ms=500"):
+    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId got no response within request\.timeout\.ms=500"):
         impatient.init_transactions()
 
 
 def test_a_request_that_is_refused_again_and_again(make_producer: MakeProducer, emulator: Emulator) -> None:
     emulator.faults.add(Fault(api="InitProducerId", action=Error(51), count=ALWAYS))
     producer = make_producer(max_block_ms=1_500)
-    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId was answered with CONCURRENT_TRANSACTIONS \(51\)"):
+    with pytest.raises(KafkaTimeoutError, match=r"InitProducerId returned CONCURRENT_TRANSACTIONS \(51\)"):
         producer.init_transactions()
 
 

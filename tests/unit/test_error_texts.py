@@ -11,7 +11,7 @@ from dualwrite.errors import ERROR_CLASSES, Api
 def test_names_are_kafkas() -> None:
     assert error_name(29) == "TOPIC_AUTHORIZATION_FAILED (29)"
     assert error_name(90) == "PRODUCER_FENCED (90)"
-    assert error_name(9999) == "error 9999, which has no name here"
+    assert error_name(9999) == "error 9999, unknown to this version of dualwrite"
 
 
 def test_every_error_that_the_client_knows_has_a_name() -> None:

@@ -37,5 +37,5 @@ def test_a_callback_that_exits_leaves_the_thread_and_other_callbacks_running(
         assert thread.start(_thread_goes_on()).result(60)
     assert called == ["the next of the same turn"]
     assert [record.getMessage() for record in caplog.records if record.name == io_thread.__name__] == [
-        "a callback has raised SystemExit in the I/O thread, which goes on"
+        "a callback raised SystemExit in the I/O thread, which continues"
     ]

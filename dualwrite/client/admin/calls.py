@@ -347,7 +347,7 @@ class AdminCalls:
         error_code = replies.get(partition, codec.Reply(NETWORK_EXCEPTION)).error_code
         if error_code and error_class(Api.WRITE_TXN_MARKERS, error_code) not in RETRIABLE:
             raise failure(Api.WRITE_TXN_MARKERS, error_code, partition)
-        return f"WriteTxnMarkers was answered with {error_name(error_code)}" if error_code else None, True
+        return f"WriteTxnMarkers returned {error_name(error_code)}" if error_code else None, True
 
     async def end_by_pair(self, pairs: Mapping[str, PreparedTxnState], deadline_s: float, *, commit: bool) -> set[str]:
         """Send EndTxn for each id with its own pair, all at once; return the ids that were ended so."""
@@ -437,7 +437,7 @@ class AdminCalls:
 
 
 def _not_terminated_in_time(seen: TransactionDescription, code: int) -> KafkaTimeoutError:
-    response = f" (InitProducerId was answered with {error_name(code)})" if code else ""
+    response = f" (InitProducerId returned {error_name(code)})" if code else ""
     return KafkaTimeoutError(
         f"transactional id {seen.transactional_id!r} was still {seen.state}{response} when the time was up; its open "
         "transaction may or may not be aborted: repeat the same call"

@@ -138,7 +138,7 @@ class AdminTransport:
         except Exception as error:  # a codec may raise anything for bytes that are not Kafka's
             connection.drop(MalformedResponseError(call.api, version, len(body), error))
             raise AdminError(
-                f"{_broker(node_id)}: {connection.problem}. What was requested may have been done; ask again"
+                f"{_broker(node_id)}: {connection.problem}. The request may have taken effect; repeat the call"
             ) from error
 
     async def _connected(self, node_id: int, deadline_s: float) -> Connection:
@@ -312,7 +312,7 @@ class AdminDriver:
                     nodes[key] = broker.node_id
                     self._transport.learn_brokers([BrokerDescription(*broker, rack=None)])
                 elif error_class(Api.FIND_COORDINATOR, code) in RETRIABLE:
-                    not_yet[key] = f"FindCoordinator for {key!r} was answered with {error_name(code)}"
+                    not_yet[key] = f"FindCoordinator for {key!r} returned {error_name(code)}"
                 else:
                     failed[key] = failure(Api.FIND_COORDINATOR, code, key)
         return Located(nodes, failed, not_yet)
@@ -392,7 +392,7 @@ class AdminDriver:
         elif reply.error_code == 0 and reply.value is not None:
             results.done[key] = reply.value
         elif reply.error_code not in final_codes and error_class(api, reply.error_code) in RETRIABLE:
-            why[key] = f"broker {nodes[key]} answered {api.kafka_name} with {error_name(reply.error_code)}"
+            why[key] = f"broker {nodes[key]} returned {error_name(reply.error_code)} for {api.kafka_name}"
             if error_class(api, reply.error_code) is ErrorClass.RETRIABLE_AFTER_LOOKUP:
                 del nodes[key]
         else:

@@ -152,7 +152,7 @@ def _refused(broker_id: int, error_code: int, filters: Filters) -> KafkaError:
         )
     if error_class(Api.LIST_TRANSACTIONS, error_code) in RETRIABLE:
         return RetriableError(
-            f"broker {broker_id} answered ListTransactions with {error_name(error_code)}", error_code=error_code
+            f"broker {broker_id} returned {error_name(error_code)} for ListTransactions", error_code=error_code
         )
     return failure(Api.LIST_TRANSACTIONS, error_code, f"broker {broker_id}")
 

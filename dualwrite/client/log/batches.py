@@ -116,7 +116,7 @@ def records_of(topic: str, partition: int, batch: StoredBatch) -> list[StoredRec
     if not is_intact(batch.data):
         raise RetriableError(
             f"the batch at offset {batch.base_offset} of {topic}-{partition} arrived damaged (its checksum is wrong); "
-            "nothing was changed: ask again, and if that does not help, check the broker's disk"
+            "nothing was changed: repeat the call; if it fails again, check the broker's disk"
         )
     try:
         return list(_records(topic, partition, batch))

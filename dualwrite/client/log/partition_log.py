@@ -163,7 +163,7 @@ class PartitionLogCalls:
             if loop.time() - since_s > UNKNOWN_FOR_S:
                 return None
             if not await self._driver.pause(backoff, deadline_s):
-                raise KafkaTimeoutError(f"it is not known whether the topic {self._topic} exists")
+                raise KafkaTimeoutError(f"cannot find out whether the topic {self._topic} exists")
         settings = await self._of_any(partition_codec.describe_settings(self._topic, names), deadline_s)
         return LogDescription(len(topic.replicas), len(topic.replicas.get(0, ())), settings)
 

@@ -214,12 +214,14 @@ class LogReader:
     ) -> OutcomeUnknown:
         """Return the error for an end that the log does not show in time."""
         whose = {"transactional_id": self._transactional_id, "prepared_state": str(manifest.prepared_state)}
-        told = f"the log does not say yet how {self._name(manifest)} ended: {error}. Nothing was changed; ask again"
+        told = (
+            f"the log does not show yet how {self._name(manifest)} ended: {error}. Nothing was changed; repeat the call"
+        )
         unmarked = tuple((each.part.topic, each.part.partition) for each in searches if each.has_no_marker)
         if not unmarked:
             return OutcomeUnknown(told, **whose)
         return NoMarkerError(
-            f"{told}. If its coordinator has nothing to end, it hangs (KAFKA-20734), and with it all that follows it "
+            f"{told}. If its coordinator has nothing to end, it hangs (KAFKA-20734) and holds up everything behind it "
             "in the partition: `dualwrite transactions find-hanging` shows it",
             **whose,
             partitions=unmarked,
@@ -228,9 +230,9 @@ class LogReader:
     def _records_gone(self, manifest: Manifest, part: PartitionManifest, count: int) -> RecordsGoneError:
         return RecordsGoneError(
             f"{self._name(manifest)} was aborted, and of its {part.record_count} record(s) at the offsets "
-            f"{part.first_offset} to {part.last_offset} of {part.topic}-{part.partition} the log has {count}: the rest "
-            "was deleted or compacted, or Kafka lost it, so they cannot be published again. Nothing was changed; "
-            "publish what is missing by what the database has, then go on with init_transactions() or, for a dual "
+            f"{part.first_offset} to {part.last_offset} of {part.topic}-{part.partition} the log has {count}: the "
+            "rest was deleted or compacted, or Kafka lost it, so they cannot be published again. Nothing was changed; "
+            "publish the missing records from the database, then continue with init_transactions() or, for a dual "
             f"write, with `dualwrite recover --acknowledge-lost {self._transactional_id} --apply`",
             transactional_id=self._transactional_id,
             prepared_state=str(manifest.prepared_state),

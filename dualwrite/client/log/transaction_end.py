@@ -28,7 +28,10 @@ class PartitionEnd(Enum):
 
     COMMITTED = "its records are visible"
     ABORTED = "its records are stored, and never visible"
-    GONE = "its records are not stored at these offsets any more: deleted, compacted, lost, or the topic is another"
+    GONE = (
+        "its records are no longer stored at these offsets: they were deleted, compacted or lost, or the "
+        "topic was created again"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ class Limits(NamedTuple):
 
 
 def _refused(sentence: str) -> InvalidRecordError:
-    return InvalidRecordError(f"{sentence}; nothing of it was sent")
+    return InvalidRecordError(f"{sentence}; none of it was sent")
 
 
 def rows_of(table: Any, now_ms: int) -> Iterator[Rows]:
@@ -498,8 +498,8 @@ class ArrowSource:
         chosen = rows.partitions.copy()
         if int(chosen.max()) >= partitions:
             raise InvalidRecordError(
-                f"{self._topic!r} has the partitions 0 to {partitions - 1}, not {int(chosen.max())}; "
-                "nothing of it was sent"
+                f"{self._topic!r} has the partitions 0 to {partitions - 1}, not {int(chosen.max())}; none of it was "
+                "sent"
             )
         missing = np.flatnonzero(chosen < 0)
         if len(missing):

@@ -80,7 +80,7 @@ class BulkSend:
     def progress(self) -> str:
         """Return how many records were accepted, for the error of a call that gives up."""
         if not self.accepted:
-            return "nothing of it was sent"
+            return "none of it was sent"
         return f"{self.accepted} of the {self.record_count} records were accepted"
 
     def took(self, batch: Batch, first_index: int, record_count: int) -> None:
@@ -106,8 +106,8 @@ def _source(bulk: BulkSend, core: ProducerCore, records: Any, now_ms: int) -> _S
         return ArrowSource(bulk.topic, bulk.took, core, records, now_ms)
     if isinstance(records, str | bytes | bytearray | memoryview | Mapping) or not isinstance(records, Iterable):
         raise InvalidRecordError(
-            f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; "
-            "nothing of it was sent"
+            f"send_batch() takes an iterable of records or an Arrow table, not {type(records).__name__}; none of it "
+            "was sent"
         )
     listed = list(records)
     if core.sends_values_as_they_are and set(map(type, listed)) == {bytes}:
@@ -275,4 +275,4 @@ def _too_large(place: int, size: int, core: ProducerCore) -> InvalidRecordError:
 
 def _refused(place: int, why: object) -> InvalidRecordError:
     sentence = str(why).removesuffix("; the record was not sent").removesuffix("; it was not sent")
-    return InvalidRecordError(f"record {place}: {sentence}; nothing of the batch was sent")
+    return InvalidRecordError(f"record {place}: {sentence}; none of the batch was sent")

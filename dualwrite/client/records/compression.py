@@ -125,6 +125,6 @@ def decompressed(compression_type: int, data: memoryview) -> memoryview:
         return data
     kind = _KINDS.get(compression_type)
     if kind is None:
-        raise ValueError(f"compression type {compression_type} is not Kafka's")
+        raise ValueError(f"unknown compression type {compression_type}")
     _check_installed(kind)
     return memoryview(_DECOMPRESS[compression_type](bytes(data)))

@@ -70,7 +70,7 @@ def refusal_sentence(
             "arrived and aborted its transaction)"
         )
     return (
-        f"{api.kafka_name} for transactional id {transactional_id!r} was answered with "
+        f"{api.kafka_name} for transactional id {transactional_id!r} returned "
         f"{error_name(error_code)} while the producer was {state.value}: {meaning}; {WHAT_TO_DO[taken_as]}"
     )
 
@@ -93,8 +93,8 @@ def overtaken(transactional_id: str, now: Described, *, stored_is_committed: boo
     """Return the error for a transactional id that has changed since it was first described."""
     done = " (the stored transaction is committed)" if stored_is_committed else ""
     return FencedError(
-        f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, which "
-        f"was not so when init_transactions() described it{done}: another producer has taken the id over; "
+        f"transactional id {transactional_id!r} is in state {now.state.value} at {now.pair or 'no producer id'}, "
+        f"which has changed since init_transactions() described it{done}: another producer has taken the id over; "
         f"{WHAT_TO_DO[ErrorClass.FENCED]}"
     )
 
@@ -111,9 +111,9 @@ def id_taken_over(transactional_id: str, own: PreparedTxnState, now: Described) 
 def offsets_may_go_back(transactional_id: str, group_id: str) -> AbortableError:
     """Return the error for offsets that an earlier request of the same transaction, without a response, may replace."""
     return AbortableError(
-        f"earlier offsets of group {group_id!r} in this transaction of transactional id {transactional_id!r} were sent "
-        "once without a response. That request may still arrive and replace these by the earlier ones, so they "
-        f"were not sent; {WHAT_TO_DO[ErrorClass.ABORTABLE]}, with one send_offsets_to_transaction() of the last offsets"
+        f"earlier offsets of group {group_id!r} in this transaction of transactional id {transactional_id!r} were "
+        "sent once without a response. That request may still arrive and overwrite newer offsets, so these were not "
+        f"sent; {WHAT_TO_DO[ErrorClass.ABORTABLE]}, with one send_offsets_to_transaction() of the last offsets"
     )
 
 
@@ -130,8 +130,8 @@ def still_prepared_by_keep(transactional_id: str, pair: PreparedTxnState) -> Uns
     """Return the error for a broker whose KeepPreparedTxn returns the producer id and epoch of the open transaction."""
     return UnsupportedByBrokerError(
         f"the broker answered InitProducerId with KeepPreparedTxn for transactional id {transactional_id!r} with "
-        f"{pair}, the producer id and epoch of the open transaction itself: it does not fence the producer that "
-        "prepared it, as KIP-939 demands and the proposal for KAFKA-20739 in apache/kafka#22704 leaves out. Two owners "
+        f"{pair}, the producer id and epoch of the open transaction itself: this does not fence the producer that "
+        "prepared it, which KIP-939 requires and the proposal for KAFKA-20739 (apache/kafka#22704) lacks. Two owners "
         "could decide the transaction differently, so it stays open and was not completed; use a broker that raises "
         "the epoch, or one without KeepPreparedTxn, where the stored producer id and epoch complete a transaction"
     )

@@ -76,8 +76,8 @@ def _of_librdkafka(serialized: bytes) -> ConsumerGroupMetadata:
         return ConsumerGroupMetadata(_group_id(group_id.decode()), generation_id, member_id.decode(), instance_id)
     except (ValueError, struct.error) as error:
         raise ValueError(
-            f"these {len(serialized)} bytes are not group metadata in a format of librdkafka that is known (2.x): "
-            "give a ConsumerGroupMetadata with the group id, generation and member id; nothing was sent"
+            f"these {len(serialized)} bytes are not group metadata in a known format of librdkafka (2.x): give a "
+            "ConsumerGroupMetadata with the group id, generation and member id; nothing was sent"
         ) from error
 
 
@@ -130,5 +130,5 @@ def _position(given: Any) -> OffsetAndMetadata:
         given.offset, exact(given.metadata or ""), -1 if leader_epoch is None else leader_epoch
     )
     if not isinstance(position.offset, int) or position.offset < 0:
-        raise ValueError(f"the offset {position.offset!r} is not that of a next record to read; nothing was sent")
+        raise ValueError(f"the offset {position.offset!r} cannot be that of the next record to read; nothing was sent")
     return position

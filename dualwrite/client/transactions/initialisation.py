@@ -408,13 +408,13 @@ class Initialisation:
             cause = "so it was aborted, by the broker's timeout or by an operator"
         return PreparedTransactionLost(
             f"the prepared transaction {stored} of transactional id {self._transactional_id!r} was not committed: "
-            f"Kafka says {described.state.value} at {described.pair or 'no producer id'}, {cause}. The decision of "
+            f"Kafka reports {described.state.value} at {described.pair or 'no producer id'}, {cause}. The decision of "
             "the application and Kafka disagree. Nothing was changed by this producer, and each recovery with "
-            "keep_prepared_txn=True says so again. A dual write publishes it again from the log at the next use of its "
-            "id, if its state row has a manifest, the records are still there, READ is granted on their topics, and no "
-            "consumed offsets went with them. Otherwise repair the data, then go on with init_transactions() or, for a "
-            "dual write, with "
-            f"`dualwrite recover --acknowledge-lost {self._transactional_id} --apply`",
+            "keep_prepared_txn=True raises this again. A dual write publishes it again from the log at the next use "
+            "of its id, if its state row has a manifest, the records are still there, READ is granted on their "
+            "topics, and it contains no consumed offsets. Otherwise repair the data, then continue with "
+            "init_transactions() or, for a dual write, with `dualwrite recover --acknowledge-lost "
+            f"{self._transactional_id} --apply`",
             transactional_id=self._transactional_id,
             prepared_state=str(stored),
             described_state=described.state.value,

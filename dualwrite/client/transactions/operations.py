@@ -124,7 +124,7 @@ class PendingCall:
         operation = self.unfinished
         if operation is not None:
             reworded = error.reworded(
-                f"{error}. Nothing is decided: {standing}; put that right and repeat {operation.name}"
+                f"{error}. Nothing is decided: {standing}; correct that and repeat {operation.name}"
             )
             reworded.__cause__ = error.__cause__
             operation.interrupt(reworded)

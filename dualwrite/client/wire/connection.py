@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
         if self.features.error_code == _UNSUPPORTED_VERSION:
             self.features = await self._request_api_versions(0)
         if self.features.error_code:
-            raise ConnectionError(f"ApiVersions was answered with {error_name(self.features.error_code)}")
+            raise ConnectionError(f"ApiVersions returned {error_name(self.features.error_code)}")
         self._first_correlation_id = self._correlation_id + 1
 
     async def request(self, api: Api, version: int, body: bytes) -> memoryview:
@@ -248,7 +248,7 @@ class Connection(asyncio.Protocol):
         response = await received
         if response is None:
             hint = "; is this a listener of a Kafka broker?" if api is Api.API_VERSIONS else ""
-            raise self.refusal or ConnectionError(f"{self.problem} before {api.kafka_name} was answered{hint}")
+            raise self.refusal or ConnectionError(f"{self.problem} before {api.kafka_name} got a response{hint}")
         return response
 
     async def log_in(self, login: Login) -> None:
@@ -296,7 +296,7 @@ class Connection(asyncio.Protocol):
             if not 4 <= size <= MAX_FRAME_BYTES:
                 if data.startswith(_TLS_ALERT, position):
                     self._refuse(ONLY_TLS)
-                self._give_up(f"a response claimed to have {size} bytes, which Kafka's never have,")
+                self._give_up(f"a response claimed to have {size} bytes, more than Kafka ever sends,")
                 return len(data)
             end = position + 4 + size
             if end > len(data):
@@ -311,7 +311,7 @@ class Connection(asyncio.Protocol):
     def _take_frame(self, frame: memoryview) -> None:
         if not self._waiting or self._waiting[0].correlation_id != correlation_id_of(frame):
             # The peer does not speak Kafka, or a response is missing: nothing after it can be trusted.
-            self._give_up("a response came that belongs to no request")
+            self._give_up("a response matches no request")
             return
         api, version = self._waiting[0].api, self._waiting[0].version
         try:
@@ -329,7 +329,7 @@ class Connection(asyncio.Protocol):
         left_s = self._waiting[0].deadline_s - self._loop.time()
         if left_s <= 0:
             api = self._waiting[0].api.kafka_name
-            self._give_up(f"{api} was not answered within request.timeout.ms={self._request_timeout_s * 1000:.0f}")
+            self._give_up(f"{api} got no response within request.timeout.ms={self._request_timeout_s * 1000:.0f}")
         else:
             self._timer = self._loop.call_later(left_s, self._on_timer)
 

@@ -10,4 +10,4 @@ class MalformedResponseError(ConnectionError):
 
     def __init__(self, api: Api, version: int, size: int, cause: Exception) -> None:
         reason = str(cause) or type(cause).__name__
-        super().__init__(f"the response to {api.kafka_name} v{version}, of {size} bytes, is not Kafka's ({reason})")
+        super().__init__(f"the response to {api.kafka_name} v{version}, of {size} bytes, is malformed ({reason})")

@@ -200,7 +200,7 @@ class MetadataRefresher:
             self._wanted[topic.name] = still | self._wanted.get(topic.name, {})
             return False
         if topic.error_code:
-            sentence = f"Metadata for {topic.name!r} was answered with {error_name(topic.error_code)}"
+            sentence = f"Metadata for {topic.name!r} returned {error_name(topic.error_code)}"
             self._last_error.note(self._clock_ms(), sentence + _EXPLAINED.get(topic.error_code, ""))
             return True
         leaderless = [str(partition) for partition, leader in enumerate(topic.leaders) if leader < 0]

@@ -106,9 +106,9 @@ class TlsFiles:
             try:
                 self._context = tls_context(self._config)
             except ConfigError as error:
-                _log.warning("%s; connections use the certificates that were read before, until it is replaced", error)
+                _log.warning("%s; connections keep the previous certificates until the file is replaced", error)
             else:
-                _log.info("the certificates of %s were read again", ", ".join(self._paths))
+                _log.info("the certificates of %s were reloaded", ", ".join(self._paths))
         return self._context
 
     def _identities(self) -> list[tuple[int, int, int] | None]:
@@ -232,7 +232,9 @@ class Login:
                     break
                 return response.session_lifetime_ms
             error_detail = response.auth_bytes.decode(errors="replace") if self._mechanism == "OAUTHBEARER" else ""
-        raise AuthenticationError(f"the broker's responses to {self._login_name()} are not those of {self._mechanism}")
+        raise AuthenticationError(
+            f"the broker's responses to {self._login_name()} are not valid {self._mechanism} messages"
+        )
 
     def _check_iterations(self, message: bytes) -> None:
         """Refuse few iterations of SCRAM, as Java's client does: a false broker could soon guess the password.
@@ -292,7 +294,7 @@ class Login:
                 f"the listener accepts no logins: set security.protocol={plain}, or connect to a listener with SASL"
             )
         else:
-            sentence = f"{self._login_name()} was answered with {error_name(error_code)}"
+            sentence = f"{self._login_name()} returned {error_name(error_code)}"
         return AuthenticationError(sentence, error_code=error_code)
 
     def _refused_login(self, error_code: int, message: str) -> AuthenticationError:
