@@ -425,8 +425,9 @@ class AsyncProducer(ProducerBase[AsyncRecordFuture]):
         if _running_loop() is not self._loop:
             where = "an event loop that is closed" if self._loop.is_closed() else "another event loop"
             raise IllegalStateError(
-                f"this AsyncProducer belongs to {where}, and so do its connections; nothing was done: create a new one "
-                "here (init_transactions() with the same transactional.id resolves what this one left)"
+                f"this AsyncProducer belongs to {where}, and so do its connections; nothing was done: create a new "
+                "one here (init_transactions() with the same transactional.id resolves the transaction that this one "
+                "left)"
             )
 
 

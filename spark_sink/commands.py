@@ -26,8 +26,8 @@ def export_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | No
 def after_lost_files(sink_id: str, query_id: str, batch_id: int, *, schema: str | None) -> str:
     """Return an operator's next steps for decided files that a table cannot get."""
     return (
-        "bring the files back, or write their rows to the table by other means (Kafka has them), then run "
-        f"{acknowledge_lost(sink_id, query_id, batch_id, schema=schema)}; what is left of the batch is added after that"
+        "restore the files, or write their rows to the table by other means (Kafka has them), then run "
+        f"{acknowledge_lost(sink_id, query_id, batch_id, schema=schema)}; the rest of the batch is added after that"
     )
 
 

@@ -229,7 +229,7 @@ class _Writer:
             )
         except Exception:
             log.exception(
-                "sink %s: what batch %d has left could not be aborted now; the next batch or %s does it",
+                "sink %s: the leftovers of batch %d could not be aborted now; the next batch, or %s, aborts them",
                 self._options.sink_id,
                 batch_id,
                 commands.recover(self._options.sink_id, schema=self._options.store.schema),

@@ -178,7 +178,7 @@ def _analyzed_plan(df: DataFrame) -> str | None:
         analyzed = explained.partition("== Analyzed Logical Plan ==")[2]  # the parsed one has ids of the session
         return analyzed.partition("== Optimized Logical Plan ==")[0] or None
     except Exception:  # of py4j or gRPC, or an attribute that is not there
-        log.info("Spark does not tell the plan of a batch", exc_info=True)
+        log.info("Spark does not show the plan of a batch", exc_info=True)
         return None
 
 
@@ -210,7 +210,7 @@ def _running_query(df: DataFrame, query_id: str | None) -> Any:
         running = df.sparkSession._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
         return running.get(jvm.java.util.UUID.fromString(query_id))
     except Exception:  # of py4j, or an attribute that is not there
-        log.info("what Spark knows of the query %s cannot be found out", query_id, exc_info=True)
+        log.info("Spark's state of the query %s cannot be read", query_id, exc_info=True)
         return None
 
 

@@ -18,7 +18,7 @@ from spark_sink.errors import SinkOptionError
 
 _DECIDED_BY_THE_SINK: Final = {
     "transactional.id": "every attempt of a task leases a transactional id of its own, which begins with sinkId",
-    "transaction.two.phase.commit.enable": "the sink uses what the broker supports; txn.mode sets what it must support",
+    "transaction.two.phase.commit.enable": "the sink adapts to the broker; txn.mode sets the required support",
     "accept.bounded.guarantee": "txn.mode=resume accepts it",
     "transaction.timeout.ms": "set txn.timeoutMs instead",
     "key.serializer": "the column key is sent as it is: cast it to string or binary",

@@ -402,7 +402,7 @@ def _delta_directory(given: str) -> str:
             "are not supported"
         )
     if "%" in directory:
-        raise SinkOptionError(f"dual.table: libraries for Delta tables read a path with % in two ways ({directory!r})")
+        raise SinkOptionError(f"dual.table: libraries for Delta tables disagree on a path with % ({directory!r})")
     if len(directory) > _LONGEST_DIRECTORY:
         raise SinkOptionError(f"dual.table: the path has more than {_LONGEST_DIRECTORY} characters")
     return posixpath.normpath(directory)

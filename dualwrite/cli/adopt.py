@@ -33,10 +33,10 @@ def command(*, database_url: str, schema: str | None, moved: bool, copied: bool,
         done = adopt(engine, how, schema=schema, force=force)
     click.echo(f"created in: {done.made_in}\nnow in: {done.found_in}")
     if moved:
-        click.echo(f"transactional ids keep the suffix {done.suffix}; the next use completes what is in doubt")
+        click.echo(f"transactional ids keep the suffix {done.suffix}; the next use completes transactions in doubt")
         return
     before = "none" if done.suffix_before is None else done.suffix_before
     click.echo(
         f"transactional ids get the suffix {done.suffix} instead of {before}; {done.rows_emptied} state rows were "
-        "emptied, and the original completes what is in doubt under them"
+        "emptied, and the original completes the transactions in doubt under them"
     )

@@ -35,7 +35,7 @@ def _verbose() -> click.Option:
         is_flag=True,
         expose_value=False,
         callback=_log,
-        help="Log what the client does to standard error.",
+        help="Log the client's actions to standard error.",
     )
 
 

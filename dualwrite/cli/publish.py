@@ -40,7 +40,7 @@ _LOOK_S: Final = 1.0
     default=5,
     show_default=True,
     metavar="MS",
-    help="How soon what other processes have added is noticed.",
+    help="How soon blocks added by other processes are noticed.",
 )
 @click.option(
     "--linger-ms",

@@ -102,7 +102,7 @@ def _init_store(
     "--condemn",
     multiple=True,
     metavar="ID",
-    help="The application of this sink is gone: abort what it left undecided. May be repeated.",
+    help="The application of this sink is gone: abort its undecided transactions. May be repeated.",
 )
 @click.option(
     "--abort-orphans",
@@ -112,7 +112,7 @@ def _init_store(
     "May be repeated.",
 )
 @round_options(
-    apply="End what is found, or only report what would be done, which is the default and changes nothing.",
+    apply="End the transactions that are found, or only report them, which is the default and changes nothing.",
     min_age="Leave everything that has changed within this time to the application.",
 )
 @json_option

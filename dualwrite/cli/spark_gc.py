@@ -55,7 +55,7 @@ _FILE_AGE_DAYS: Final = 7
     default=_FILE_AGE_DAYS,
     show_default=True,
     metavar="DAYS",
-    help="Delete data files that nothing names any more if they are older than the sink's last plan by this.",
+    help="Delete unreferenced data files that are older than the sink's last plan by this.",
 )
 @click.option("--apply/--dry-run", default=False, help="Delete, or only report how many, which is the default.")
 @json_option

@@ -55,7 +55,7 @@ def print_each(taken: Sequence[TakenOut], *, to: Path | None) -> None:
         what = "is taken out" if block.changed else "would be taken out with --apply"
         where = f"; its records are in {to}" if block.changed and to is not None else ":"
         has = f"{len(block.records)} records" if block.unreadable is None else "which cannot be read"
-        name = "what is owed under" if block.seq == OWED else f"block {block.seq} of"
+        name = "the records owed under" if block.seq == OWED else f"block {block.seq} of"
         click.echo(f"{name} {block.transactional_id} ({has}) {what}{where}")
         if not (block.changed and to is not None):
             for line in lines_of(block):

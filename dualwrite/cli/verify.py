@@ -84,7 +84,7 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
     "--replication-factor",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How many replicas the partitions get; by default, what the brokers give.",
+    help="How many replicas the partitions get; by default, the brokers' setting.",
 )
 @click.option(
     "--settle",
@@ -98,7 +98,7 @@ _MOST_SECONDS: Final = RETENTION_MS / 1000 / 4
 @click.option(
     "--history",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Keep the history in this file; by default, only one in which something is wrong is kept.",
+    help="Keep the history in this file; by default, only a history with findings is kept.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
@@ -158,7 +158,7 @@ def command(
     else:
         _print(verified, kept)
     if not verified.report.committed and verified.is_clean:
-        raise CannotRunError("no dual write was committed, so nothing is verified: see what callers were told, above")
+        raise CannotRunError("no dual write was committed, so nothing is verified: see the outcomes above")
     ctx.exit(0 if verified.is_clean else LEFT)
 
 
@@ -181,12 +181,11 @@ def _ask(plan: Plan, *, yes: bool) -> None:
     most = int(plan.seconds * plan.rate)
     megabytes = max(1, most * _BYTES // 1_000_000)
     click.echo(
-        f"creates the topic {plan.topic} ({counted(plan.partitions, 'partition')}) and the table {plan.table}, and the "
-        "tables of dual writes where they are missing\n"
-        f"writes about {counted(most, 'dual write')}, {plan.rate:g} in a second, under the transactional ids "
-        f"{plan.prefix}-*: at most about {megabytes} MB in the topic and in the database\n"
-        f"kills and freezes its own {counted(plan.workers, 'worker')} at random, and "
-        "recovers what they leave\n"
+        f"creates the topic {plan.topic} ({counted(plan.partitions, 'partition')}) and the table {plan.table}, and "
+        f"the tables of dual writes where they are missing\nwrites about {counted(most, 'dual write')}, {plan.rate:g} "
+        f"in a second, under the transactional ids {plan.prefix}-*: at most about {megabytes} MB in the topic and in "
+        f"the database\nkills and freezes its own {counted(plan.workers, 'worker')} at random, and recovers their "
+        "transactions\n"
         + (
             "leaves the topic, the table and the rows of the ids (--keep)"
             if plan.keep
@@ -197,7 +196,7 @@ def _ask(plan: Plan, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("nobody can be asked here: give --yes")
+        raise click.UsageError("cannot prompt without a terminal: pass --yes")
     click.confirm("go on?", abort=True, err=True)
 
 

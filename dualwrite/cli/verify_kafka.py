@@ -84,7 +84,7 @@ class Topic:
             if self.name in admin.list_topics():
                 raise CannotRunError(
                     f"the topic {self.name} exists, and this command writes only to a topic of its own; nothing was "
-                    "changed: leave --topic out, or give a name that no topic has"
+                    "changed: leave --topic out, or give an unused name"
                 )
             admin.create_topics({self.name: options}, timeout_ms=self._timeout_ms, wait_for_metadata=True)
 

@@ -247,7 +247,7 @@ class Run:
 
     def _give_up(self, say: Callable[[str], None]) -> None:
         """Leave no transaction open, even after Ctrl-C: on tiers 1 and 2 Kafka keeps a prepared one for ever."""
-        say("giving up: recovering what the workers left")
+        say("giving up: recovering the workers' transactions")
         try:
             unsettled = self._recovered()
         except (DualWriteError, SQLAlchemyError) as error:

@@ -161,7 +161,7 @@ def _assert_still_mine(transactional_id: str, still_mine: Callable[[], bool]) ->
     if not still_mine():
         raise AttemptCondemnedError(
             f"the driver gave this attempt up while it took over {transactional_id!r}; it has sent nothing. A "
-            "transaction that is open with that id belongs to another attempt, and was left alone"
+            "transaction that is open with that id belongs to another attempt, and was not touched"
         )
 
 
@@ -188,7 +188,7 @@ class TopicCheck:
         """Do the same for topics that sending has created."""
         for topic in sorted(self._to_create):
             if not self._is_there(topic):
-                _log.warning("topic %r: whether this client may read it is not known%s", topic, _ELSE)
+                _log.warning("topic %r: cannot find out whether this client may read it%s", topic, _ELSE)
         self._to_create.clear()
 
     def _is_there(self, topic: str) -> bool:
@@ -200,17 +200,17 @@ class TopicCheck:
             guarantee = self._producer.guarantee
             raise SinkOptionError(
                 f"txn.mode=auto: this cluster is tier {int(guarantee.tier or 0)}: it aborts a prepared transaction "
-                f"{guarantee.bounded_ms} ms after its first record (txn.timeoutMs), and what was decided by then is "
+                f"{guarantee.bounded_ms} ms after its first record (txn.timeoutMs), and records decided by then are "
                 f"published again from the log. {obstacle.where[0].upper()}{obstacle.where[1:]} that cannot work: "
-                f"{obstacle.why}. Nothing of this attempt becomes visible: {obstacle.remedy}, or accept the bound, and "
-                "with it the loss, with txn.mode=resume"
+                f"{obstacle.why}. Nothing of this attempt becomes visible: {obstacle.remedy}, or accept the bound, "
+                "and with it the loss, with txn.mode=resume"
             )
         if found.is_readable and found.is_compacted is None:
-            _log.warning("topic %r: whether it is compacted is not known (%s)%s", topic, found.why_not_known, _ELSE)
+            _log.warning("topic %r: cannot find out whether it is compacted (%s)%s", topic, found.why_not_known, _ELSE)
         return found.is_readable is not None
 
 
-_ELSE: Final = "; if it cannot be read or loses records, what a broker aborts cannot be published again"
+_ELSE: Final = "; if it cannot be read or loses records, records that a broker aborts cannot be published again"
 
 
 def _two_phase_commit(options: SinkOptions) -> dict[str, Any]:
@@ -224,13 +224,13 @@ def _not_repairable(state: PreparedTxnState, manifest: object) -> SinkError:
     """Return the error for a transaction whose manifest is unknown (None) or too long to be stored."""
     if manifest is None:
         return SinkError(
-            f"a broker acknowledged records of {state} and did not say where it stored them, so they could not be "
-            "published again if the broker aborts them. Nothing of this attempt becomes visible; Spark may try again"
+            f"a broker acknowledged records of {state} without their offsets, so they could not be published again if "
+            "the broker aborts them. Nothing of this attempt becomes visible; Spark may try again"
         )
     return SinkOptionError(
-        f"this task wrote to more partitions than the store can keep a list of ({state}), so its records could not be "
-        "published again if the broker aborts them, as this cluster does after txn.timeoutMs. Nothing of it becomes "
-        "visible: write to fewer partitions in one task, or accept the bound with txn.mode=resume"
+        f"this task wrote to more partitions than the store can list ({state}), so its records could not be published "
+        "again if the broker aborts them, as this cluster does after txn.timeoutMs. Nothing of it becomes visible: "
+        "write to fewer partitions in one task, or accept the bound with txn.mode=resume"
     )
 
 

@@ -140,10 +140,9 @@ def _number(run: Run, batch_id: int, last: Call | None) -> int:
 
 def _not_as_before(run: Run, batch_id: int, number: int) -> SinkError:
     return SinkError(
-        f"Spark repeats batch {batch_id} of the query {run.query_id}, and the calls of the sink {run.sink_id!r} are "
-        "not those of the first time: a DataFrame, a topic or a table is another one, or the order is. Call "
-        f"{number} was not written, because writing or skipping it could repeat or lose rows. Make the same calls in "
-        "the same order as the first time; when the batch is done, the function may change. If only a literal differs "
-        "(a time, a random number), start the query once with requireDigest=false: then decided calls are skipped by "
-        "their number alone"
+        f"Spark repeats batch {batch_id} of the query {run.query_id}, and the calls of the sink {run.sink_id!r} "
+        f"differ from the first time in a DataFrame, a topic, a table or the order. Call {number} was not written, "
+        "because writing or skipping it could repeat or lose rows. Make the same calls in the same order as the first "
+        "time; when the batch is done, the function may change. If only a literal differs (a time, a random number), "
+        "start the query once with requireDigest=false: then decided calls are skipped by their number alone"
     )

@@ -70,7 +70,7 @@ class Calls:
         return ended_by(
             KafkaTimeoutError(
                 f"not tried: the transactions before it took longer than kafka.max.block.ms={self.step_timeout_ms}; "
-                "nothing was changed, and it has to be repeated"
+                "nothing was changed: repeat the call"
             )
         )
 

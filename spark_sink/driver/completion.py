@@ -253,7 +253,7 @@ class Completion:
         try:
             judgement = await judge_by_log(producer, row.state, row.manifest, _FORESEE_MS)
         except (DualWriteError, ValueError) as error:
-            _log.info("what became of %s, which is to be aborted, is not known: %s", row.state, error)
+            _log.info("the end of %s, which is to be aborted, is unknown: %s", row.state, error)
             return False
         return judgement.fate is Fate.COMMITTED
 
@@ -326,9 +326,9 @@ def _is_used_later(producer: AsyncParticipantProducer, row: Prepared) -> bool:
 def _forgot(claim: Claim, row: Prepared, found: PreparedTxnState) -> StoreWentBackError:
     return StoreWentBackError(
         f"the transactional id {claim.transactional_id!r} has the open transaction {found}, but the row of its "
-        f"attempt {claim.attempt_id} wants an older one, {row.state}, aborted: the commit store has forgotten what "
-        "was done since, by a failover to a replica that did not have it, or by a restore. Nothing was changed; what "
-        "is open may have been decided"
+        f"attempt {claim.attempt_id} wants an older one, {row.state}, aborted: the commit store has lost later "
+        "changes, by a failover to a replica that did not have them, or by a restore. Nothing was changed; the open "
+        "transaction may have been decided"
     )
 
 
@@ -358,17 +358,17 @@ def _log_commit(claim: Claim, judgement: Judgement) -> None:
 
 
 _ABORTED_LATER: Final = (
-    "nothing proves that %s was committed: neither the log nor a manifest tells, and the coordinator has aborted a "
-    "transaction of %s at a later epoch, which is where an InitProducerId of another producer aborts it. Look for its "
-    "records in the topic."
+    "cannot prove that %s was committed: neither the log nor a manifest has evidence, and the coordinator has aborted "
+    "a transaction of %s at a later epoch, as InitProducerId of another producer does. Check the topic for its "
+    "records."
 )
 _EVIDENCE_GONE: Final = (
-    "transactional id %s: whether %s was committed in Kafka cannot be proven any more: its records (%s) are no longer "
-    "in the log, and the coordinator does not remember it; it is taken for committed, which it is unless an operator, "
-    "another program or the broker's timeout aborted it"
+    "transactional id %s: cannot prove any more that Kafka committed %s: its records (%s) are no longer in the log, "
+    "and the coordinator has forgotten it; assuming that it is committed, which is wrong only if an operator, another "
+    "program or the broker's timeout aborted it"
 )
 _NOT_READABLE: Final = (
-    "transactional id %s: whether %s was committed in Kafka cannot be read from the log (%s); it is taken for "
-    "committed. Grant READ on the topic to the client of the sink, so that what a broker aborts can be proven and "
+    "transactional id %s: cannot read from the log whether Kafka committed %s (%s); assuming that it is committed. "
+    "Grant READ on the topic to the client of the sink, so that a transaction aborted by a broker can be proven and "
     "published again"
 )

@@ -199,8 +199,8 @@ class Finisher:
         why = concurrent if reason is None else in_terms_of_options(str(reason))
         command = commands.recover(self._sink_id, schema=self._store.schema)
         return SinkError(
-            f"{len(left)} Kafka transactions of the sink {self._sink_id!r} could not be completed ({ids}): {why}. What "
-            f"is decided stays decided; the next plan, or {command}, completes them"
+            f"{len(left)} Kafka transactions of the sink {self._sink_id!r} could not be completed ({ids}): {why}. "
+            f"Decided batches stay decided; the next plan, or {command}, completes them"
         )
 
 

@@ -53,7 +53,7 @@ class LakeDebts:
             self.pay()
         except Exception:
             _log.warning(
-                "sink %s: what is decided could not be added to its table; the next plan does it",
+                "sink %s: decided files could not be added to its table; the next plan adds them",
                 self._sink_id,
                 exc_info=True,
             )

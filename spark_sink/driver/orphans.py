@@ -253,14 +253,14 @@ def _since(found: OpenTransaction) -> str:
 
 
 _NOT_SEEN: Final = (
-    "sink %s: it cannot be told whether transactions are open that no attempt in the commit store has (%s). This batch "
-    "goes on. Grant the client of the sink DESCRIBE on the transactional ids with the prefix %s-, and on the topics"
+    "sink %s: cannot find out whether transactions are open without an attempt in the commit store (%s). This batch "
+    "continues. Grant the client of the sink DESCRIBE on the transactional ids with the prefix %s-, and on the topics"
 )
 _LEFT: Final = (
-    "sink %s: %d transactions are open in Kafka under ids of this sink, and the commit store has no live attempt of "
-    "them: %s. They hold read_committed readers of these partitions back, for ever on brokers with two-phase commit. "
-    "The store is new, was lost or was restored to an older state, or another program uses these ids. Only the lost "
-    "rows knew whether they are decided: aborting one that is decided loses its records. Nothing was done to them, and "
-    "this sink does not use their ids any more. Compare table and topic, then end them: `dualwrite spark recover "
-    "--abort-orphans %s`, which changes nothing without --apply"
+    "sink %s: %d transactions are open in Kafka under ids of this sink without a live attempt in the commit store: "
+    "%s. They block read_committed readers of these partitions, forever on brokers with two-phase commit. The store "
+    "is new, was lost or was restored to an older state, or another program uses these ids. Only the lost rows showed "
+    "whether they are decided: aborting one that is decided loses its records. They were not touched, and this sink "
+    "no longer uses their ids. Compare table and topic, then end them: `dualwrite spark recover --abort-orphans %s`, "
+    "which changes nothing without --apply"
 )

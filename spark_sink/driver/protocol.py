@@ -159,7 +159,7 @@ class Sink:
         has_table = self._options.dual is not None
         log_completed(planned.in_doubt, tally, time.perf_counter() - began_s, has_table=has_table)
         _log.info(
-            "sink %s: completed what an earlier batch has left: committed=%d repaired=%d aborted=%d",
+            "sink %s: completed the leftovers of an earlier batch: committed=%d repaired=%d aborted=%d",
             self._sink_id,
             tally.committed,
             tally.repaired,
@@ -345,7 +345,7 @@ class Sink:
             self._store.prune(self._sink_id, self._options.retention_batches)
         except failures:
             _log.warning(
-                "old batches of the sink %s could not be deleted; it is tried again later", self._sink_id, exc_info=True
+                "old batches of the sink %s could not be deleted; trying again later", self._sink_id, exc_info=True
             )
 
     # ---- ABORT, FINISH --------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ class Sink:
             self._abort(given, batch_id, planned - {None})
         except Exception:
             _log.warning(
-                "batch %s of the sink %s could not be cleaned up; the next plan does it",
+                "batch %s of the sink %s could not be cleaned up; the next plan cleans up",
                 batch_id,
                 self._sink_id,
                 exc_info=True,
@@ -385,7 +385,7 @@ class Sink:
 
         Raises BatchLostError, StoreUnavailableError, and SinkError if Kafka did not complete a transaction.
         """
-        with unavailable_means(self._store, "What is decided stays decided: the next plan completes it"):
+        with unavailable_means(self._store, "Decided batches stay decided: the next plan completes it"):
             tally = self._finish(None, tuple(Verdict), required=tuple(Verdict))
             self._debts.settle()
         self._pause(PausePoint.AFTER_FINISH)

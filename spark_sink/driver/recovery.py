@@ -403,7 +403,7 @@ class SinkRecovery:
         try:
             return self._kafka.foresee(claim, row).fate is Fate.ABORTED
         except (DualWriteError, ValueError) as error:
-            _log.info("what became of %s of %s is not known: %s", row.state, claim.transactional_id, error)
+            _log.info("the end of %s of %s is unknown: %s", row.state, claim.transactional_id, error)
             return False
 
 

@@ -63,9 +63,7 @@ class Instruments:
     """The instruments of this process."""
 
     def __init__(self, meter: Meter) -> None:
-        self.batches: Final = meter.create_counter(
-            "dualwrite.spark.batches", "{batch}", "what became of batches, by sink and outcome"
-        )
+        self.batches: Final = meter.create_counter("dualwrite.spark.batches", "{batch}", "batches, by sink and outcome")
         self.transactions: Final = meter.create_counter(
             "dualwrite.spark.transactions", "{transaction}", "Kafka transactions that were ended, by sink and outcome"
         )

@@ -77,7 +77,7 @@ def _column_now(options: DualTable, field: pa.Field, columns: pa.Schema) -> pa.F
         raise refused(f"{options.table} has no column {field.name} any more")
     now = same_id[0] if same_id else columns.field(field.name)
     if _field_id(now) != _field_id(field):
-        raise refused(f"the column {field.name} of {options.table} is another one of that name now")
+        raise refused(f"the column {field.name} of {options.table} was replaced by another one of that name")
     if now.type != field.type and why_not(field.type, now.type) is not None:
         raise _changed(options, field, now)
     if field.nullable and not now.nullable:

@@ -124,8 +124,8 @@ def rewritten(path: Path, new: Path, columns: Sequence[pa.Field]) -> int:
         return new.stat().st_size
     except (OSError, pa.ArrowInvalid) as error:
         raise SinkError(
-            f"the rows of the data file {path} cannot be written for the table as it is now ({error}). What is decided "
-            "stays decided, and is added to the table later; nothing new has begun"
+            f"the rows of the data file {path} cannot be written for the table as it is now ({error}). Decided "
+            "batches stay decided, and are added to the table later; nothing new has begun"
         ) from error
 
 
@@ -148,7 +148,7 @@ def examined(path: Path, *, size: int, rows: int) -> pa.Schema | str:
         return f"{path} is damaged ({error})"
     except OSError as error:
         raise SinkError(
-            f"the data file {path} cannot be read ({error}). What is decided stays decided, and is added to the table "
+            f"the data file {path} cannot be read ({error}). Decided batches stay decided, and are added to the table "
             "later; nothing new has begun"
         ) from error
     return columns if count == rows else f"{path} has {count} rows, not {rows}"

@@ -28,7 +28,7 @@ _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _READ_TRIES: Final = 10
 _LATE: Final = re.compile(r"Failed to commit transaction: \d+")
 """The library's message if another writer has taken the version, with the number of its own retries."""
-_BUSY: Final = "other writers commit to it all the time"
+_BUSY: Final = "other writers keep committing to it"
 _MARKS: Final = ("/owner", "", "/batch")
 """Suffixes of the sink's id, which has no slash, in the application ids of the parts of a mark."""
 _WRITER_VERSIONS: Final = (1, 2, 3, 4, 5, 7)
@@ -77,8 +77,8 @@ class DeltaLog:
             ) from error
         except (deltalake.exceptions.DeltaError, OSError, ValueError) as error:
             raise SinkError(
-                f"the Delta table in {self._directory} cannot be read ({_line(error)}). What is decided stays decided, "
-                "and is added to it later; nothing new has begun"
+                f"the Delta table in {self._directory} cannot be read ({_line(error)}). Decided batches stay decided, "
+                "and are added to it later; nothing new has begun"
             ) from error
 
     def _state(self, table: DeltaTable) -> LakeState:
@@ -147,8 +147,8 @@ class DeltaLog:
             flush_directory(self._log)
         except OSError as error:
             raise SinkError(
-                f"the log of the Delta table in {self._directory} cannot be flushed to disk ({error}). What was added "
-                "stays owed until it is: the next plan tries it again"
+                f"the log of the Delta table in {self._directory} cannot be flushed to disk ({error}). The added "
+                "files stay owed until then: the next plan tries again"
             ) from error
         self._flushed = _Flushed.of(self._log, int(state.version))
         return True

@@ -34,7 +34,7 @@ def names_in_log(log: Path) -> set[str]:
             read |= new
     except (OSError, pa.ArrowException) as error:
         raise SinkError(f"the log {log} of a Delta table cannot be read ({error}); no file was deleted") from error
-    raise SinkError(f"other writers change the log {log} of a Delta table all the time; no file was deleted")
+    raise SinkError(f"other writers keep changing the log {log} of a Delta table; no file was deleted")
 
 
 def _files(log: Path) -> Iterator[Path]:

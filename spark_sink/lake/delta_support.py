@@ -44,11 +44,11 @@ def why_unsupported(table: DeltaTraits) -> str | None:
         return f"has the table feature {unknown[0]}, which is not supported"
     for setting, value in table.configuration.items():
         if setting.startswith("delta.constraints."):
-            return f"has the CHECK constraint {setting.rpartition('.')[2]}, which nobody would check"
+            return f"has the CHECK constraint {setting.rpartition('.')[2]}, which the sink does not check"
         if setting == "delta.columnMapping.mode" and value != "none":
             return f"uses column mapping ({setting}={value}), which is not supported"
         if setting == "delta.setTransactionRetentionDuration":
-            return f"has {setting}={value}, after which it forgets which batches it has; remove the setting"
+            return f"has {setting}={value}, which makes it forget its batches; remove the setting"
     for column, metadata in table.metadata.items():
         if any(key.startswith(_COMPUTED) for key in metadata):
             return f"has the column {column}, which is generated, or has an invariant or a default"

@@ -93,8 +93,8 @@ class History:
     def _foreign(self, place: LakePlace, generation: int) -> StoreWentBackError:
         return StoreWentBackError(
             f"{place.named} has a batch of generation {generation} of the sink {self._sink_id!r} that this commit "
-            "store has not decided: the database was restored to an older state, or a copy of it is in use. What this "
-            "store owes to the table stays owed, and nothing new has begun. Stop the applications on all copies but "
-            "one, compare table and topic, and go on with a new sinkId and a new checkpoint after the last batch that "
-            "is written"
+            "store has not decided: the database was restored to an older state, or a copy of it is in use. Files "
+            "that this store owes to the table stay owed, and nothing new has begun. Stop the applications on all "
+            "copies but one, compare table and topic, and go on with a new sinkId and a new checkpoint after the last "
+            "batch that is written"
         )

@@ -141,7 +141,7 @@ class _OneCommit(NoopCatalog):
         ToOutputFile.table_metadata(metadata, self._io.new_output(new))
         self._io.flush()
         if not self._pointer.move(old, new):
-            raise StaleError("other writers commit to it all the time")
+            raise StaleError("other writers keep committing to it")
         return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": new})
 
 

@@ -61,8 +61,8 @@ class IcebergLog:
                     ) from error
             except (OSError, ValueError, pyiceberg.exceptions.ValidationError) as error:
                 raise SinkError(
-                    f"the metadata file {location} of {self._place.named} cannot be read ({_line(error)}). What is "
-                    "decided stays decided, and is added to it later; nothing new has begun"
+                    f"the metadata file {location} of {self._place.named} cannot be read ({_line(error)}). Decided "
+                    "batches stay decided, and are added to it later; nothing new has begun"
                 ) from error
 
     def _library(self) -> Any:
@@ -151,8 +151,8 @@ class IcebergLog:
             if isinstance(error, FileNotFoundError) and self._pointer.read() != state.version:
                 return False  # another writer has committed, and removed files that are not needed any more
             raise SinkError(
-                f"the metadata of {self._place.named} cannot be flushed to disk ({_line(error)}). What was added stays "
-                "owed until it is: the next plan tries it again"
+                f"the metadata of {self._place.named} cannot be flushed to disk ({_line(error)}). The added files "
+                "stay owed until then: the next plan tries again"
             ) from error
         if self._pointer.read_durably() != state.version:
             return False

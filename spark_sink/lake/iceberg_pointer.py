@@ -109,6 +109,6 @@ def _url(catalog: Catalog) -> str:
 def _unreadable(error: sa.exc.SQLAlchemyError) -> SinkError:
     reason = error.orig if isinstance(error, sa.exc.DBAPIError) and error.orig is not None else error
     return SinkError(
-        f"the Iceberg catalog cannot be read ({' '.join(str(reason).split())}). What is decided stays decided, and is "
+        f"the Iceberg catalog cannot be read ({' '.join(str(reason).split())}). Decided batches stay decided, and are "
         "added to the table later; nothing new has begun"
     )

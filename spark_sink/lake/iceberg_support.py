@@ -68,5 +68,5 @@ def _elsewhere(table: IcebergTraits) -> str | None:
                 "stores (s3:, abfss:, gs:, hdfs:) are not supported"
             )
         if _AMBIGUOUS & set(location):
-            return f"is in {location}, and libraries read a path with %, ? or # in two ways"
+            return f"is in {location}, and libraries disagree on a path with %, ? or #"
     return None

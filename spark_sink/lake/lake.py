@@ -88,8 +88,8 @@ class Lake:
         if newest is not None and decision.generation is not None and self._decided() < decision.generation <= newest:
             raise StoreWentBackError(
                 f"{self._place.named} has generation {newest} of the sink {self._sink_id!r} already, and this batch "
-                f"would be decided at {decision.generation}: the database has lost decisions. Nothing was "
-                "decided; start the query again, which says what to do"
+                f"would be decided at {decision.generation}: the database has lost decisions. Nothing was decided; "
+                "start the query again, whose error has the remedy"
             )
         for attempt_id, (rows, size) in self._recorded(decision).items():
             found = examined(Path(state.directory, file_name(owner, attempt_id)), size=size, rows=rows)
@@ -97,7 +97,7 @@ class Lake:
                 raise DualTableError(
                     f"batch {decision.batch_id} of the query {decision.query_id} is not decided: {found}. Nothing of "
                     "it is visible, and Spark replays it. Driver and executors must see one directory under this "
-                    "path, and what removes orphan files (VACUUM) must keep them for longer than a batch takes"
+                    "path, and a job that removes orphan files (VACUUM) must keep them for longer than a batch takes"
                 )
             try:
                 check_file(self._options, found, state.columns)

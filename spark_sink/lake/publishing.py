@@ -280,4 +280,4 @@ def _path(place: LakePlace, owner: int, file: LakeFile) -> Path:
 
 
 def _why(reason: Exception | None) -> str:
-    return "other writers commit to it all the time" if reason is None else " ".join(str(reason).split())
+    return "other writers keep committing to it" if reason is None else " ".join(str(reason).split())

@@ -26,7 +26,7 @@ _DECIDED_BY_THE_SOURCE: Final = {
     "enable.auto.commit": "offsets are kept in the checkpoint and not in Kafka",
     "key.deserializer": "the column key is binary: cast it, or use a function on it",
     "value.deserializer": "the column value is binary: cast it, or use a function on it",
-    "interceptor.classes": "they are Java classes, and might change what was written",
+    "interceptor.classes": "they are Java classes, and might change records",
     "group.instance.id": "the source joins no group",
     "partition.assignment.strategy": "the source joins no group",
     "max.poll.records": "maxOffsetsPerTrigger sets how much a batch reads",

@@ -105,7 +105,7 @@ def check_for_stream(options: SourceOptions) -> None:
     if options.ending is not None:
         raise SinkOptionError(
             "endingOffsets and endingTimestamp are for batch queries (spark.read); a stream does not end, unless with "
-            "trigger(availableNow=True), which reads what exists when it starts"
+            "trigger(availableNow=True), which reads the records that exist when it starts"
         )
 
 

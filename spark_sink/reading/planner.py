@@ -227,7 +227,7 @@ def lost_end(wanted: OffsetRange, end: int) -> str:
     """Return a sentence about a range that begins after the log's end."""
     return (
         f"{wanted.partition} ends at offset {end} now, but offsets {wanted.start} to {wanted.end - 1} were not read "
-        "yet: it was recreated, or has lost its end"
+        "yet: it was recreated or truncated"
     )
 
 

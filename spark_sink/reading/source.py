@@ -218,8 +218,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         begin = start_before(end) if start == INITIAL else from_checkpoint(start)
         if begin is None:
             raise SourceReadError(
-                "the checkpoint does not say where the query began, and its first batch is not done. Nothing was read: "
-                "start the query with a new checkpoint"
+                "the checkpoint lacks the offsets at which the query began, and its first batch is not complete. "
+                "Nothing was read: start the query with a new checkpoint"
             )
         return [TaskRange(each) for each in self._planner.ranges(begin, from_checkpoint(end))]
 

@@ -71,11 +71,11 @@ def another_topic(topic: str, expected: str, found: str | None) -> str:
     """Return a sentence about a topic whose id is not the one to which a query's offsets belong."""
     if found is None:
         return (
-            f"the topic {topic} with the id {expected}, to which the offsets of the query belong, no longer exists, or "
-            "may not be seen any more: what was not read of it is gone"
+            f"the topic {topic} with the id {expected}, to which the offsets of the query belong, no longer exists, "
+            "or this client may no longer describe it: its unread records are gone"
         )
     return (
         f"the topic {topic} was deleted and created again: the offsets of the query belong to the topic with the id "
-        f"{expected}, and it has the id {found} now. What was not read of the old topic is gone, and the new one is to "
+        f"{expected}, and it has the id {found} now. The unread records of the old topic are gone; the new one has to "
         "be read from its beginning"
     )

@@ -710,7 +710,7 @@ class CommitStore:
         def steps(connection: sa.Connection) -> dict[str, AttemptStatus | None]:
             if self._locked_sink(connection, sink_id) is None:
                 raise SinkError(
-                    f"the commit store has no sink {sink_id!r}, so it cannot tell what is an orphan of it; nothing was "
+                    f"the commit store has no sink {sink_id!r}, so its orphans cannot be recognised; nothing was "
                     "changed. If this is the right database, start the application once, which creates the sink"
                 )
             found = self._orphans(connection, sink_id, pairs)

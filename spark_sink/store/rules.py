@@ -215,7 +215,7 @@ def check_decided(row: BatchRow, decision: Decision, own: Collection[AttemptRow]
     if {attempt.attempt_id for attempt in own if attempt.status in _CHOSEN} != set(decision.winners):
         raise SinkError(
             f"batch {row.batch_id} of the query {row.query_id} was decided at generation {row.generation}, but tasks "
-            "have written it again. What they wrote is not committed, and the next plan aborts it"
+            "have written it again. Their records are not committed, and the next plan aborts them"
         )
 
 

@@ -80,7 +80,7 @@ def test_a_file_that_is_gone_is_shown_until_it_is_acknowledged(world: World, tab
     assert "dualwrite spark acknowledge-lost --sink s --query query --batch 0" in failed.out
     shown = call("spark", "status", *world.reach)
     assert shown.code == 1
-    assert "to do: bring the files back" in shown.out
+    assert "to do: restore the files" in shown.out
     acknowledge = ("spark", "acknowledge-lost", *world.store_options, "--sink", "s", "--query", "query", "--batch", 0)
     assert call(*acknowledge).code == 0
     assert call(*recover).code == 0

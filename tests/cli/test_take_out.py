@@ -123,7 +123,7 @@ def test_what_is_owed_is_named_and_taken_out(
     file = tmp_path / "taken.jsonl"
     owed = ("--take-out", f"{made.transactional_id}:0", "--take-out-to", file)
     dry = call(*select(made, *owed))
-    assert (dry.code, f"what is owed under {made.transactional_id}" in dry.out, file.exists()) == (1, True, False)
+    assert (dry.code, f"the records owed under {made.transactional_id}" in dry.out, file.exists()) == (1, True, False)
     done = call(*select(made, *owed, "--apply"))
     assert (done.code, f"its records are in {file}" in done.out) == (0, True)
     lines = [json.loads(line) for line in file.read_text().splitlines()]

@@ -177,7 +177,7 @@ def test_ctrl_c_leaves_nothing_open(emulator: Emulator, url: sa.URL) -> None:
     started.send_signal(signal.SIGINT)
     done = in_time(started)
     assert done.code == 130, done
-    assert done.out.splitlines() == ["giving up: recovering what the workers left"]
+    assert done.out.splitlines() == ["giving up: recovering the workers' transactions"]
     assert {str(each.state) for each in emulator.transactions()} <= {"Empty", "CompleteCommit", "CompleteAbort"}
     assert [table for table in tables(url) if "verify" in table] == []
     assert (rows(url, "kafka_transaction_state"), rows(url, "kafka_transaction_lease")) == (0, 0)
@@ -205,7 +205,7 @@ def test_it_asks_first(call: Call, emulator: Emulator, url: sa.URL) -> None:
     done = call(*options(emulator, url))
     assert done.code == 2
     assert "creates the topic dualwrite-verify-" in done.err
-    assert done.err.splitlines()[-1].startswith("dualwrite verify: nobody can be asked here: give --yes")
+    assert done.err.splitlines()[-1].startswith("dualwrite verify: cannot prompt without a terminal: pass --yes")
     assert tables(url) == set()
     assert [topic for topic in topics(emulator) if topic.startswith("dualwrite")] == []
 

@@ -236,7 +236,7 @@ def test_a_plan_logs_what_it_completes(store: AnyStore, caplog: pytest.LogCaptur
         rf"attempts=2 committed=2 repaired=0 records={records} table_rows=0 complete_ms=\d+",
         of_batch,
     )
-    assert of_all == f"sink {sink}: completed what an earlier batch has left: committed=2 repaired=0 aborted=0"
+    assert of_all == f"sink {sink}: completed the leftovers of an earlier batch: committed=2 repaired=0 aborted=0"
 
 
 def test_a_loser_that_prepares_after_the_next_batch(store: AnyStore) -> None:

@@ -69,7 +69,7 @@ def test_an_abort_that_fails_is_in_the_log_only(caplog: pytest.LogCaptureFixture
         raise OSError("no way to the database")
 
     StreamWriter(parse(OPTIONS), broken, None).abort([None], 3)
-    assert "what batch 3 has left could not be aborted now" in caplog.text
+    assert "the leftovers of batch 3 could not be aborted now" in caplog.text
     assert "no way to the database" in caplog.text
 
 

@@ -191,7 +191,7 @@ def test_a_pattern_that_has_lost_its_topics_does_not_begin_again() -> None:
 
 def test_a_first_batch_without_its_start_is_refused() -> None:
     stream = reader(GROWING)
-    with pytest.raises(SourceReadError, match="does not say where the query began"):
+    with pytest.raises(SourceReadError, match="lacks the offsets at which the query began"):
         stream.partitions(stream.initialOffset(), {"a": {"0": 8, "1": 5}})
     with pytest.raises(SinkOptionError, match="@start"):
         planner(GROWING, startingOffsets='{"a": {"0": 8, "1": 5}, "@start": {"a": {"0": 1}}}')

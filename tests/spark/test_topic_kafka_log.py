@@ -103,7 +103,7 @@ def test_an_offset_that_the_log_does_not_have(log: KafkaLog) -> None:
 def test_what_is_too_long_is_not_sent(log: KafkaLog, topic: str, cluster: Emulator) -> None:
     cluster.set_config({"max.message.bytes": "2000"}, topic=topic)
     incompressible = json.dumps([gzip.compress(str(number).encode()).hex() for number in range(400)]).encode()
-    with pytest.raises(SinkError, match=f"the topic {topic} of the commit store is too long.*write with fewer tasks"):
+    with pytest.raises(SinkError, match=f"the commit store in the topic {topic} is too long.*use fewer tasks"):
         log.append(incompressible)
     assert log.append(mark("a")) == 0
 

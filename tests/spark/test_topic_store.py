@@ -221,7 +221,10 @@ def test_a_record_at_the_same_offset_of_another_history_is_noticed(here: Surroun
     ("change", "sentence"),
     [
         (lambda partition: partition.records.pop(2), "has no record at offset 2: it was compacted"),
-        (lambda partition: partition.delete_before(3), "begins at offset 3, and no snapshot has what was before it"),
+        (
+            lambda partition: partition.delete_before(3),
+            "begins at offset 3, and no snapshot covers the records before it",
+        ),
     ],
     ids=["a hole", "no beginning"],
 )
@@ -332,7 +335,7 @@ def test_a_log_that_must_not_be_deleted_grows_with_a_warning(
         here.store.prune(SINK, 2)
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert "grows, because nothing old is deleted: TOPIC_AUTHORIZATION_FAILED" in warnings[0]
+    assert "grows, because old records cannot be deleted: TOPIC_AUTHORIZATION_FAILED" in warnings[0]
     assert here.partition.start == 0
 
 

@@ -55,7 +55,7 @@ async def handle(call: NodeCall) -> Any:
         results.append(_describe(call, resource))
         settings += len(results[-1].configs)
         if settings > MAX_SETTINGS:
-            raise CloseConnectionError(f"the answer to DescribeConfigs would have more than {MAX_SETTINGS} settings")
+            raise CloseConnectionError(f"the response to DescribeConfigs would have more than {MAX_SETTINGS} settings")
     return call.new.response(throttle_time=NO_THROTTLE, results=tuple(results))
 
 

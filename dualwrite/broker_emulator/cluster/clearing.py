@@ -51,8 +51,8 @@ async def _end_transactions(cluster: Cluster) -> None:
     except TimeoutError:
         listed = ", ".join(repr(transactional_id) for _, transactional_id in _open_ids(cluster))
         raise TimeoutError(
-            f"transactions did not end within {_END_TIMEOUT_S:g} s, so nothing was deleted: {listed}; "
-            "a partition without a leader keeps a marker from being written"
+            f"transactions did not end within {_END_TIMEOUT_S:g} s, so nothing was deleted: {listed}; markers cannot "
+            "be written to a partition without a leader"
         ) from None
 
 

@@ -202,8 +202,8 @@ class Cluster:
             known = self.topics.get(name)
             if known is not None and len(known.partitions) != partitions:
                 raise StorageError(
-                    f"{name} was created with {len(known.partitions)} partitions, not {partitions}, and which of them "
-                    "an id belongs to cannot change: start with the number that it has"
+                    f"{name} was created with {len(known.partitions)} partitions, not {partitions}, and the partition "
+                    "of an id cannot change: start with the number that it has"
                 )
             if known is None:
                 self.create_topic(name, partitions, configs=configs, replication_factor=len(self.nodes))

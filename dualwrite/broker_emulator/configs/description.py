@@ -219,8 +219,7 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "auto.create.topics.enable": "Whether a topic is created when a client first requests it.",
     "broker.id": "The id of the first node, if node.id is not set.",
     "cleanup.policy": (
-        "What happens to old records: their segments are deleted, or only the newest record of each key is "
-        "kept, or both."
+        "Treatment of old records: their segments are deleted, or only the newest record of each key is kept, or both."
     ),
     "connection.failed.authentication.delay.ms": "How long the response to a failed login is delayed.",
     "connections.max.idle.ms": "A connection is closed after it has been idle for this long.",
@@ -267,7 +266,7 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "log.roll.hours": "segment.ms of topics without their own, in hours, if no milliseconds are set.",
     "log.roll.ms": "segment.ms of topics without their own.",
     "log.segment.bytes": "segment.bytes of topics without their own.",
-    "max.compaction.lag.ms": "Records older than this are compacted, whatever share of the log is new.",
+    "max.compaction.lag.ms": "Records older than this are compacted, regardless of the share of the log that is new.",
     "max.connections": "How many connections a broker accepts at a time.",
     "max.connections.per.ip": "How many connections a broker accepts from one address at a time.",
     "max.decompressed.message.bytes": "The largest record of a compressed batch.",
@@ -301,7 +300,7 @@ DOCUMENTATION: Final[Mapping[str, str]] = {
     "segment.bytes": "A segment of the log is closed before it grows beyond this size.",
     "segment.ms": ("A segment of the log is closed at the next append if its first record is older than this."),
     "socket.request.max.bytes": "The largest request.",
-    "super.users": "The principals that may do everything, whatever the rules.",
+    "super.users": "The principals that may do everything, regardless of the rules.",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": (
         "How often transactions are checked for their timeout."
     ),

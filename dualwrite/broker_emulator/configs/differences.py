@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 DIFFERENCES: Final[Mapping[str, Difference]] = {
-    "transaction.two.phase.commit.enable": Difference("two-phase commit is what this broker is for", "true"),
+    "transaction.two.phase.commit.enable": Difference("this broker is made for two-phase commit", "true"),
     "group.initial.rebalance.delay.ms": Difference(
         "tests should not wait; 0 in the file that Kafka ships for trying it, too", "0"
     ),

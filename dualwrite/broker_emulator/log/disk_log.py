@@ -173,7 +173,7 @@ class DiskLog:
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            logger.warning("%s has no index of what was written last: %s", self._folder, error)
+            logger.warning("%s has no index of its last records: %s", self._folder, error)
         self._drop_old_snapshots()
 
     def _checkpoint(self) -> dict[Path, bytes]:
@@ -338,6 +338,6 @@ def folder_removal(folder: Path) -> Steps[None]:
         yield
     others = sorted(path.name for path in folder.iterdir())
     if others:
-        logger.warning("%s stays: its topic is deleted, but no broker wrote %s", folder, ", ".join(others))
+        logger.warning("keeping %s: its topic is deleted, but no broker wrote %s", folder, ", ".join(others))
     else:
         folder.rmdir()

@@ -89,4 +89,4 @@ def _visited(log: PartitionLog, visit: _Visit) -> Steps[None]:
     try:
         yield from visit(log) or ()
     except Exception:
-        logger.exception("%s-%d is left as it is", log.topic, log.partition)
+        logger.exception("maintenance of %s-%d failed; leaving the log as it is", log.topic, log.partition)

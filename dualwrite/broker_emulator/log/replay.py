@@ -49,7 +49,7 @@ def replay(log: PartitionLog, apply: Apply) -> None:
             raise UnreadableRecordError(
                 f"{log.location(offset)}: the record at offset {offset} of {log.topic}-{log.partition} cannot be read "
                 f"({str(error) or type(error).__name__}), so the coordinator of this partition cannot start. Restore "
-                "the file, or delete the partition's folder and the file log-ends to start without what it knows"
+                "the file, or delete the partition's folder and the file log-ends to start without its state"
             ) from error
 
 
@@ -58,8 +58,8 @@ def _apply(log: PartitionLog, apply: Apply, header: BatchHeader, record: Record)
         apply(header, record)
     except UnknownKeyVersionError as error:
         logger.warning(
-            "%s-%d has a record with the key version %d at offset %d; it is ignored: it may be left over "
-            "from a later version",
+            "%s-%d has a record with the key version %d at offset %d; ignoring it, as it may be left over from a "
+            "later version",
             log.topic,
             log.partition,
             error.version,

@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
         if left_s > 0:
             self._idle_timer = self._loop.call_later(left_s, self._close_if_idle)
         else:
-            self._log_closing(f"nothing came for connections.max.idle.ms={self._max_idle_s * 1000:.0f}")
+            self._log_closing(f"idle for connections.max.idle.ms={self._max_idle_s * 1000:.0f}")
             self.abort()  # an orderly close would not reach a client that does not read either
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -235,7 +235,10 @@ class Connection(asyncio.Protocol):
 
     def stop_waiting_for_reads(self) -> None:
         """Close the connection because its client does not read."""
-        self._log_closing(f"it does not read, and all such clients have more than {MAX_UNREAD_OF_ALL} bytes to read")
+        self._log_closing(
+            f"it does not read its responses, and all such clients together have more than {MAX_UNREAD_OF_ALL} bytes "
+            "to read"
+        )
         self.abort()
 
     def resume_writing(self) -> None:

@@ -284,7 +284,7 @@ def _properties(options: Mapping[str, Any]) -> dict[str, str]:
     type=_user,
     multiple=True,
     metavar="NAME:PASSWORD",
-    help="Allow this user to log in by SCRAM; may be repeated. Everybody on this machine can read it (ps).",
+    help="Allow this user to log in by SCRAM; may be repeated. Every user of this machine can read it (ps).",
 )
 @click.option(
     "--scram-users",

@@ -106,7 +106,7 @@ def _check_references(schema: Any, *, is_base_same: bool) -> None:
                     raise UndecidedError(f"{name} changes the meaning of references")
             target = value.get("$ref")
             if isinstance(target, str) and not _is_clear(target, is_base_same=is_base_same):
-                raise UndecidedError(f"what the $ref {target[:100]!r} means is not compared")
+                raise UndecidedError(f"the target of the $ref {target[:100]!r} is not compared")
             todo += [(each, False) for each in value.values()]
 
 

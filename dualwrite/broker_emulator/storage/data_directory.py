@@ -78,7 +78,7 @@ class DataDirectory:
             raise
         stored = list(metadata.topics.values())
         if stored and not stopped_cleanly:
-            logger.warning("%s was not closed cleanly: checking what was written last", path)
+            logger.warning("%s was not closed cleanly: checking the last writes", path)
         return cls(path, lock, Flusher(fsync, loop), metadata, ends, stopped_cleanly, stored)
 
     def recovered(self) -> None:
@@ -91,7 +91,7 @@ class DataDirectory:
             raise StorageError(f"{self.path} cannot be used: {error}") from error
         unknown = ", ".join(folder.name for folder in _unknown_folders(self.path, self._journal))
         if unknown:
-            logger.warning("%s has folders that belong to no topic, and they are left alone: %s", self.path, unknown)
+            logger.warning("%s has folders that belong to no topic; leaving them alone: %s", self.path, unknown)
 
     def _finish_deletions(self) -> None:
         """Delete the remaining folders of topics whose deletion is recorded. Raises OSError."""
@@ -245,14 +245,14 @@ def _check_journal(path: Path, metadata: journal.MetadataJournal, ends: LogEnds)
     found, noted = metadata.mark, ends.journal
     if noted is None or noted.generation < found.generation - 1:
         if found.generation:
-            logger.warning("%s is missing or of another time: what is missing in %s may go unnoticed", ends.path, path)
+            logger.warning("%s is missing or outdated: data missing in %s may go unnoticed", ends.path, path)
         ends.forget()
         _check_unknown(path, metadata)
         return
     if (found.generation, found.size_bytes) < noted:
         raise StorageError(
             f"{path / _JOURNAL} has lost its end: {found.size_bytes} bytes of generation {found.generation}, of "
-            f"{noted.size_bytes} of generation {noted.generation}. It must not be believed: restore it"
+            f"{noted.size_bytes} of generation {noted.generation}. It cannot be trusted: restore it"
         )
 
 

@@ -155,7 +155,7 @@ class LogEnds:
             return
         header = _checked(data[:_BLOCK_BYTES], _HEADER.size)
         if header is None or not header.startswith(_MAGIC):
-            logger.warning("%s is damaged: whether the end of a log is missing cannot be said", self.path)
+            logger.warning("%s is damaged: a log that lacks its end cannot be detected", self.path)
             return
         _, boot, generation, size = _HEADER.unpack(header)
         self.journal = JournalMark(generation, size)
@@ -242,7 +242,7 @@ def _entries(path: Path, data: bytes) -> Iterator[tuple[bytes, Ends]]:
         elif block.strip(b"\0"):
             damaged += 1
     if damaged:
-        logger.warning("%s: %d entries are damaged, and the ends of so many logs cannot be checked", path, damaged)
+        logger.warning("%s: %d entries are damaged, and the ends of that many logs cannot be checked", path, damaged)
 
 
 def _checked(block: bytes, size: int) -> bytes | None:

@@ -74,7 +74,7 @@ class Next(Enum):
     """The next step of a search that has no result yet."""
 
     FETCH = "another fetch, at once"
-    WAIT = "another fetch after a pause: what is looked for may still be written"
+    WAIT = "another fetch after a pause: the marker or the records may still be written"
 
 
 ResultT = TypeVar("ResultT")

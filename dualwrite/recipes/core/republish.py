@@ -83,7 +83,7 @@ async def _unless_repaired(producer: AsyncParticipantProducer, judgement: Judgem
 
     In `repair.py` the application's changes are lost with such a row; here the decision stands.
     """
-    assert judgement.manifest is not None, "what is owed was found by its manifest"
+    assert judgement.manifest is not None, "owed records are found by their manifest"
     part = min(judgement.owed, key=lambda each: each.record_count)
     undecided = producer.prepared_txn_state
     repair = await producer.repair_of(judgement.manifest, part, undecided, timeout_ms)
@@ -140,7 +140,7 @@ async def _publish_again(
     producer: AsyncParticipantProducer, judgement: Judgement, timeout_ms: int, *, renews_timestamps: bool = False
 ) -> Republished:
     manifest = judgement.manifest
-    assert manifest is not None, "what is owed was found by its manifest"
+    assert manifest is not None, "owed records are found by their manifest"
     await producer.begin_transaction()
     count = 0
     for part in judgement.owed:

@@ -56,8 +56,8 @@ class KafkaLog:
             return self._called(lambda: self._log.append(value))
         except InvalidRecordError as error:
             raise SinkError(
-                f"what is to be written to the topic {self._topic} of the commit store is too long: {error}. Nothing "
-                f"of it was written: write with fewer tasks, or let {_SIZE} of that topic be {MOST_BYTES}"
+                f"an update of the commit store in the topic {self._topic} is too long: {error}. None of it was "
+                f"written: use fewer tasks, or set {_SIZE} of that topic to {MOST_BYTES}"
             ) from error
 
     def start(self) -> int:
@@ -90,7 +90,7 @@ class KafkaLog:
         if wrong:
             raise SinkError(
                 f"the topic {self._topic} cannot keep the decisions of a sink: {'; '.join(wrong)}. Nothing was "
-                "written: set that, or let a new topic be created with the right settings"
+                "written: correct that, or let the sink create a new topic"
             )
 
     def create(self) -> None:

@@ -460,7 +460,7 @@ def retire_orphans(rows: SinkRows, pairs: Mapping[str, str]) -> Step[dict[str, A
     """See `OrphanStore.retire_orphans`. Expects the names that leases touch: one may have taken an id since then."""
     if not rows.exists:
         raise SinkError(
-            f"the commit store has no sink {rows.sink_id!r}, so it cannot tell what is an orphan of it; nothing was "
+            f"the commit store has no sink {rows.sink_id!r}, so its orphans cannot be recognised; nothing was "
             "changed. If this is the right topic, start the application once, which creates the sink"
         )
     step = orphans(rows, pairs)

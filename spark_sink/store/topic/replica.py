@@ -97,7 +97,7 @@ class Replica:
             if self._appended(Mark(self._new_id())).was_read:
                 return self._now_ms
         raise CommitLogError(
-            f"the topic {self._log.name} does not show what it has acknowledged, again and again", is_away=False
+            f"the topic {self._log.name} repeatedly does not show records that it has acknowledged", is_away=False
         )
 
     def begin_store(self) -> None:
@@ -149,7 +149,7 @@ class Replica:
         content = decoded(first.value)
         if self._places.get(first.offset) != _Place(first.epoch, content.id):
             _log.warning(
-                "the topic %s has lost its end, and what was acknowledged there; it is read anew", self._log.name
+                "the topic %s was truncated and has lost acknowledged records; reading it again", self._log.name
             )
             self._forget()
             return
@@ -197,7 +197,7 @@ class Replica:
             contents = [decoded(record.value) for record in earlier] + contents
         if base is None and start > 0:
             raise self._is_lost(
-                f"begins at offset {start}, and no snapshot has what was before it: something has deleted it"
+                f"begins at offset {start}, and no snapshot covers the records before it, which were deleted"
             )
         return base, records, contents
 
@@ -257,8 +257,8 @@ class Replica:
             raise OutcomeUnknownError(str(error), is_away=error.is_away) from error
         if sent.counted_at_ms is None and not sent.was_read:
             raise OutcomeUnknownError(
-                f"the topic {self._log.name} does not show a record that was acknowledged: it has lost its end, or has "
-                "moved on far beyond it",
+                f"the topic {self._log.name} does not show a record that was acknowledged: it was truncated, or has "
+                "advanced far beyond it",
                 is_away=False,
             )
         return sent.counted_at_ms
@@ -284,7 +284,9 @@ class Replica:
             if reason not in self._warned:
                 self._warned.add(reason)
                 _log.warning(
-                    "the topic %s of the commit store grows, because nothing old is deleted: %s", self._log.name, reason
+                    "the topic %s of the commit store grows, because old records cannot be deleted: %s",
+                    self._log.name,
+                    reason,
                 )
 
     # ---- refusals -------------------------------------------------------------------------------------------
@@ -296,9 +298,7 @@ class Replica:
         )
 
     def _another_store(self) -> SinkError:
-        return self._is_lost(
-            "was deleted and created again, so it holds another store than the one that was used before"
-        )
+        return self._is_lost("was deleted and created again, so it holds another store than before")
 
 
 def _base(records: list[StoredRecord], contents: list[Content]) -> Snapshot | None:

@@ -173,8 +173,8 @@ class TopicStore:
             return self._do(decision.sink_id, lambda rows: operations.decide(rows, decision, policy), last)
         except OutcomeUnknownError as error:
             raise DecisionUnknownError(
-                f"the topic of the commit store has not acknowledged a decision ({error}). It is taken, or it never "
-                "will be: the next plan finds out"
+                f"the topic of the commit store has not acknowledged a decision ({error}). It took effect or never "
+                "will: the next plan finds out"
             ) from error
 
     def resolve(self, decision: Decision) -> Decided | None:

@@ -53,7 +53,7 @@ def test_an_idle_connection_is_closed(caplog: pytest.LogCaptureFixture, begun: b
         with RawClient(emulator.bootstrap_servers) as client:
             client.send_bytes(begun)
             assert client.is_closed()
-    assert "nothing came for connections.max.idle.ms=50" in caplog.text
+    assert "idle for connections.max.idle.ms=50" in caplog.text
 
 
 def test_waiting_for_an_answer_is_not_idle() -> None:

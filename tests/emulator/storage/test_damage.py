@@ -137,7 +137,7 @@ def test_a_folder_of_another_is_named_and_never_becomes_a_partition(
     path = prepared["stopped"].copy(tmp_path / "data")
     shutil.copytree(path / "t-0", path / "saved-1")
     with caplog.at_level(logging.WARNING), Emulator(data_dir=path, config=CONFIG) as emulator:
-        assert "belong to no topic, and they are left alone: backup-2024, saved-1" in caplog.text
+        assert "belong to no topic; leaving them alone: backup-2024, saved-1" in caplog.text
         with pytest.raises(StorageError, match="saved-1 exists, and belongs to no topic: move it away"):
             emulator.create_topic("saved", 2)
         emulator.create_topic("saved", 1)

@@ -57,7 +57,7 @@ else:
 class NewFault:
     """The requests that the fault selects, and its action on them. An omitted selector accepts every request."""
 
-    action: Annotated[ActionShape | None, "What happens to the requests; without it, they are only counted."] = None
+    action: Annotated[ActionShape | None, "The effect on the requests; without it, they are only counted."] = None
     api: Annotated[str | int | None, "An API's name or key, such as EndTxn or 26."] = None
     point: Annotated[PausePoint | None, "Instead of requests: a coordinator that passes this pause point."] = None
     client_id: str | None = None

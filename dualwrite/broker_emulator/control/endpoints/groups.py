@@ -64,7 +64,7 @@ class GroupList:
     """Groups, by id."""
 
     groups: tuple[GroupView, ...]
-    total: Annotated[int, "How many there are in all, whatever the limit."]
+    total: Annotated[int, "How many there are in all, regardless of the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

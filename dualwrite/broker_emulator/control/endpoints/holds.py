@@ -127,7 +127,9 @@ _MISSING = (HTTPStatus.NOT_FOUND,)
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/holds", list_all, "The held pause points, and the names of all"),
-    Endpoint("POST", "/v1/holds", add, "Hold a pause point: block whatever reaches it", status=HTTPStatus.CREATED),
+    Endpoint(
+        "POST", "/v1/holds", add, "Hold a pause point: block everything that reaches it", status=HTTPStatus.CREATED
+    ),
     Endpoint("GET", _ONE, show, "One held pause point", _MISSING),
     Endpoint(
         "GET",

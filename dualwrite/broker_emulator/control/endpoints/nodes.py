@@ -117,7 +117,7 @@ class ConnectionList:
     """Connections of all nodes."""
 
     connections: tuple[ConnectionView, ...]
-    total: Annotated[int, "How many there are in all, whatever the limit."]
+    total: Annotated[int, "How many there are in all, regardless of the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ class PartitionList:
     """Partitions, by topic."""
 
     partitions: tuple[PartitionView, ...]
-    total: Annotated[int, "How many there are in all, whatever the limit."]
+    total: Annotated[int, "How many there are in all, regardless of the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

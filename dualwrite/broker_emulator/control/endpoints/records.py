@@ -41,7 +41,7 @@ class RecordView:
     headers: tuple[HeaderView, ...]
     producer_id: Annotated[int | None, "Null for a producer that is not idempotent."]
     transaction: Annotated[
-        Literal["open", "committed", "aborted"] | None, "What became of its transaction; null if it has none."
+        Literal["open", "committed", "aborted"] | None, "How its transaction ended; null if it has none."
     ]
     marker: Annotated[Literal["commit", "abort"] | None, "Null for a record."]
 
@@ -51,7 +51,7 @@ class RecordList:
     """Records, by partition and offset."""
 
     records: tuple[RecordView, ...]
-    total: Annotated[int, "How many there are in all, whatever the limit."]
+    total: Annotated[int, "How many there are in all, regardless of the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

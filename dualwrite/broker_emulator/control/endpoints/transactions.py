@@ -58,7 +58,7 @@ class TransactionList:
     """Transactional ids: those with an open transaction first, oldest first, then the others by id."""
 
     transactions: tuple[TransactionView, ...]
-    total: Annotated[int, "How many there are in all, whatever the limit."]
+    total: Annotated[int, "How many there are in all, regardless of the limit."]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

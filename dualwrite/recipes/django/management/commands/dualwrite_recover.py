@@ -28,8 +28,8 @@ class Command(BaseCommand):
 
     help = (
         "Commit or abort the Kafka transactions that crashed processes left open, as the database has decided. "
-        "Without --apply it only reports what it would do. It may run at any time, repeatedly, and several times at "
-        "once; ids in use are left alone."
+        "Without --apply it only reports its plan. It may run at any time, repeatedly, and several times at once; ids "
+        "in use are left alone."
     )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -62,7 +62,7 @@ class Command(BaseCommand):
         left = sum(found.is_left for found in report.found)
         self.stdout.write(f"{len(report.found)} found, {left} left, {report.settled} settled")
         if not report.is_clean:
-            how = "see `dualwrite recover` in docs/cli.md" if report.applied else "--apply resolves what can be"
+            how = "see `dualwrite recover` in docs/cli.md" if report.applied else "--apply resolves them where possible"
             raise CommandError(f"some transactional ids are left unresolved: {how}", returncode=_LEFT)
 
 
