@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
@@ -33,6 +33,27 @@ AwaitedT = TypeVar("AwaitedT", bound=AsyncDualWriter | AsyncPsycopgDualWriter | 
 Insert = Callable[[Any, int, str], Awaitable[None]]
 
 
+@contextmanager
+def entered(runner: asyncio.Runner, manager: AbstractAsyncContextManager[ResultT]) -> Iterator[ResultT]:
+    """Be inside `manager`, which is awaited."""
+
+    async def enter() -> ResultT:
+        return await manager.__aenter__()
+
+    async def leave(error: BaseException | None) -> bool | None:
+        kind, traceback = (None, None) if error is None else (type(error), error.__traceback__)
+        return await manager.__aexit__(kind, error, traceback)
+
+    value = runner.run(enter())
+    try:
+        yield value
+    except BaseException as error:
+        if not runner.run(leave(error)):
+            raise
+    else:
+        runner.run(leave(None))
+
+
 class AwaitedWriter(Generic[AwaitedT]):
     """A writer for asyncio with the blocking names, so that one test fits both."""
 
@@ -55,17 +76,8 @@ class AwaitedWriter(Generic[AwaitedT]):
     def recover(self) -> list[Resolution]:
         return self._runner.run(self.awaited.recover())
 
-    @contextmanager
-    def transaction(self) -> Iterator[Any]:
-        block = self.awaited.transaction()
-        tx = self._runner.run(block.__aenter__())
-        try:
-            yield tx
-        except BaseException as error:
-            if not self._runner.run(block.__aexit__(type(error), error, error.__traceback__)):
-                raise
-        else:
-            self._runner.run(block.__aexit__(None, None, None))
+    def transaction(self, bind: Any = None) -> AbstractContextManager[Any]:
+        return entered(self._runner, self.awaited.transaction(bind))
 
     def close(self) -> None:
         self._runner.run(self.awaited.close())

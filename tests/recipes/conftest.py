@@ -13,6 +13,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.awaited import AwaitedScenario
 from tests.crash.conftest import DRIVERS_OF_SQLALCHEMY, opened
 from tests.crash.scenario import Scenario
+from tests.recipes.faces import FACES, Face
 from tests.recipes.heard import Heard
 from tests.support.databases import Database
 
@@ -33,6 +34,13 @@ def awaited(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) 
 def writer(scenario: Scenario) -> Iterator[DualWriter]:
     with scenario.writer() as made:
         yield made
+
+
+@pytest.fixture(params=FACES)
+def face(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[Face]:
+    """A writer of each kind."""
+    with opened(request.param, request, emulator, tmp_path) as scenario, scenario.writer() as writer:
+        yield Face(request.param, scenario, writer)
 
 
 @pytest.fixture

@@ -1,13 +1,11 @@
-"""`AsyncpgDualWriter` without crashes: its connections, blocks, savepoints, misuse and refusals."""
+"""`AsyncpgDualWriter` without crashes: what `test_every_connection.py` does not say of all drivers."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -17,11 +15,8 @@ import pytest
 from dualwrite.broker_emulator import Fault, Hold
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
-    ConfigError,
     IllegalStateError,
-    InvalidRecordError,
     PoolTimeoutError,
-    RowLockTimeoutError,
     StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
@@ -30,13 +25,11 @@ from dualwrite.recipes.asyncpg import driver
 from dualwrite.recipes.asyncpg.writer import AsyncpgDualTransaction, AsyncpgDualWriter
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.slot import SlotState
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.asyncpg_scenario import INSERT, AsyncpgScenario, asyncpg_scenario
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import OrdinaryError
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, event_bodies, unique
+from tests.support.databases import PostgresDatabase, event_bodies
 from tests.support.topics import read_topic
 
 
@@ -74,51 +67,17 @@ async def put(tx: AsyncpgDualTransaction, scenario: AsyncpgScenario, number: int
     tx.send(scenario.topic, key="k", value=str(number))
 
 
-def assert_nothing_was_written(scenario: AsyncpgScenario) -> None:
-    assert scenario.row().is_empty
-    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
-    scenario.assert_nothing_open()
-
-
 # ---- connections ---------------------------------------------------------------------------------------------------
 
 
-@asynccontextmanager
-async def from_a_dsn(dsn: str) -> AsyncIterator[Any]:
-    yield dsn
+def from_a_function(dsn: str) -> AbstractAsyncContextManager[Any]:
+    return nullcontext(partial(asyncpg.connect, dsn))
 
 
 @asynccontextmanager
 async def from_a_pool(dsn: str) -> AsyncIterator[Any]:
     async with asyncpg.create_pool(dsn, min_size=1, max_size=1) as pool:
         yield pool
-
-
-@asynccontextmanager
-async def from_a_function(dsn: str) -> AsyncIterator[Any]:
-    yield partial(asyncpg.connect, dsn)
-
-
-@pytest.mark.parametrize("source", [from_a_dsn, from_a_pool, from_a_function])
-async def test_connections_of_every_origin(
-    scenario: AsyncpgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
-) -> None:
-    async with (
-        source(conninfo_of(scenario.database.engine.url)) as database,
-        scenario.awaited_writer(source=database) as writer,
-    ):
-        for number in range(7):
-            if number == 5:
-                scenario.database.cut()
-            async with writer.transaction() as tx:
-                await put(tx, scenario, number)
-            scenario.expected.append(str(number))
-        with pytest.raises(OrdinaryError):
-            async with writer.transaction() as tx:
-                await put(tx, scenario, 9)
-                raise OrdinaryError
-        assert await writer.recover() == []
-    scenario.assert_both_sides_agree()
 
 
 async def test_a_pool_gets_its_connection_back_as_it_was(scenario: AsyncpgScenario) -> None:
@@ -144,16 +103,6 @@ async def test_a_pool_gets_its_connection_back_as_it_was(scenario: AsyncpgScenar
                 await connection.execute(INSERT, 2, "2")
     assert complaints == []
     assert event_bodies(scenario.database) == ["0", "1", "2"]
-
-
-async def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(scenario: AsyncpgScenario) -> None:
-    async with scenario.awaited_writer() as writer:
-        for number in range(3):
-            scenario.database.cut()
-            async with writer.transaction() as tx:
-                await put(tx, scenario, number)
-            scenario.expected.append(str(number))
-    scenario.assert_both_sides_agree()
 
 
 async def test_our_own_statements_leave_no_prepared_ones_and_use_no_codec_of_the_caller(
@@ -198,21 +147,6 @@ _SLOW_COMMIT = """
     CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON events DEFERRABLE INITIALLY DEFERRED
         FOR EACH ROW EXECUTE FUNCTION slow();
 """
-
-
-async def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: AsyncpgScenario) -> None:
-    """The writer's queries between blocks must not wait for the connection that the block holds."""
-    async with (
-        asyncio.timeout(30),
-        from_a_pool(conninfo_of(scenario.database.url)) as pool,
-        scenario.awaited_writer(source=pool) as writer,
-    ):
-        for number in range(2):
-            async with pool.acquire() as connection, writer.transaction(connection) as tx:
-                await put(tx, scenario, number)
-            scenario.expected.append(str(number))
-        assert await writer.recover() == []
-    scenario.assert_both_sides_agree()
 
 
 def with_one_id(scenario: AsyncpgScenario, source: Any, wait_ms: int) -> AsyncpgDualWriter:
@@ -299,7 +233,7 @@ def _is_waiting_for(pool: Any) -> bool:
     return any(not getter.done() for getter in pool._queue._getters)
 
 
-@pytest.mark.parametrize("source", [from_a_dsn, from_a_pool, from_a_function])
+@pytest.mark.parametrize("source", [nullcontext, from_a_pool, from_a_function])
 async def test_a_host_that_disappears_is_noticed_on_connections_of_every_origin(
     scenario: AsyncpgScenario, source: Callable[[str], AbstractAsyncContextManager[Any]]
 ) -> None:
@@ -445,40 +379,6 @@ async def test_the_callers_own_connection_and_savepoints(
     scenario.assert_both_sides_agree("1", "2", "8")
 
 
-async def test_what_the_connection_did_before_the_block_belongs_to_it(
-    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
-) -> None:
-    await writer.recover()  # so that the row is older than the snapshot
-    await connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
-    await connection.execute(INSERT, 1, "1")
-    async with writer.transaction(connection) as tx:
-        assert await tx.connection.fetchval("SHOW transaction_isolation") == "serializable"
-        tx.send(scenario.topic, key="k", value="1")
-    await connection.execute("BEGIN")
-    await connection.execute(INSERT, 2, "2")
-    with pytest.raises(OrdinaryError):
-        async with writer.transaction(connection) as tx:
-            raise OrdinaryError
-    assert not connection.is_in_transaction()
-    scenario.assert_both_sides_agree("1")
-
-
-async def test_without_records_it_is_a_database_transaction(
-    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
-) -> None:
-    async with writer.transaction(connection) as tx:
-        await tx.connection.execute(INSERT, 1, "1")
-    assert tx.outcome is Outcome.COMMITTED
-    assert tx.transactional_id is None
-    with pytest.raises(OrdinaryError):
-        async with writer.transaction() as tx:
-            await tx.connection.execute(INSERT, 2, "2")
-            raise OrdinaryError
-    assert tx.outcome is Outcome.ROLLED_BACK
-    assert event_bodies(scenario.database) == ["1"]
-    assert_nothing_was_written(scenario)
-
-
 async def test_a_copy_and_a_cursor_inside_the_block(
     scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
@@ -575,31 +475,6 @@ async def test_a_transaction_that_was_ended_past_the_guard(
     assert in_topic == ["2"]
     assert event_bodies(scenario.database) == (["1", "2"] if "COMMIT" in ending else ["2"])
     scenario.assert_nothing_open()
-
-
-async def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
-    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
-) -> None:
-    await connection.execute("BEGIN; SAVEPOINT before")
-    with pytest.raises(TransactionEndedInsideError, match="to an earlier savepoint"):
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 1)
-            await tx.connection.execute("ROLLBACK TO before")
-            tx.send(scenario.topic, value="2")
-    scenario.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("with_records", [False, True])
-async def test_a_connection_that_was_closed_inside(
-    scenario: AsyncpgScenario, with_records: bool, writer: AsyncpgDualWriter, connection: Any
-) -> None:
-    with pytest.raises(TransactionEndedInsideError, match="closed or lost"):
-        async with writer.transaction(connection) as tx:
-            if with_records:
-                await put(tx, scenario, 1)
-            await tx.connection.close()
-    assert tx.outcome is Outcome.ROLLED_BACK
-    scenario.assert_both_sides_agree()
 
 
 async def test_a_connection_that_was_given_back_inside(scenario: AsyncpgScenario) -> None:
@@ -795,17 +670,6 @@ async def test_a_swallowed_failure_in_the_middle_of_a_statement_ends_in_an_excep
     scenario.assert_both_sides_agree("2")
 
 
-async def test_a_refused_record_that_is_swallowed_dooms_the_block(
-    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
-) -> None:
-    with pytest.raises(TransactionDoomedError):
-        async with writer.transaction(connection) as tx:
-            await put(tx, scenario, 1)
-            with suppress(InvalidRecordError):
-                tx.send(scenario.topic, value=object())
-    scenario.assert_both_sides_agree()
-
-
 async def test_what_is_unfinished_at_the_end(
     scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
@@ -867,42 +731,12 @@ async def test_a_part_that_was_ended_by_text_is_no_longer_unfinished(
     scenario.assert_both_sides_agree("2")
 
 
-async def test_a_task_that_is_cancelled_in_its_block_leaves_nothing(
-    scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
-) -> None:
-    await writer.recover()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1), writer.transaction(connection) as tx:
-            await put(tx, scenario, 1)
-            await tx.connection.execute("SELECT pg_sleep(30)")
-    assert tx.outcome is Outcome.ROLLED_BACK
-    assert writer.state is SlotState.READY
-    assert not connection.is_closed()
-    async with writer.transaction(connection) as tx:
-        await put(tx, scenario, 2)
-    scenario.assert_both_sides_agree("2")
-
-
 # ---- refusals ------------------------------------------------------------------------------------------------------
 
 
-async def test_connections_that_are_refused(
+async def test_no_dual_write_beside_a_statement_in_progress(
     scenario: AsyncpgScenario, writer: AsyncpgDualWriter, connection: Any
 ) -> None:
-    async with connection.transaction():
-        with pytest.raises(IllegalStateError, match="outermost"):
-            async with writer.transaction(connection):
-                pass
-    with pytest.raises(IllegalStateError, match="runs on an asyncpg"):
-        async with writer.transaction(object()):
-            pass
-    await connection.execute("BEGIN")
-    with suppress(asyncpg.PostgresError):
-        await connection.execute("SELECT 1/0")
-    with pytest.raises(IllegalStateError, match="has failed already"):
-        async with writer.transaction(connection):
-            pass
-    await connection.execute("ROLLBACK")
     sleep = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
     await asyncio.sleep(0)
     with pytest.raises(IllegalStateError, match="in progress"):
@@ -911,11 +745,8 @@ async def test_connections_that_are_refused(
     sleep.cancel()
     with suppress(asyncio.CancelledError):
         await sleep
-    async with writer.transaction() as tx:
+    async with writer.transaction(connection) as tx:
         await put(tx, scenario, 1)
-        with pytest.raises(IllegalStateError):
-            async with writer.transaction(tx.connection):
-                pass
     scenario.assert_both_sides_agree("1")
 
 
@@ -952,49 +783,3 @@ async def test_a_connection_on_which_another_dual_write_begins_while_a_block_wai
     await one.close()
     await other.close()
     scenario.assert_both_sides_agree("1")
-
-
-async def test_a_connection_to_another_database(scenario: AsyncpgScenario, postgres_server: PostgresServer) -> None:
-    """A lost commit would be looked up in the wrong one, and a committed transaction aborted in Kafka."""
-    other = postgres_server.create_database(unique("other"))
-    connection = await asyncpg.connect(conninfo_of(other))
-    async with scenario.awaited_writer() as writer:
-        for begun_before in (False, True):
-            if begun_before:
-                await connection.execute("BEGIN")
-            with pytest.raises(IllegalStateError, match="another database"):
-                async with writer.transaction(connection):
-                    pass
-            assert connection.is_in_transaction() is begun_before
-        await connection.execute("ROLLBACK")
-    await connection.close()
-    scenario.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("wrong", [None, 7, object()])
-def test_what_is_no_database(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"a DSN, an asyncpg\.Pool or a function"):
-        AsyncpgDualWriter(wrong, transactional_id="none", bootstrap_servers="127.0.0.1:1")
-
-
-async def test_a_locked_row_times_out_with_a_sentence(scenario: AsyncpgScenario) -> None:
-    holder = await asyncpg.connect(conninfo_of(scenario.database.url))
-    async with scenario.awaited_writer(lock_timeout_ms=50) as writer:
-        await writer.recover()
-        async with holder.transaction():
-            await holder.execute("SELECT 1 FROM kafka_transaction_state FOR UPDATE")
-            with pytest.raises(RowLockTimeoutError, match="stayed locked"):
-                async with writer.transaction() as tx:
-                    await put(tx, scenario, 1)
-        async with writer.transaction() as tx:
-            await put(tx, scenario, 2)
-    await holder.close()
-    scenario.assert_both_sides_agree("2")
-
-
-def test_it_needs_no_sqlalchemy() -> None:
-    code = (
-        "import sys; sys.modules['sqlalchemy'] = sys.modules['psycopg'] = None;"
-        " from dualwrite import AsyncpgDualWriter, AsyncpgDualWriter"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

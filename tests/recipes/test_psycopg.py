@@ -1,18 +1,15 @@
-"""`PsycopgDualWriter` without crashes: connections of every origin, ends of a block, and refusals."""
+"""`PsycopgDualWriter` without crashes: what `test_every_connection.py` does not say of all drivers."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
 import pytest
-import sqlalchemy as sa
-from psycopg import pq, sql
+from psycopg import sql
 from psycopg.adapt import Loader
 from psycopg.rows import dict_row
 from psycopg.types.string import StrDumper
@@ -24,11 +21,9 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
-    RowLockTimeoutError,
     StateRowError,
     TransactionDoomedError,
     TransactionEndedInsideError,
-    TransactionTooLargeError,
 )
 from dualwrite.outcome import outcome_of
 from dualwrite.prepared_state import PreparedTxnState
@@ -42,7 +37,6 @@ from dualwrite.recipes.psycopg.adapter import PsycopgDatabase
 from dualwrite.recipes.psycopg.transaction import PsycopgTransaction
 from dualwrite.recipes.psycopg.writer import PsycopgDualTransaction, PsycopgDualWriter
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of, write_psycopg_events
 from tests.crash.scenario import (
     AtPoint,
@@ -54,8 +48,6 @@ from tests.crash.scenario import (
     write_events,
 )
 from tests.support.databases import PostgresDatabase, unique
-from tests.support.narrowing import current
-from tests.support.topics import read_topic
 
 
 @pytest.fixture
@@ -88,43 +80,6 @@ def break_a_statement(connection: psycopg.Connection) -> None:
 
 
 # -- where connections come from --
-
-
-@contextmanager
-def from_a_pool(conninfo: str) -> Iterator[ConnectionPool]:
-    with ConnectionPool(conninfo, min_size=1, max_size=2) as pool:
-        yield pool
-        pool.close()
-
-
-@contextmanager
-def from_an_autocommit_pool(conninfo: str) -> Iterator[ConnectionPool]:
-    with ConnectionPool(conninfo, min_size=1, max_size=2, kwargs={"autocommit": True, "row_factory": dict_row}) as pool:
-        yield pool
-
-
-@contextmanager
-def from_a_function(conninfo: str) -> Iterator[Callable[[], psycopg.Connection]]:
-    yield lambda: psycopg.connect(conninfo, cursor_factory=psycopg.RawCursor)
-
-
-@pytest.mark.parametrize("source", [from_a_pool, from_an_autocommit_pool, from_a_function])
-def test_connections_of_every_origin(
-    scenario: PsycopgScenario, source: Callable[[str], AbstractContextManager[Any]]
-) -> None:
-    with source(conninfo_of(scenario.database.url)) as database, writer_on(database, scenario) as writer:
-        for number in range(8):  # beyond psycopg's threshold for preparing a statement
-            with writer.transaction() as tx:
-                tx.connection.cursor().execute(sql.SQL("SELECT 1"))
-                psycopg.Cursor(tx.connection).execute(INSERT, (number, str(number)))
-                tx.send(scenario.topic, key="k", value=str(number))
-            scenario.expected.append(str(number))
-        with pytest.raises(OrdinaryError), writer.transaction() as tx:
-            psycopg.Cursor(tx.connection).execute(INSERT, (9, "9"))
-            tx.send(scenario.topic, value="9")
-            raise OrdinaryError
-        assert writer.recover() == []
-    scenario.assert_both_sides_agree()
 
 
 class _Loader(Loader):
@@ -230,16 +185,7 @@ def test_a_pool_gets_its_connection_back_as_it_was(scenario: PsycopgScenario) ->
             connection.execute("SELECT 1")
 
 
-def test_a_connection_that_went_away_while_nobody_used_it_is_replaced(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter
-) -> None:
-    assert scenario.write(writer, 1).error is None
-    scenario.database.cut()
-    assert scenario.write(writer, 2).error is None
-    scenario.assert_both_sides_agree()
-
-
-def test_so_are_those_of_a_pool(scenario: PsycopgScenario) -> None:
+def test_connections_of_a_pool_that_went_away_are_replaced(scenario: PsycopgScenario) -> None:
     with ConnectionPool(conninfo_of(scenario.database.engine.url), min_size=2, max_size=2) as pool:
         pool.wait()
         with writer_on(pool, scenario) as writer:
@@ -248,55 +194,6 @@ def test_so_are_those_of_a_pool(scenario: PsycopgScenario) -> None:
             with writer.transaction() as tx:
                 put(tx, scenario, 1)
     scenario.assert_both_sides_agree("1")
-
-
-def test_a_first_block_on_the_only_connection_of_the_writers_own_pool(scenario: PsycopgScenario) -> None:
-    """The writer's queries between blocks must not wait for the connection that the block holds."""
-    with (
-        ConnectionPool(conninfo_of(scenario.database.url), min_size=1, max_size=1, timeout=2) as pool,
-        writer_on(pool, scenario) as writer,
-    ):
-        for number in range(2):
-            with pool.connection() as connection, writer.transaction(connection) as tx:
-                put(tx, scenario, number)
-            scenario.expected.append(str(number))
-        assert writer.recover() == []
-    scenario.assert_both_sides_agree()
-
-
-def test_the_callers_own_connection(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
-) -> None:
-    with writer.transaction(connection) as tx:
-        assert tx.connection is connection
-        put(tx, scenario, 1)
-    scenario.expected.append("1")
-    assert connection.info.transaction_status == pq.TransactionStatus.IDLE
-    with pytest.raises(OrdinaryError), writer.transaction(connection) as tx:
-        put(tx, scenario, 2)
-        raise OrdinaryError
-    assert connection.info.transaction_status == pq.TransactionStatus.IDLE
-    connection.execute("SELECT 1")
-    connection.rollback()
-    scenario.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_the_connection_did_before_the_block_belongs_to_it(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection, fails: bool
-) -> None:
-    if connection.autocommit:
-        connection.execute("BEGIN")
-    connection.execute(INSERT, (1, "1"))
-    try:
-        with writer.transaction(connection) as tx:
-            tx.send(scenario.topic, key="k", value="1")
-            if fails:
-                raise OrdinaryError
-    except OrdinaryError:
-        pass
-    scenario.expected += [] if fails else ["1"]
-    scenario.assert_both_sides_agree()
 
 
 def test_the_transaction_is_as_the_connection_says(
@@ -314,73 +211,6 @@ def test_the_transaction_is_as_the_connection_says(
 
 
 # -- the meaning of a block --
-
-
-def test_the_outcome_and_the_state_that_was_stored(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    with writer.transaction() as tx:
-        assert current(tx.outcome) is None
-        put(tx, scenario, 1)
-    assert tx.outcome is Outcome.COMMITTED
-    assert tx.prepared_state == scenario.row()
-    assert tx.transactional_id == writer.transactional_id == scenario.transactional_id
-    with pytest.raises(IllegalStateError, match="ended"):
-        tx.send(scenario.topic, value="late")
-
-
-def test_without_records_it_is_a_database_transaction(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    with writer.transaction() as tx:
-        tx.connection.execute(INSERT, (1, "1"))
-    assert tx.outcome is Outcome.COMMITTED
-    assert tx.transactional_id is None
-    assert scenario.row().is_empty
-    assert scenario.emulator.transactions() == []
-
-
-def test_offsets_are_committed_with_it(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    with writer.transaction() as tx:
-        put(tx, scenario, 1)
-        tx.send_offsets({(scenario.topic, 0): 7}, "readers")
-    scenario.assert_both_sides_agree("1")
-
-
-def test_an_exception_is_the_callers_own_and_neither_side_is_written(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter
-) -> None:
-    mine = OrdinaryError("mine")
-    with pytest.raises(OrdinaryError) as caught, writer.transaction() as tx:
-        put(tx, scenario, 1)
-        raise mine
-    assert caught.value is mine
-    assert tx.outcome is Outcome.ROLLED_BACK
-    assert scenario.emulator.transactions() == []
-    scenario.assert_both_sides_agree()
-
-
-def test_a_swallowed_statement_error_ends_in_an_exception(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
-) -> None:
-    with writer.transaction(connection) as tx:
-        put(tx, scenario, 1)
-    scenario.expected.append("1")
-    with pytest.raises(TransactionDoomedError, match="UniqueViolation") as caught, writer.transaction(connection) as tx:
-        put(tx, scenario, 2)
-        with pytest.raises(psycopg.errors.UniqueViolation):
-            break_a_statement(tx.connection)
-        with pytest.raises(psycopg.errors.InFailedSqlTransaction):
-            tx.connection.execute("SELECT 1")
-    assert isinstance(caught.value.__cause__, psycopg.errors.UniqueViolation)
-    scenario.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("refused", [{"value": 5}, {"value": b"x" * 50_000_000}])
-def test_a_refused_record_that_is_swallowed_dooms_the_block(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, refused: dict[str, Any]
-) -> None:
-    with pytest.raises(TransactionDoomedError), writer.transaction() as tx:
-        put(tx, scenario, 1)
-        with pytest.raises((InvalidRecordError, TransactionTooLargeError)):
-            tx.send(scenario.topic, **refused)
-    scenario.assert_both_sides_agree()
 
 
 # -- savepoints --
@@ -458,38 +288,7 @@ def test_savepoints_as_statements(scenario: PsycopgScenario, writer: PsycopgDual
     scenario.assert_both_sides_agree("1", "4", "5")
 
 
-def test_savepoints_inside_a_pipeline(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    with writer.transaction() as tx:
-        with tx.connection.pipeline():
-            put(tx, scenario, 1)
-            with pytest.raises(OrdinaryError), tx.connection.transaction():
-                put(tx, scenario, 2)
-                raise OrdinaryError
-            with tx.connection.transaction():
-                put(tx, scenario, 3)
-        put(tx, scenario, 4)
-    scenario.assert_both_sides_agree("1", "3", "4")
-
-
 # -- ends of the transaction --
-
-
-@pytest.mark.parametrize("swallow", [True, False])
-@pytest.mark.parametrize("call", ["commit", "rollback"])
-def test_the_connections_own_commit_and_rollback_are_refused(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection, call: str, swallow: bool
-) -> None:
-    expected = TransactionDoomedError if swallow else TransactionEndedInsideError
-    with pytest.raises(expected), writer.transaction(connection) as tx:
-        put(tx, scenario, 1)
-        try:
-            getattr(tx.connection, call)()
-        except TransactionEndedInsideError:
-            if not swallow:
-                raise
-    scenario.assert_both_sides_agree()
-    connection.execute(INSERT, (2, "2"))
-    connection.commit()
 
 
 @pytest.mark.parametrize(
@@ -538,23 +337,6 @@ def raw(connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], stat
     connection.pgconn.exec_(statement.encode())
 
 
-@pytest.mark.parametrize("go_on", [True, False])
-@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT", "COMMIT AND CHAIN", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"])
-def test_a_transaction_that_was_ended_past_the_connection(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection, ending: str, go_on: bool
-) -> None:
-    """Found by the mark of the transaction, even if another one has begun since."""
-    with pytest.raises(TransactionEndedInsideError), writer.transaction(connection) as tx:
-        put(tx, scenario, 1)
-        raw(tx.connection, ending)
-        if go_on:
-            put(tx, scenario, 2)
-    assert tx.outcome is None
-    assert scenario.row().is_empty
-    assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
-    scenario.assert_nothing_open()
-
-
 @pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
 def test_the_error_of_a_block_whose_transaction_was_ended_past_the_connection(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, caplog: pytest.LogCaptureFixture, ending: str
@@ -599,21 +381,6 @@ def test_a_statement_that_comes_after_the_end_of_the_block_is_refused(
     scenario.assert_both_sides_agree("1")
 
 
-def test_a_savepoint_from_before_the_block_takes_the_block_with_it(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
-) -> None:
-    connection.execute("BEGIN") if connection.autocommit else connection.execute("SELECT 1")
-    connection.execute("SAVEPOINT before")
-    with (
-        pytest.raises(TransactionEndedInsideError, match="to an earlier savepoint"),
-        writer.transaction(connection) as tx,
-    ):
-        put(tx, scenario, 1)
-        tx.connection.execute("ROLLBACK TO before")
-        tx.send(scenario.topic, value="2")
-    scenario.assert_both_sides_agree()
-
-
 def test_a_failed_transaction_that_is_asked_to_commit_is_told_by_its_answer(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -633,14 +400,6 @@ def test_a_failed_transaction_that_is_asked_to_commit_is_told_by_its_answer(
                 tx.send(scenario.topic, value="1")
         assert tx.outcome is Outcome.ROLLED_BACK
     assert writer.state is SlotState.READY
-    scenario.assert_both_sides_agree()
-
-
-def test_a_connection_that_was_closed_inside(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    with pytest.raises(TransactionEndedInsideError, match="closed or lost"), writer.transaction() as tx:
-        put(tx, scenario, 1)
-        tx.connection.close()
-    assert scenario.write(writer, 2).error is None
     scenario.assert_both_sides_agree()
 
 
@@ -694,24 +453,6 @@ def test_what_is_unfinished_at_the_end(scenario: PsycopgScenario, writer: Psycop
 # -- connections whose COMMIT is not the decision --
 
 
-def test_no_dual_write_inside_a_block_of_psycopg(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
-) -> None:
-    with connection.transaction():
-        with pytest.raises(IllegalStateError, match="outermost"), writer.transaction(connection):
-            pass
-        connection.execute(INSERT, (1, "1"))
-    with writer.transaction(connection) as tx:
-        tx.send(scenario.topic, value="1")
-    scenario.assert_both_sides_agree("1")
-
-
-def test_no_dual_write_in_pipeline_mode(writer: PsycopgDualWriter, connection: psycopg.Connection) -> None:
-    with connection.pipeline():
-        with pytest.raises(IllegalStateError, match="pipeline"), writer.transaction(connection):
-            pass
-
-
 def test_no_dual_write_in_a_two_phase_transaction(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
     with psycopg.connect(conninfo_of(scenario.database.url)) as connection:
         connection.tpc_begin("ours")
@@ -724,48 +465,6 @@ def test_no_dual_write_in_a_two_phase_transaction(scenario: PsycopgScenario, wri
     scenario.assert_both_sides_agree()
 
 
-def test_no_dual_write_in_a_transaction_that_has_failed(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
-) -> None:
-    if connection.autocommit:
-        connection.execute("BEGIN")
-    with pytest.raises(psycopg.errors.DivisionByZero):
-        connection.execute("SELECT 1/0")
-    with pytest.raises(IllegalStateError, match="failed already"), writer.transaction(connection):
-        pass
-    connection.rollback()
-
-
-def test_no_dual_write_inside_another(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
-) -> None:
-    with PsycopgScenario(scenario.database, scenario.emulator).writer() as inner:
-        with writer.transaction(connection) as tx:
-            put(tx, scenario, 1)
-            with pytest.raises(IllegalStateError, match="already carries"), writer.transaction(connection):
-                pass
-            with pytest.raises(IllegalStateError, match="cannot decide a second one"), inner.transaction(connection):
-                pass
-    scenario.assert_both_sides_agree("1")
-
-
-def test_a_connection_to_another_database(
-    scenario: PsycopgScenario, writer: PsycopgDualWriter, postgres_server: PostgresServer
-) -> None:
-    """A lost commit would be looked up in the wrong one, and a committed transaction aborted in Kafka."""
-    other = postgres_server.create_database(unique("other"))
-    with psycopg.connect(conninfo_of(other)) as connection:
-        with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
-            pass
-        assert current(connection.info.transaction_status) == pq.TransactionStatus.IDLE
-        connection.execute("SELECT 1")
-        with pytest.raises(IllegalStateError, match="another database"), writer.transaction(connection):
-            pass
-        assert current(connection.info.transaction_status) == pq.TransactionStatus.INTRANS
-        connection.commit()
-    assert scenario.write(writer, 1).error is None
-
-
 def test_a_cursor_factory_that_is_no_class(
     scenario: PsycopgScenario, writer: PsycopgDualWriter, connection: psycopg.Connection
 ) -> None:
@@ -774,47 +473,7 @@ def test_a_cursor_factory_that_is_no_class(
         pass
 
 
-@pytest.mark.parametrize("wrong", [5, None, sa.create_engine("sqlite://")])
-def test_what_is_no_database(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="conninfo"):
-        PsycopgDualWriter(wrong, transactional_id="t", bootstrap_servers="127.0.0.1:1")
-
-
-def test_what_is_no_connection(writer: PsycopgDualWriter) -> None:
-    with pytest.raises(IllegalStateError, match=r"psycopg\.Connection"), writer.transaction("dbname=x"):  # type: ignore
-        pass
-
-
 # -- the row --
-
-
-def test_the_table_is_made_where_it_is_missing(postgres: PostgresDatabase, emulator: Emulator) -> None:
-    conninfo = conninfo_of(postgres.url)
-    settings: dict[str, Any] = {"transactional_id": "t", "bootstrap_servers": emulator.bootstrap_servers}
-    with PsycopgDualWriter(conninfo, create_table=False, **settings) as careful:
-        with pytest.raises(StateRowError, match=r"schema\.sql"), careful.transaction():
-            pass
-    with PsycopgDualWriter(conninfo, **settings) as writer:
-        writer.recover()
-        writer.recover()
-
-
-def test_a_locked_row_times_out_with_a_sentence(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    writer.recover()
-    with psycopg.connect(conninfo_of(scenario.database.url)) as holder, scenario.writer(lock_timeout_ms=30) as other:
-        holder.execute("SELECT * FROM kafka_transaction_state FOR UPDATE")
-        with pytest.raises(RowLockTimeoutError, match="stayed locked for 30 ms"), other.transaction() as tx:
-            put(tx, scenario, 1)
-    scenario.assert_both_sides_agree()
-
-
-def test_a_deleted_row_is_told(scenario: PsycopgScenario, writer: PsycopgDualWriter) -> None:
-    writer.recover()
-    with psycopg.connect(conninfo_of(scenario.database.url)) as other:
-        other.execute("DELETE FROM kafka_transaction_state")
-    with pytest.raises(StateRowError, match="was deleted"), writer.transaction() as tx:
-        put(tx, scenario, 1)
-    scenario.assert_both_sides_agree()
 
 
 def test_a_row_that_was_locked_by_another_transaction_is_not_written(
@@ -878,15 +537,6 @@ def test_writers_of_both_kinds_take_an_id_over_from_one_another(scenario: Psycop
 
 
 # -- processes --
-
-
-def test_it_needs_no_sqlalchemy() -> None:
-    script = (
-        "import sys; sys.modules['sqlalchemy'] = None\n"
-        "from dualwrite import AsyncPsycopgDualWriter, AsyncPsycopgDualWriter\n"
-        "from dualwrite import PsycopgDualWriter, PsycopgDualWriter\n"
-    )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_a_forked_child_sends_nothing_through_its_parents_connection(

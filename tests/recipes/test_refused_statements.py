@@ -33,7 +33,8 @@ from dualwrite.recipes.sql.transaction_control import (
 )
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.psycopg_scenario import conninfo_of
-from tests.recipes.doors import DOORS, Door, opened_door
+from tests.recipes.doors import DOORS, opened_door
+from tests.recipes.faces import Door
 from tests.support.databases import MariaDbDatabase, PostgresDatabase
 from tests.support.servers.mariadb import MariaDbServer
 
