@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.asyncpg import driver
+from dualwrite.recipes.core import blocking
 from tests.crash.awaited import entered
 from tests.crash.conftest import AWAITED, BLOCKING
 from tests.crash.psycopg_scenario import conninfo_of
@@ -114,8 +115,10 @@ class Face(Door):
         return self.name in ON_SQLALCHEMY
 
     def run(self, result: Any) -> Any:
-        """Return a result, which is awaited first where it has to be."""
-        return self.scenario.runner.run(_awaited(result)) if inspect.isawaitable(result) else result
+        """Return a result, which is awaited first where it has to be; steps of a test may be those of both kinds."""
+        if self.name in AWAITED:
+            return self.scenario.runner.run(_awaited(result)) if inspect.isawaitable(result) else result
+        return blocking.run(result) if inspect.iscoroutine(result) else result
 
     def entered(self, manager: Any) -> AbstractContextManager[Any]:
         """Be inside a context manager, which is awaited where it has to be."""

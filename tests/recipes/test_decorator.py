@@ -1,142 +1,179 @@
-"""`@writer.transactional`: functions whose call is a dual write."""
+"""`@writer.transactional`: functions whose call is a dual write, and coroutine functions with a writer for asyncio."""
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from dualwrite.errors import ConfigError, IllegalStateError, OutcomeUnknown, TransactionDoomedError
+from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
+from tests.crash.awaited import AwaitedScenario
+from tests.crash.conftest import AWAITED
 from tests.crash.scenario import AtPoint, InjectedError, Scenario, losing_the_commit
+from tests.recipes.faces import INSERT, ON_SQLALCHEMY, Face
 from tests.recipes.pools import make_pool
 from tests.recipes.steps import put
 from tests.support.databases import SqliteDatabase, events
 from tests.support.threads import in_threads
+from tests.support.writers import entered, got
+
+# ---- functions and coroutine functions ------------------------------------------------------------------------
+
+OF_EACH = pytest.mark.parametrize("face", ON_SQLALCHEMY, indirect=True)
+
+Steps = Callable[..., Coroutine[Any, Any, Any]]
+"""Written as a coroutine function, which a writer for threads is given as a function."""
 
 
-def test_a_call_is_a_dual_write(scenario: Scenario, writer: DualWriter) -> None:
-    @writer.transactional
-    def place(tx: DualTransaction, number: int, *, times: int = 1) -> str:
+def fitting(face: Face, steps: Steps) -> Callable[..., Any]:
+    if face.name in AWAITED:
+        return steps
+
+    @functools.wraps(steps)
+    def function(*arguments: Any, **keywords: Any) -> Any:
+        return blocking.run(steps(*arguments, **keywords))
+
+    return function
+
+
+def transactional(face: Face, **settings: Any) -> Callable[[Steps], Callable[..., Any]]:
+    """Decorate with the face's writer."""
+    return lambda steps: writer_of(face).transactional(**settings)(fitting(face, steps))
+
+
+def writer_of(face: Face) -> Any:
+    return getattr(face.writer, "awaited", face.writer)
+
+
+async def put_with(face: Face, tx: Any, number: int) -> None:
+    """One event to both sides."""
+    await got(tx.session.execute(sa.text(INSERT.format(number))))
+    face.send(tx, str(number))
+
+
+@OF_EACH
+def test_a_call_is_a_dual_write(face: Face) -> None:
+    @transactional(face)
+    async def place(tx: Any, number: int, *, fails: bool = False) -> str:
         """Places."""
-        put(tx, scenario, number)
-        return f"placed {number} x {times}"
+        await put_with(face, tx, number)
+        if fails:
+            raise InjectedError
+        return f"placed {number}"
 
-    answer: str = place(1, times=2)
-    assert answer == "placed 1 x 2"
-    assert (place.__name__, place.__doc__) == ("place", "Places.")
-    assert str(inspect.signature(place)) == "(number: 'int', *, times: 'int' = 1) -> 'str'"
-    scenario.assert_both_sides_agree("1")
-
-
-def test_an_exception_rolls_both_sides_back(scenario: Scenario, writer: DualWriter) -> None:
-    @writer.transactional
-    def place(tx: DualTransaction) -> None:
-        put(tx, scenario, 1)
-        raise InjectedError
-
+    assert face.run(place(1)) == "placed 1"
     with pytest.raises(InjectedError):
-        place()
-    scenario.assert_both_sides_agree()
+        face.run(place(2, fails=True))
+    assert (place.__name__, place.__doc__) == ("place", "Places.")
+    assert inspect.iscoroutinefunction(place) is (face.name in AWAITED)
+    assert str(inspect.signature(place)) == "(number: 'int', *, fails: 'bool' = False) -> 'str'"
+    face.scenario.assert_both_sides_agree("1")
 
 
-def test_methods(scenario: Scenario, writer: DualWriter) -> None:
+@OF_EACH
+def test_methods(face: Face) -> None:
+    @functools.partial(fitting, face)
+    async def step(self: Any, tx: Any, number: int) -> Any:
+        await put_with(face, tx, number)
+        return self
+
+    @transactional(face)
+    async def static(tx: Any, number: int) -> None:
+        await put_with(face, tx, number)
+
     class Shop:
-        @writer.transactional
-        def place(self, tx: DualTransaction, number: int) -> Shop:
-            put(tx, scenario, number)
-            return self
-
-        @classmethod
-        @writer.transactional()
-        def place_one(cls, tx: DualTransaction, number: int) -> type[Shop]:
-            put(tx, scenario, number)
-            return cls
-
-        @staticmethod
-        @writer.transactional
-        def place_two(tx: DualTransaction, number: int) -> None:
-            put(tx, scenario, number)
+        place = writer_of(face).transactional(step)
+        place_one: Any = classmethod(writer_of(face).transactional()(step))
+        place_two = staticmethod(static)
 
     shop = Shop()
-    assert shop.place(1) is shop
-    assert Shop.place(shop, number=2) is shop
-    assert Shop.place_one(3) is Shop
-    shop.place_two(4)
-    scenario.assert_both_sides_agree("1", "2", "3", "4")
+    assert face.run(shop.place(1)) is shop
+    assert face.run(Shop.place(shop, number=2)) is shop
+    assert face.run(Shop.place_one(3)) is Shop
+    face.run(shop.place_two(4))
+    face.scenario.assert_both_sides_agree("1", "2", "3", "4")
 
 
-# ---- inside another one ---------------------------------------------------------------------------------------
+@OF_EACH
+def test_calls_inside_a_call_or_a_block_join_it(face: Face) -> None:
+    seen: list[Any] = []
 
-
-def test_calls_inside_a_call_or_a_block_join_it(scenario: Scenario, writer: DualWriter) -> None:
-    seen: list[DualTransaction] = []
-
-    @writer.transactional
-    def inner(tx: DualTransaction, number: int) -> None:
-        put(tx, scenario, number)
+    @transactional(face)
+    async def inner(tx: Any, number: int) -> None:
+        await put_with(face, tx, number)
         seen.append(tx)
 
-    @writer.transactional
-    def outer(tx: DualTransaction) -> None:
-        put(tx, scenario, 1)
-        inner(2)
+    @transactional(face)
+    async def outer(tx: Any) -> None:
+        await put_with(face, tx, 1)
+        await got(inner(2))
         assert seen == [tx]
         assert tx.outcome is None
 
-    outer()
-    with writer.transaction() as tx:
-        inner(3)
-        assert seen[-1] is tx
-    scenario.assert_both_sides_agree("1", "2", "3")
+    async def in_a_block() -> None:
+        async with entered(writer_of(face).transaction()) as tx:
+            await got(inner(3))
+            assert seen[-1] is tx
+
+    face.run(outer())
+    face.run(in_a_block())
+    face.scenario.assert_both_sides_agree("1", "2", "3")
 
 
-def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(scenario: Scenario, writer: DualWriter) -> None:
-    @writer.transactional
-    def inner(tx: DualTransaction) -> None:
-        put(tx, scenario, 2)
+@OF_EACH
+def test_what_joined_and_failed_dooms_the_whole_even_if_that_is_caught(face: Face) -> None:
+    @transactional(face)
+    async def inner(tx: Any) -> None:
+        await put_with(face, tx, 2)
         raise InjectedError
 
-    with pytest.raises(TransactionDoomedError) as caught, writer.transaction() as tx:
-        put(tx, scenario, 1)
-        with pytest.raises(InjectedError) as failed:
-            inner()
-    assert caught.value.__cause__ is failed.value
-    scenario.assert_both_sides_agree()
+    async def in_a_block() -> None:
+        with pytest.raises(TransactionDoomedError) as caught:
+            async with entered(writer_of(face).transaction()) as tx:
+                await put_with(face, tx, 1)
+                with pytest.raises(InjectedError) as failed:
+                    await got(inner())
+        assert caught.value.__cause__ is failed.value
+
+    face.run(in_a_block())
+    face.scenario.assert_both_sides_agree()
 
 
-def test_a_savepoint_undoes_only_what_the_call_did(scenario: Scenario, writer: DualWriter) -> None:
-    @writer.transactional(inside="savepoint")
-    def inner(tx: DualTransaction, number: int, fails: bool) -> None:
-        put(tx, scenario, number)
+@OF_EACH
+def test_a_part_of_a_block_by_a_savepoint_or_by_none(face: Face) -> None:
+    @transactional(face, inside="savepoint")
+    async def part(tx: Any, number: int, fails: bool) -> None:
+        await put_with(face, tx, number)
         if fails:
             raise InjectedError
 
-    with writer.transaction() as tx:
-        put(tx, scenario, 1)
-        with pytest.raises(InjectedError):
-            inner(2, fails=True)
-        inner(3, fails=False)
-    inner(4, fails=False)
-    scenario.assert_both_sides_agree("1", "3", "4")
+    @transactional(face, inside="refuse")
+    async def alone(tx: Any, number: int) -> None:
+        await put_with(face, tx, number)
 
+    async def in_a_block() -> None:
+        async with entered(writer_of(face).transaction()) as tx:
+            await put_with(face, tx, 1)
+            with pytest.raises(InjectedError):
+                await got(part(2, fails=True))
+            await got(part(3, fails=False))
+            with pytest.raises(IllegalStateError, match="did not run"):
+                await got(alone(4))
 
-def test_who_refuses_to_be_a_part(scenario: Scenario, writer: DualWriter) -> None:
-    @writer.transactional(inside="refuse")
-    def alone(tx: DualTransaction, number: int) -> None:
-        put(tx, scenario, number)
-
-    with writer.transaction() as tx:
-        put(tx, scenario, 1)
-        with pytest.raises(IllegalStateError, match="did not run"):
-            alone(2)
-    alone(3)
-    scenario.assert_both_sides_agree("1", "3")
+    face.run(in_a_block())
+    face.run(part(5, fails=False))
+    face.run(alone(6))
+    face.scenario.assert_both_sides_agree("1", "3", "5", "6")
 
 
 def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) -> None:
@@ -151,6 +188,33 @@ def test_another_thread_is_not_inside(scenario: Scenario, writer: DualWriter) ->
         with pytest.raises(IllegalStateError, match="already carries a dual write"):
             in_threads(place)
     scenario.assert_both_sides_agree("1")
+
+
+@pytest.fixture
+def awaited_writer(awaited: AwaitedScenario) -> Iterator[AsyncDualWriter]:
+    with awaited.writer() as made:
+        yield made.awaited
+
+
+async def put_awaited(tx: AsyncDualTransaction, awaited: AwaitedScenario, number: int) -> None:
+    await awaited.insert(tx, number, str(number))
+    tx.send(awaited.topic, value=str(number), key="k")
+
+
+async def test_a_task_that_a_block_starts_is_not_inside(
+    awaited: AwaitedScenario, awaited_writer: AsyncDualWriter
+) -> None:
+    """It must not use a Session that this one is using."""
+
+    @awaited_writer.transactional
+    async def place(tx: AsyncDualTransaction) -> None:
+        await put_awaited(tx, awaited, 2)
+
+    async with awaited_writer.transaction() as tx:
+        await put_awaited(tx, awaited, 1)
+        with pytest.raises(IllegalStateError, match="already carries a dual write"):
+            await asyncio.create_task(place())
+    awaited.assert_both_sides_agree("1")
 
 
 def test_functions_of_a_pool(scenario: Scenario) -> None:
@@ -171,6 +235,29 @@ def test_functions_of_a_pool(scenario: Scenario) -> None:
     scenario.assert_both_sides_agree("1", "2", "3")
 
 
+async def test_functions_of_a_pool_in_many_tasks(awaited: AwaitedScenario) -> None:
+    async with AsyncDualWriter(
+        awaited.engine,
+        prefix=awaited.transactional_id,
+        max_writers=1,
+        bootstrap_servers=awaited.emulator.bootstrap_servers,
+    ) as pool:
+
+        @pool.transactional
+        async def inner(tx: AsyncDualTransaction, number: int) -> None:
+            await put_awaited(tx, awaited, number)
+
+        @pool.transactional(inside="refuse")
+        async def outer(tx: AsyncDualTransaction, number: int) -> None:
+            await put_awaited(tx, awaited, number)
+            await inner(number + 1)
+
+        await outer(1)
+        await outer(3)
+        await asyncio.gather(*(inner(number) for number in (5, 5, 5)), return_exceptions=True)
+    awaited.assert_both_sides_agree("1", "2", "3", "4", "5")
+
+
 # ---- again ----------------------------------------------------------------------------------------------------
 
 
@@ -184,51 +271,42 @@ class Conflict(sa.exc.OperationalError):
         super().__init__("UPDATE", {}, DriverError("deadlock detected"))
 
 
-@pytest.fixture
-def fails_first(scenario: Scenario) -> Callable[[BaseException], Callable[[DualTransaction], None]]:
-    def make(error: BaseException) -> Callable[[DualTransaction], None]:
-        calls: list[int] = []
+def failing(face: Face, error: BaseException, calls: list[int]) -> Steps:
+    """Make a function whose first two calls raise `error`."""
 
-        def body(tx: DualTransaction) -> None:
-            put(tx, scenario, 1)
-            calls.append(1)
-            if len(calls) < 3:
-                raise error
+    async def steps(tx: Any) -> None:
+        await put_with(face, tx, 1)
+        calls.append(1)
+        if len(calls) < 3:
+            raise error
 
-        return body
-
-    return make
+    return steps
 
 
-Make = Callable[[BaseException], Callable[[DualTransaction], None]]
-
-
-def test_a_conflict_is_tried_again_and_is_there_once(scenario: Scenario, writer: DualWriter, fails_first: Make) -> None:
-    writer.transactional(retries=2)(fails_first(Conflict()))()
-    scenario.assert_both_sides_agree("1")
-
-
-@pytest.mark.parametrize(("retries", "error"), [(1, Conflict()), (0, Conflict()), (5, InjectedError())])
-def test_what_is_not_tried_again(
-    scenario: Scenario, writer: DualWriter, fails_first: Make, retries: int, error: BaseException
-) -> None:
+@pytest.mark.parametrize(
+    ("retries", "error"),
+    [(1, Conflict()), (0, Conflict()), (5, InjectedError())],
+    ids=["too often", "not", "no conflict"],
+)
+@OF_EACH
+def test_what_is_not_tried_again(face: Face, retries: int, error: BaseException) -> None:
     with pytest.raises(type(error)):
-        writer.transactional(retries=retries)(fails_first(error))()
-    scenario.assert_both_sides_agree()
+        face.run(transactional(face, retries=retries)(failing(face, error, []))())
+    face.scenario.assert_both_sides_agree()
 
 
-def test_only_the_outermost_call_tries_again(scenario: Scenario, writer: DualWriter, fails_first: Make) -> None:
-    inner = writer.transactional(retries=9)(fails_first(Conflict()))
-    runs: list[int] = []
+@OF_EACH
+def test_only_the_outermost_call_tries_a_conflict_again(face: Face) -> None:
+    calls: list[int] = []
+    inner = transactional(face, retries=9)(failing(face, Conflict(), calls))
 
-    @writer.transactional(retries=2)
-    def outer(tx: DualTransaction) -> None:
-        runs.append(1)
-        inner()
+    @transactional(face, retries=2)
+    async def outer(tx: Any) -> None:
+        await got(inner())
 
-    outer()
-    assert len(runs) == 3
-    scenario.assert_both_sides_agree("1")
+    face.run(outer())
+    assert len(calls) == 3
+    face.scenario.assert_both_sides_agree("1")
 
 
 @pytest.mark.parametrize("applied", [True, False])
@@ -350,3 +428,18 @@ def test_functions_that_return_before_they_have_run(writer: DualWriter) -> None:
 def test_wrong_settings(writer: DualWriter, settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         writer.transactional(**settings)
+
+
+def test_functions_that_no_writer_for_asyncio_takes(awaited: AwaitedScenario) -> None:
+    writer: Any = awaited.awaited_writer()
+
+    def blocks(tx: AsyncDualTransaction) -> None: ...
+
+    async def without(item: str) -> None: ...
+
+    with pytest.raises(ConfigError, match="is not a coroutine function"):
+        writer.transactional(blocks)
+    with pytest.raises(ConfigError, match="`tx`"):
+        writer.transactional(without)
+    with pytest.raises(ConfigError, match="retries takes"):
+        writer.transactional(retries=-1)
