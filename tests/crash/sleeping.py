@@ -44,8 +44,8 @@ class Sleeper:
 
 
 @contextmanager
-def sleeping(scenario: Any, point: PausePoint) -> Iterator[Sleeper]:
-    sleeper = Sleeper(scenario, point)
+def sleeping(scenario: Any, point: PausePoint, *, has_written: bool = False) -> Iterator[Sleeper]:
+    sleeper = Sleeper(scenario, point, has_written=has_written)
     try:
         yield sleeper
     finally:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.producer import Producer
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -159,37 +156,3 @@ def test_a_process_that_ends_inside_a_block_ends_at_once(scenario: Scenario) -> 
         assert writer.recover() == []
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == [("", "0")]
     scenario.assert_nothing_open()
-
-
-def test_a_forked_child_that_leaves_the_block_does_not_end_it(scenario: Scenario) -> None:
-    """Its ROLLBACK would go through the socket that it shares with its parent."""
-    if scenario.database.engine.dialect.name == "sqlite":
-        pytest.skip("SQLite's connections must not be carried across a fork at all")
-
-    def fork_and_leave() -> None:
-        child = os.fork()
-        if child == 0:
-            raise SystemExit
-        os.waitpid(child, 0)
-
-    me = os.getpid()
-    with scenario.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave)) as writer:
-        try:
-            with suppress(SystemExit):
-                seen = scenario.write_events(writer, 1)
-        finally:
-            if os.getpid() != me:
-                os._exit(0)
-        assert seen.error is None
-    scenario.expected += event_texts("1")
-    scenario.assert_both_sides_agree()
-
-
-def test_a_decided_write_is_not_aborted_because_kafka_refuses_to_commit_it(scenario: Scenario) -> None:
-    with scenario.writer() as writer:
-        scenario.emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
-        assert scenario.write(writer, 1).error is None
-        assert writer.state is SlotState.IN_DOUBT
-        assert writer.in_doubt == scenario.row()
-        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
-    scenario.assert_both_sides_agree()

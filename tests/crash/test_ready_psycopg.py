@@ -15,7 +15,6 @@ from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import (
     AbortableError,
     FencedError,
-    RowLockTimeoutError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
@@ -25,7 +24,6 @@ from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from tests.crash.psycopg_scenario import INSERT, PsycopgScenario, conninfo_of
 from tests.crash.scenario import POINTS_AFTER_LOCK, AtPoint
-from tests.crash.sleeping import Sleeper
 from tests.support.databases import PostgresDatabase
 
 INVALID_RECORD = 87
@@ -152,37 +150,4 @@ def test_a_row_that_is_locked_is_waited_for(scenario: PsycopgScenario, connectio
             writer.coordinator.owned.lock_timeout_ms = 50
             assert scenario.write(writer, 1).error is not None
         assert scenario.write(writer, 2).error is None
-    scenario.assert_both_sides_agree()
-
-
-# -- two living processes with one id --
-
-
-@pytest.mark.parametrize("point", POINTS_AFTER_LOCK)
-def test_nobody_decides_while_a_ready_writer_holds_the_row(scenario: PsycopgScenario, point: PausePoint) -> None:
-    older = Sleeper(scenario, point, has_written=True)
-    with scenario.writer(lock_timeout_ms=50) as newer:
-        with pytest.raises(RowLockTimeoutError):
-            newer.recover()
-        assert older.wake().error is None
-        newer.recover()
-        assert scenario.write(newer, 2).error is None
-    older.writer.close()
-    scenario.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("point", POINTS_AFTER_LOCK)
-def test_a_ready_zombie_whose_database_transaction_is_gone_changes_nothing(
-    scenario: PsycopgScenario, point: PausePoint
-) -> None:
-    older = Sleeper(scenario, point, has_written=True)
-    scenario.database.cut()
-    with scenario.writer() as newer:
-        newer.recover()
-        assert scenario.write(newer, 2).error is None
-        seen = older.wake()
-        assert scenario.write(newer, 3).error is None
-    # It finds out that its connection is lost before it sends COMMIT; the row, which has been replaced, could not tell.
-    assert seen.took_effect is False
-    older.writer.close()
     scenario.assert_both_sides_agree()

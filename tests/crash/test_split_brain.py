@@ -13,6 +13,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.asyncpg_scenario import AsyncpgScenario
 from tests.crash.scenario import (
+    POINTS_AFTER_LOCK,
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
     AnyScenario,
@@ -24,9 +25,18 @@ from tests.crash.sleeping import sleeping
 from tests.support.threads import in_threads
 from tests.support.topics import read_topic
 
-pytestmark = pytest.mark.parametrize("scenario", ["postgres", "sqlite", "psycopg", "asyncpg"], indirect=True)
+SCENARIOS = ("postgres", "sqlite", "psycopg", "asyncpg")
+EACH = pytest.mark.parametrize("scenario", SCENARIOS, indirect=True)
 
 POINTS_UNDER_THE_LOCK = [point for point in PausePoint if point not in POINTS_AFTER_THE_DECISION]
+UNDER_THE_LOCK = pytest.mark.parametrize(
+    ("scenario", "has_written", "point"),
+    [
+        *((scenario, False, point) for scenario in SCENARIOS for point in POINTS_UNDER_THE_LOCK),
+        *(("psycopg", True, point) for point in POINTS_AFTER_LOCK),  # it is ready, and sends other statements
+    ],
+    indirect=["scenario"],
+)
 
 
 def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence[PausePoint]:
@@ -36,10 +46,12 @@ def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence
     return () if scenario.database.engine.dialect.driver == "psycopg" else POINTS_BEFORE_COMMIT_REQUEST
 
 
-@pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
-def test_nobody_decides_while_the_older_one_holds_the_row(scenario: Scenario, point: PausePoint) -> None:
+@UNDER_THE_LOCK
+def test_nobody_decides_while_the_older_one_holds_the_row(
+    scenario: Scenario, has_written: bool, point: PausePoint
+) -> None:
     with (
-        sleeping(scenario, point) as older,
+        sleeping(scenario, point, has_written=has_written) as older,
         scenario.writer(lock_timeout_ms=50) as newer,
     ):
         with pytest.raises(RowLockTimeoutError):
@@ -50,9 +62,11 @@ def test_nobody_decides_while_the_older_one_holds_the_row(scenario: Scenario, po
     scenario.assert_both_sides_agree()
 
 
-@pytest.mark.parametrize("point", POINTS_UNDER_THE_LOCK)
-def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(scenario: Scenario, point: PausePoint) -> None:
-    with sleeping(scenario, point) as older:
+@UNDER_THE_LOCK
+def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(
+    scenario: Scenario, has_written: bool, point: PausePoint
+) -> None:
+    with sleeping(scenario, point, has_written=has_written) as older:
         scenario.database.cut()
         with scenario.writer() as newer:
             newer.recover()
@@ -68,6 +82,7 @@ def test_a_zombie_whose_database_transaction_is_gone_changes_nothing(scenario: S
     scenario.assert_both_sides_agree()
 
 
+@EACH
 @pytest.mark.parametrize("point", POINTS_AFTER_THE_DECISION)
 def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(scenario: Scenario, point: PausePoint) -> None:
     with sleeping(scenario, point) as older, scenario.writer() as newer:
@@ -86,6 +101,7 @@ def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(scenario: Scena
     scenario.assert_both_sides_agree()
 
 
+@EACH
 @pytest.mark.parametrize("point", list(PausePoint))
 def test_an_idle_owner_finds_out_at_its_next_write(scenario: Scenario, point: PausePoint) -> None:
     """The older one is alive and idle and believes that the id is its own; the newer one loses its database.
@@ -107,6 +123,7 @@ def test_an_idle_owner_finds_out_at_its_next_write(scenario: Scenario, point: Pa
     scenario.assert_both_sides_agree()
 
 
+@EACH
 def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_read(scenario: Scenario) -> None:
     """Meanwhile it lost the lock, and another one wrote and died between its two commits."""
     with sleeping(scenario, PausePoint.AFTER_LOCK) as older:
@@ -119,6 +136,7 @@ def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_re
     scenario.assert_both_sides_agree()
 
 
+@EACH
 def test_a_fenced_writer_names_what_it_left_in_doubt(scenario: Scenario) -> None:
     """The newer one fenced it between its two commits, and died before it had completed its transaction."""
     with sleeping(scenario, PausePoint.AFTER_DATABASE_COMMIT) as older:
@@ -138,6 +156,7 @@ def test_a_fenced_writer_names_what_it_left_in_doubt(scenario: Scenario) -> None
     scenario.assert_both_sides_agree()
 
 
+@EACH
 def test_an_idle_owner_recovers_what_its_unknown_successor_left(scenario: Scenario) -> None:
     with scenario.writer() as older:
         assert scenario.write(older, 1).error is None
@@ -148,6 +167,7 @@ def test_an_idle_owner_recovers_what_its_unknown_successor_left(scenario: Scenar
         scenario.assert_nothing_open()
 
 
+@EACH
 def test_two_processes_recover_at_once(scenario: Scenario) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
     found = in_threads(*(scenario.writer().recover for _ in range(4)))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,6 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session
 from sqlalchemy.util import await_only
 
 from dualwrite.broker_emulator.emulator import Emulator
-from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import (
     IllegalStateError,
     RecipeError,
@@ -34,15 +32,12 @@ from dualwrite.errors import (
     TransactionEndedInsideError,
 )
 from dualwrite.recipes.core.decisions import Outcome
-from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
-from tests.crash.asyncpg_scenario import asyncpg_scenario
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.matrix import check_a_commit_that_is_lost_with_the_database
-from tests.crash.psycopg_scenario import awaited_psycopg_scenario
-from tests.crash.scenario import AtPoint, OrdinaryError, event_texts
+from tests.crash.scenario import OrdinaryError, event_texts
 from tests.recipes.steps import raw_rollback
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 from tests.support.topics import read_topic
@@ -157,51 +152,6 @@ async def test_what_no_dual_write_can_run_on(awaited: AwaitedScenario, tmp_path:
     await other.dispose()
     with pytest.raises(IllegalStateError, match="not started"):
         await writer.transaction(awaited.engine.connect()).__aenter__()
-    awaited.assert_both_sides_agree()
-
-
-_ON_POSTGRES: dict[str, Callable[[PostgresDatabase, Emulator], AbstractContextManager[Any]]] = {
-    "psycopg": lambda database, emulator: awaited_scenario(database, emulator, "psycopg"),
-    "asyncpg": lambda database, emulator: awaited_scenario(database, emulator, "asyncpg"),
-    "psycopg-alone": awaited_psycopg_scenario,
-    "asyncpg-alone": asyncpg_scenario,
-}
-
-
-@pytest.mark.parametrize("driver", _ON_POSTGRES)
-def test_a_forked_child_that_leaves_the_block_does_not_end_it(
-    emulator: Emulator, postgres: PostgresDatabase, driver: str
-) -> None:
-    """Its ROLLBACK would go through the socket that it shares with its parent, and its loop is its parent's too."""
-    me = os.getpid()
-
-    def fork_and_leave() -> None:
-        child = os.fork()
-        if child == 0:
-            raise SystemExit
-        os.waitpid(child, 0)
-
-    with _ON_POSTGRES[driver](postgres, emulator) as awaited:
-        writer = awaited.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave))
-        try:
-            assert awaited.write(writer, 1).error is None
-        finally:
-            if os.getpid() != me:
-                os._exit(0)
-        awaited.assert_both_sides_agree()
-        writer.close()
-
-
-# ---- in doubt ---------------------------------------------------------------------------------------------------
-
-
-def test_what_kafka_has_not_confirmed_is_in_doubt_and_completed(awaited: AwaitedScenario) -> None:
-    with awaited.writer() as writer:
-        awaited.emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
-        assert awaited.write(writer, 1).error is None
-        assert writer.state is SlotState.IN_DOUBT
-        assert writer.in_doubt == awaited.row()
-        assert [found.outcome for found in writer.recover()] == [Outcome.COMMITTED]
     awaited.assert_both_sides_agree()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from typing import Any
@@ -11,6 +12,7 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import (
     IllegalStateError,
     InvalidRecordError,
@@ -21,9 +23,10 @@ from dualwrite.errors import (
 )
 from dualwrite.producer import TopicPartition
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from tests.crash.conftest import AWAITED, BLOCKING
-from tests.crash.scenario import OrdinaryError
+from tests.crash.scenario import AtPoint, OrdinaryError
 from tests.recipes.faces import FACES, INSERT, ON_ASYNCPG, WAYS, Block, Face
 from tests.support.narrowing import current
 from tests.support.topics import read_topic
@@ -288,3 +291,38 @@ def test_the_table_is_made_unless_that_was_declined_and_a_deleted_row_is_told(fa
     with pytest.raises(StateRowError, match="was deleted"), face.block() as block:
         block.put(2)
     face.scenario.assert_both_sides_agree("1")
+
+
+# ---- Kafka, and other processes -------------------------------------------------------------------------------------
+
+
+def test_what_kafka_has_not_confirmed_is_in_doubt_and_completed(face: Face) -> None:
+    """Its refusal to commit what was decided does not abort it."""
+    face.scenario.emulator.faults.add(Fault(api="EndTxn", action=Error(120)))  # TRANSACTION_ABORTABLE
+    assert face.scenario.write(face.writer, 1).error is None
+    assert face.writer.state is SlotState.IN_DOUBT
+    assert face.writer.in_doubt == face.scenario.row()
+    assert [found.outcome for found in face.writer.recover()] == [Outcome.COMMITTED]
+    face.scenario.assert_both_sides_agree()
+
+
+@pytest.mark.parametrize("face", [face for face in FACES if "lite" not in face and face != "mariadb"], indirect=True)
+def test_a_forked_child_that_leaves_the_block_does_not_end_it(face: Face) -> None:
+    """Its ROLLBACK would go through the socket that it shares with its parent, and its loop is its parent's too."""
+    me = os.getpid()
+
+    def fork_and_leave() -> None:
+        child = os.fork()
+        if child == 0:
+            raise SystemExit
+        os.waitpid(child, 0)
+
+    with face.scenario.writer(AtPoint(PausePoint.AFTER_SEND, fork_and_leave)) as writer:
+        try:
+            with suppress(SystemExit):
+                seen = face.scenario.write(writer, 1)
+        finally:
+            if os.getpid() != me:
+                os._exit(0)
+        assert seen.error is None
+        face.scenario.assert_both_sides_agree()
