@@ -202,7 +202,7 @@ def test_a_hanging_transaction_is_committed(emulated: Site, admin: TransactionAd
         admin.commit_transaction(where, prepared)
 
 
-def test_what_cannot_be_aborted(site: Site, admin: TransactionAdmin) -> None:
+def test_refused_aborts(site: Site, admin: TransactionAdmin) -> None:
     topic, name = site.new_topic(), site.new_id()
     site.wire.init_ok(name)
     identity = site.open(name, topic)
@@ -250,7 +250,7 @@ def test_termination_fences_the_owner_and_lets_readers_go_on(site: Site, admin: 
     assert (described.producer_id, described.producer_epoch) == (ended.producer_id, ended.producer_epoch)
 
 
-def test_termination_leaves_alone_what_has_nothing_open(site: Site, admin: TransactionAdmin) -> None:
+def test_termination_leaves_an_id_without_an_open_transaction_alone(site: Site, admin: TransactionAdmin) -> None:
     topic, name = site.new_topic(), site.new_id()
     identity = site.open(name, topic, timeout_ms=54_321)
     first = admin.force_terminate_transaction(name)

@@ -111,7 +111,7 @@ def test_the_same_thing_twice_is_asked_once(kip_939: Site, admin: TransactionAdm
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_contradictory_arguments_are_refused(
     kip_939: Site, admin: TransactionAdmin, call: Any, error: Any, words: str
 ) -> None:
     with pytest.raises(error, match=words):

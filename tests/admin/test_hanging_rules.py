@@ -55,7 +55,7 @@ HANGS, LIVES, OPEN_QUESTION = Classified([OPENED], []), Classified([], []), Clas
         ({8: "y"}, {"y": description(HERE)}, HANGS, OPEN_QUESTION),
     ],
 )
-def test_who_hangs(
+def test_which_transactions_hang(
     ids: dict[int, str],
     descriptions: dict[str, TransactionDescription | None],
     expected: Classified,
@@ -70,5 +70,5 @@ def test_who_hangs(
     ("rows", "is_open"),
     [([producer()], True), ([], False), ([producer(start=None)], False), ([producer(start=9)], False)],
 )
-def test_only_what_a_second_look_shows_too(rows: list[ActiveProducer], is_open: bool) -> None:
+def test_only_transactions_that_a_second_look_confirms(rows: list[ActiveProducer], is_open: bool) -> None:
     assert still_open([OPENED], {HERE: rows}) == ([OPENED] if is_open else [])

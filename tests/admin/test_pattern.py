@@ -47,12 +47,12 @@ REFUSED = (
 
 
 @pytest.mark.parametrize("pattern", [*REFUSED.split(), "[a&&b]", "a{1,2000}"])
-def test_what_may_mean_something_else_is_left_to_brokers(pattern: str) -> None:
+def test_ambiguous_patterns_are_left_to_brokers(pattern: str) -> None:
     assert matcher(pattern) is None
 
 
 @given(st.text(alphabet="ab.*+?|()[]^-\\d{2},", max_size=12), st.text(alphabet="ab2.-,", max_size=6))
-def test_what_is_matched_here_is_what_a_broker_matches(pattern: str, text: str) -> None:
+def test_matches_agree_with_those_of_a_broker(pattern: str, text: str) -> None:
     matches = matcher(pattern)
     if matches is None:
         return

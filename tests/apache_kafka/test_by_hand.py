@@ -29,7 +29,7 @@ def test_it_prints_an_address_and_ends_with_an_interrupt(cluster: Cluster, new_n
         assert process.wait(30) == 0
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_java_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", "")
     output = io.StringIO()
     assert run_by_hand([], output) == 1

@@ -163,7 +163,7 @@ def test_what_a_late_claim_aborts_is_published_again(site: Site) -> None:
     site.assert_both_sides_agree("before", "aborted")
 
 
-def test_a_pair_that_nobody_has_creates_an_id_and_touches_no_other(site: Site) -> None:
+def test_an_unused_pair_creates_an_id_and_touches_no_other(site: Site) -> None:
     nobody = Identity(MAX_PRODUCER_ID, 0)
     with Wire(site.cluster.bootstrap_servers) as wire:
         assert wire.init_ok(site.transactional_id, nobody, version=4).producer_epoch == 0

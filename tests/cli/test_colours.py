@@ -54,7 +54,7 @@ def test_cells_have_the_colour_of_their_meaning() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
-def test_a_reader_who_wants_no_colour_gets_no_escape(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_without_colours_there_are_no_escapes(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     assert shown(Terminal()) == PLAIN
     assert "\x1b" not in shown(Terminal(), error=True)

@@ -40,7 +40,7 @@ def bodies(scenario: Scenario) -> list[str]:
     return [str(value) for _, value in read_topic(scenario.emulator.bootstrap_servers, scenario.topic)]
 
 
-def test_it_publishes_what_waits_and_what_comes_until_it_is_told_to_stop(scenario: Scenario) -> None:
+def test_it_publishes_waiting_and_new_blocks_until_it_is_stopped(scenario: Scenario) -> None:
     with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:
         write(pool, scenario, 1)
         running = process(*options(scenario))

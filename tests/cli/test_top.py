@@ -86,7 +86,7 @@ def test_what_is_stored_and_what_is_owed(call: Call, database: Database, emulato
         assert call(*options, "--prefix", "c-", "--once").out == "nothing is open\n"
 
 
-def test_what_is_stored_while_kafka_cannot_be_asked() -> None:
+def test_stored_blocks_while_kafka_is_unreachable() -> None:
     row = StoredRow("7:1", "", StoredRecords(400))
     (line,) = lines_of({}, {"away": IdInDatabase(row, 3, 400), "quiet": IdInDatabase(row)}, 1_000, 0)
     assert (line.transactional_id, line.state, line.database) == ("away", "NotKnown", "stored")

@@ -140,7 +140,7 @@ def test_commits_that_the_broker_turns_into_aborts_are_found(emulator: Emulator,
     assert {Anomaly.LOST_WRITE, Anomaly.TORN} & set(done.document["anomalies"])
 
 
-def test_a_record_of_somebody_else_is_found(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
+def test_a_foreign_record_is_found(emulator: Emulator, url: sa.URL, tmp_path: Path) -> None:
     small = [
         "--yes",
         "--timeout-ms",

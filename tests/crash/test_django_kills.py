@@ -23,7 +23,7 @@ SEED = int(os.environ.get("CHAOS_SEED", random.SystemRandom().randrange(2**31)))
 
 
 @pytest.mark.timeout(600 + 60 * LIVES)
-def test_both_sides_agree_whatever_was_killed(store: Database, emulator: Emulator) -> None:
+def test_both_sides_agree_after_every_kill(store: Database, emulator: Emulator) -> None:
     print(f"CHAOS_SEED={SEED}")
     chance = random.Random(SEED)
     scenario = DjangoScenario(store, emulator, transactional_id=f"{unique('django')}-0")

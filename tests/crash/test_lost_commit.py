@@ -50,9 +50,7 @@ def test_a_row_that_a_later_process_replaced_tells_nothing(scenario: Scenario) -
 
 
 @pytest.mark.parametrize("applied", [True, False])
-def test_who_was_told_that_nobody_knows_hears_it_when_the_next_dual_write_finds_out(
-    scenario: Scenario, applied: bool
-) -> None:
+def test_the_next_dual_write_resolves_an_unknown_outcome(scenario: Scenario, applied: bool) -> None:
     with impatient_writer(scenario, applied=applied) as writer:
         with pytest.raises(OutcomeUnknown), writer.transaction() as first:
             first.send(scenario.topic, value="1")
@@ -62,7 +60,7 @@ def test_who_was_told_that_nobody_knows_hears_it_when_the_next_dual_write_finds_
         assert first.outcome is (Outcome.COMMITTED if applied else Outcome.ROLLED_BACK)
 
 
-def test_the_next_dual_write_does_not_take_the_id_back_from_who_resolved_it(scenario: Scenario) -> None:
+def test_the_next_dual_write_does_not_take_the_id_back_from_its_resolver(scenario: Scenario) -> None:
     older = impatient_writer(scenario, applied=True)
     assert isinstance(scenario.write(older, 1).error, OutcomeUnknown)
     scenario.expected += event_texts("1")

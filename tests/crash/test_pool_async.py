@@ -153,7 +153,7 @@ async def test_a_cancellation_at_a_point(awaited_pool: AnyAwaited, point: PauseP
     awaited_pool.assert_nothing_open()
 
 
-async def test_who_waits_may_be_cancelled_or_wait_too_long(awaited_pool: AnyAwaited) -> None:
+async def test_a_waiting_block_may_be_cancelled_or_time_out(awaited_pool: AnyAwaited) -> None:
     if locks_whole_database(awaited_pool):
         pytest.skip("a block has its slot from the start")
     async with make_pool(awaited_pool, max_writers=1, acquire_timeout_ms=300) as pool:

@@ -130,7 +130,7 @@ def test_a_row_that_another_writer_has_written_since_is_taken_over(scenario: Psy
     scenario.assert_both_sides_agree()
 
 
-def test_a_fenced_writer_whose_row_nobody_has_written_since_leaves_it_as_it_was(scenario: PsycopgScenario) -> None:
+def test_a_fenced_writer_leaves_an_unchanged_row_as_it_was(scenario: PsycopgScenario) -> None:
     with ready(scenario) as older, scenario.writer() as newer:
         before = scenario.row()
         newer.recover()

@@ -47,7 +47,7 @@ def commits_without_looking(scenario: AnyScenario | AsyncpgScenario) -> Sequence
 
 
 @UNDER_THE_LOCK
-def test_nobody_decides_while_the_older_one_holds_the_row(
+def test_no_process_decides_while_the_older_one_holds_the_row(
     scenario: Scenario, has_written: bool, point: PausePoint
 ) -> None:
     with (
@@ -124,7 +124,7 @@ def test_an_idle_owner_finds_out_at_its_next_write(scenario: Scenario, point: Pa
 
 
 @EACH
-def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_read(scenario: Scenario) -> None:
+def test_a_sleep_between_lock_and_initialisation_outdates_the_row_that_was_read(scenario: Scenario) -> None:
     """Meanwhile it lost the lock, and another one wrote and died between its two commits."""
     with sleeping(scenario, PausePoint.AFTER_LOCK) as older:
         scenario.database.cut()

@@ -67,7 +67,7 @@ def test_a_zombie_that_had_decided_is_completed_by_the_newer_one(
     scenario.assert_both_sides_agree()
 
 
-def test_who_slept_between_lock_and_initialisation_decides_nothing_by_what_it_read(
+def test_a_sleep_between_lock_and_initialisation_outdates_the_row_that_was_read(
     store: ZooKeeperStore, scenario: KeyValueScenario
 ) -> None:
     """Meanwhile another one wrote and died between its two commits."""

@@ -186,7 +186,7 @@ def test_names_are_escaped(snapshot: MetricsSnapshot, name: str) -> None:
     assert names == {name}
 
 
-def test_an_emulator_that_nobody_asked_anything() -> None:
+def test_an_emulator_without_requests() -> None:
     with Emulator(config=CONFIG) as quiet:
         families = list(prometheus_parser.text_string_to_metric_families(render_prometheus(quiet.metrics())))
     assert families

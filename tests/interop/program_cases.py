@@ -210,7 +210,7 @@ class SecurityPrograms:
             self.send(program, secured, WRONG_LOGIN, secured_topic)
         assert values_of(secured_wire, secured_topic) == []
 
-    def test_who_may_not_write_is_refused(
+    def test_writing_without_the_right_is_refused(
         self, program: CaseProgram, secured: SecuredBroker, secured_wire: Wire, secured_topic: str
     ) -> None:
         with pytest.raises(CaseError, match=self.not_authorized):

@@ -39,7 +39,7 @@ def test_statements_are_ones_own_and_both_sides_agree(
 
 @pytest.mark.timeout(SECONDS + 3 * CALM_S)
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_sides_agree_whatever_is_cut(pooler: PgBouncer, direct: sa.Engine, emulator: Emulator, kind: str) -> None:
+def test_both_sides_agree_after_every_cut(pooler: PgBouncer, direct: sa.Engine, emulator: Emulator, kind: str) -> None:
     print(f"CHAOS_SEED={SEED}")
     emulator.create_topic(TOPIC)
     load = Workload(pooler, direct, emulator, SEED)

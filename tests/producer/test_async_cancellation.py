@@ -153,7 +153,7 @@ def test_the_same_call_again_and_all_is_as_if_nothing_had_been(
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("at", range(1, 8))
-async def test_whoever_comes_next_completes_it_by_the_stored_state(
+async def test_the_next_owner_completes_it_by_the_stored_state(
     broker: Emulator, topic: str, at: int, moment: Moment
 ) -> None:
     """Cancelled, closed, and left to the next owner of the id, who has only the state stored with the decision."""
@@ -281,7 +281,7 @@ async def test_a_sibling_that_fails_aborts_the_block(broker: Emulator, topic: st
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_closing_is_bounded_whatever_is_pending(
+async def test_closing_is_bounded_for_every_pending_call(
     broker: Emulator, topic: str, cancelled: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.faults.add(Fault(api="EndTxn", action=Hold(), count=None))

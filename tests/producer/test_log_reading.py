@@ -644,7 +644,7 @@ def test_the_broker_s_timestamps_where_the_topic_has_them(world: World) -> None:
 
 
 @pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
-def test_what_is_over_is_not_lost_but_taken_over(face: str, tier: Tier) -> None:
+def test_a_completed_transaction_is_not_lost_but_taken_over(face: str, tier: Tier) -> None:
     with world_of(face, TIERS[tier]) as world:
         manifest = world.prepared(b"a")
         world.abort_by_operator()
@@ -662,7 +662,7 @@ def test_what_is_over_is_not_lost_but_taken_over(face: str, tier: Tier) -> None:
         assert read_topic(world.emulator.bootstrap_servers, "orders") == [("", "again")]
 
 
-def test_what_is_open_instead_of_what_is_over_is_aborted(bounded: World) -> None:
+def test_a_later_open_transaction_is_aborted(bounded: World) -> None:
     manifest = bounded.prepared(b"a")
     bounded.abort_by_operator()
     left_open = bounded.prepared(b"open")
@@ -676,7 +676,7 @@ def test_what_is_open_instead_of_what_is_over_is_aborted(bounded: World) -> None
 
 
 @pytest.mark.parametrize("tier", Tier, ids=lambda tier: tier.name)
-def test_what_is_open_under_the_stored_state_is_committed_whatever_the_caller_says(face: str, tier: Tier) -> None:
+def test_an_open_stored_transaction_is_committed_although_it_was_said_to_be_over(face: str, tier: Tier) -> None:
     with world_of(face, TIERS[tier]) as world:
         manifest = world.prepared(b"a")
         producer = world.recovering()

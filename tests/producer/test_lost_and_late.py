@@ -65,12 +65,12 @@ def cases(actions: list[Action], *, every: bool) -> pytest.MarkDecorator:
         for action in actions
         for api, skip in REQUESTS
         if (every or skip == 0) and (profile is Profile.KAFKA_3_9 or api not in OF_V1)
-        if not _is_told_apart_by_nobody(profile, api, action)
+        if not _is_indistinguishable(profile, api, action)
     ]
     return pytest.mark.parametrize(("world", "api", "skip", "action"), rows, indirect=["world"])
 
 
-def _is_told_apart_by_nobody(profile: Profile, api: str, action: Action) -> bool:
+def _is_indistinguishable(profile: Profile, api: str, action: Action) -> bool:
     """Whether Kafka takes a late request for a new one, which no client can prevent; tested separately below.
 
     An InitProducerId fences the present owner. Before KIP-890, all transactions of a producer share an epoch. So a late

@@ -172,7 +172,7 @@ def test_what_an_admin_client_tells(
 
 
 @pytest.mark.parametrize("seed", _first(range(12), 3))
-def test_whatever_comes_is_a_typed_error(make_producer: MakeProducer, spoiler: Spoiler, seed: int) -> None:
+def test_every_malformed_response_is_a_typed_error(make_producer: MakeProducer, spoiler: Spoiler, seed: int) -> None:
     random = Random(seed)
     for number in range(5):
         producer = make_producer(f"id-{number}", max_block_ms=200, delivery_timeout_ms=300, request_timeout_ms=100)
@@ -184,7 +184,7 @@ def test_whatever_comes_is_a_typed_error(make_producer: MakeProducer, spoiler: S
 
 
 @pytest.mark.parametrize("seed", _first(range(6), 2))
-def test_whatever_comes_to_an_asynchronous_producer(emulator: Emulator, spoiler: Spoiler, seed: int) -> None:
+def test_malformed_responses_to_an_asynchronous_producer(emulator: Emulator, spoiler: Spoiler, seed: int) -> None:
     async def run(number: int) -> None:
         settings: dict[str, Any] = {"max_block_ms": 200, "delivery_timeout_ms": 300, "request_timeout_ms": 100}
         settings |= {"bootstrap_servers": emulator.bootstrap_servers, "transactional_id": f"id-{number}"}

@@ -263,7 +263,7 @@ def _is_v1(world: World) -> bool:
 
 
 @EACH
-def test_records_that_nobody_acknowledges_expire_and_the_transaction_is_aborted(world: World) -> None:
+def test_unacknowledged_records_expire_and_the_transaction_is_aborted(world: World) -> None:
     producer = world.ready(delivery_timeout_ms=1_000, request_timeout_ms=500)
     world.run(producer, "before")
     fault = world.fault("Produce", DropRequest(), count=None)

@@ -88,7 +88,7 @@ def test_metadata_is_asked_once_for_all(make_producer: MakeProducer, emulator: E
     assert asked.hits == 1
 
 
-def test_a_request_that_is_stuck_holds_up_nobody_else(
+def test_a_stuck_request_holds_up_no_other_user(
     make_producer: MakeProducer, emulator: Emulator, read_committed: ReadCommitted
 ) -> None:
     stuck, busy = ready(make_producer, "stuck", "busy")
@@ -102,7 +102,7 @@ def test_a_request_that_is_stuck_holds_up_nobody_else(
     assert broken(emulator) == 2
 
 
-def test_with_a_single_connection_whoever_waits_is_told_behind_what(
+def test_with_a_single_connection_the_error_names_the_request_ahead(
     make_producer: MakeProducer, emulator: Emulator
 ) -> None:
     stuck, waiting = ready(make_producer, "stuck", "waiting", connections_max_per_node=1)

@@ -324,7 +324,7 @@ def test_initialising_with_keep_changes_nothing(world: World) -> None:
 
 
 @every_tier
-def test_the_prepared_one_is_aborted_by_whoever_does_not_keep_it(world: World) -> None:
+def test_a_producer_that_does_not_keep_the_prepared_transaction_aborts_it(world: World) -> None:
     world.prepared()
     world.commit(world.ready(), "after")
     assert world.committed() == ["after"]
@@ -699,7 +699,7 @@ def test_plain_transactions_at_the_last_epoch_of_version_1(world: World) -> None
 
 
 @every_tier
-def test_who_completes_for_others_need_not_take_the_id_over(world: World) -> None:
+def test_completing_for_others_needs_no_take_over(world: World) -> None:
     """The stored pair alone is committed, twice if need be, and the id is free for the next owner."""
     stored = world.prepared()
     for _ in range(2):
@@ -717,7 +717,7 @@ def test_who_completes_for_others_need_not_take_the_id_over(world: World) -> Non
 
 
 @by_stored_pair
-def test_who_completes_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
+def test_completing_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
     """It is so late that another process has completed it, and the next owner of the id has prepared."""
     stored = world.prepared()
     late = world.recovering()
@@ -732,7 +732,7 @@ def test_who_completes_for_others_touches_nothing_of_the_next_owner(world: World
 
 
 @by_stored_pair
-def test_who_completes_for_others_may_initialise_again(world: World) -> None:
+def test_completing_for_others_allows_another_initialisation(world: World) -> None:
     helper = world.producer()
     for value in ("a", "b"):
         stored = world.prepared(value)
@@ -744,7 +744,7 @@ def test_who_completes_for_others_may_initialise_again(world: World) -> None:
 
 
 @every_tier
-def test_who_completes_for_others_aborts_and_fences(world: World) -> None:
+def test_aborting_for_others_fences(world: World) -> None:
     """Without a stored state, abort any open transaction; with transaction.version 2, by the pair that was found."""
     writer = world.ready()
     world.prepare(writer)
@@ -757,7 +757,7 @@ def test_who_completes_for_others_aborts_and_fences(world: World) -> None:
 
 
 @by_stored_pair
-def test_who_completes_for_others_fences_who_is_about_to_begin(world: World) -> None:
+def test_completing_for_others_fences_an_owner_that_is_about_to_begin(world: World) -> None:
     """Nothing is open yet: the writer has the id, and its first record is on its way."""
     writer = world.ready()
     writer.begin_transaction()
@@ -769,7 +769,7 @@ def test_who_completes_for_others_fences_who_is_about_to_begin(world: World) -> 
 
 
 @on(Tier.STORED_PAIR, Tier.BOUNDED)
-def test_who_aborts_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
+def test_aborting_for_others_touches_nothing_of_the_next_owner(world: World) -> None:
     world.prepared("given up")
     late = world.recovering()
     world.recovering().complete_transaction(PreparedTxnState(), take_over=False)
@@ -783,7 +783,7 @@ def test_who_aborts_for_others_touches_nothing_of_the_next_owner(world: World) -
 
 
 @bounded
-def test_who_completes_for_others_is_told_of_a_loss(world: World) -> None:
+def test_completing_for_others_reports_a_loss(world: World) -> None:
     stored = world.prepared()
     world.abort_by_timeout()
     helper = world.recovering()

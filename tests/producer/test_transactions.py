@@ -239,7 +239,7 @@ def test_a_setting_is_checked_before_anything_starts() -> None:
         Producer(bootstrap_servers="127.0.0.1:1", transaction_two_phase_commit_enable=True)
 
 
-def test_nobody_answers() -> None:
+def test_no_broker_responds() -> None:
     with Producer(
         bootstrap_servers="127.0.0.1:1", transactional_id="t", max_block_ms=100, reconnect_backoff_ms=10
     ) as producer:

@@ -193,7 +193,7 @@ def test_what_is_no_record_is_refused_at_once_and_changes_nothing(producer: Prod
     ],
     ids=["commit", "complete", "abort by close"],
 )
-def test_closing_says_once_what_is_pending_and_who_completes_it(
+def test_closing_logs_pending_calls_and_their_completion_once(
     producer: Producer,
     emulator: Emulator,
     caplog: pytest.LogCaptureFixture,

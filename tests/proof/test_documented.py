@@ -42,7 +42,7 @@ def test_a_living_writer_does_not_see_an_abort_in_one_partition(tier: int) -> No
     assert found.wrong == "{(b'a1', 0)} are committed, and not visible"
 
 
-def test_nobody_notices_an_abort_of_the_offsets() -> None:
+def test_an_abort_of_the_offsets_goes_unnoticed() -> None:
     """docs/guarantees.md: the log of the topic does not have them."""
     found = search(PROFILES[3], Budget(aborts=1), Shape(has_offsets=True), written=((b"a1",),))
     assert found.wrong == "{('a', 1)} are committed, and not visible"

@@ -268,7 +268,7 @@ def test_a_pipeline_that_a_hook_has_left_open(scenario: Scenario, writer: DualWr
 
 
 @pytest.mark.parametrize("of_dialect", [False, True], ids=["driver", "dialect"])
-def test_who_replaces_commit_of_the_driver_is_told(scenario: Scenario, writer: DualWriter, of_dialect: bool) -> None:
+def test_a_replaced_commit_of_the_driver_is_reported(scenario: Scenario, writer: DualWriter, of_dialect: bool) -> None:
     """The database has committed without the state, so Kafka must not; and the row must not say so."""
     before, dialect = scenario.row(), scenario.database.engine.dialect
     do_commit = dialect.do_commit

@@ -277,11 +277,11 @@ def test_a_handler_that_cannot_be_blamed_on_its_record_ends_the_step(site: Site)
         (TransactionTooLargeError("more"), True, False),
     ],
 )
-def test_who_is_to_blame(error: Exception, blamed: bool, passes: bool) -> None:
+def test_errors_blame_the_records_or_pass(error: Exception, blamed: bool, passes: bool) -> None:
     assert (blames_records(error), is_transient(error)) == (blamed, passes)
 
 
-def test_what_it_was_raised_from_counts() -> None:
+def test_the_cause_of_an_error_counts() -> None:
     """A handler may wrap an error of the database, a serializer one of its registry."""
     mine = RuntimeError("could not write")
     mine.__cause__ = of_postgres("40P01")

@@ -115,7 +115,7 @@ async def drain(member: ExactlyOnce, consumer: FakeConsumer, count: int = 1) -> 
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_each_record_is_written_once_whoever_reads_it_again(site: Site, count: int) -> None:
+async def test_each_record_is_written_once_although_others_read_it_again(site: Site, count: int) -> None:
     async with site.member() as first:
         await drain(first, FakeConsumer([0, 1, 2, 3]), count)
     async with site.member() as second:  # the group has no offsets in Kafka: it starts at the beginning

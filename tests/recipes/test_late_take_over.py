@@ -216,7 +216,7 @@ def test_a_late_end_that_meets_the_next_transaction_of_the_old_owner_is_repaired
 
 @by_stored_pair
 @pytest.mark.parametrize("at", [PausePoint.AFTER_INIT, PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER])
-def test_who_lost_its_lock_while_it_took_over_writes_nothing(world: World, store: Database, at: PausePoint) -> None:
+def test_a_lock_lost_during_a_take_over_writes_nothing(world: World, store: Database, at: PausePoint) -> None:
     def pause(point: PausePoint) -> None:
         if point is at:
             store.cut()

@@ -61,7 +61,7 @@ def test_a_lease_that_was_abandoned_is_expired_at_once(ours: SqlAlchemyLeases, t
     assert blocking.run(theirs.renew({0, 1})) == {0}
 
 
-def test_a_renewal_revives_what_nobody_took(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
+def test_a_renewal_revives_untaken_leases(ours: SqlAlchemyLeases, theirs: SqlAlchemyLeases) -> None:
     blocking.run(ours.add(0))
     blocking.run(ours.abandon(0))
     assert blocking.run(ours.renew({0})) == {0}

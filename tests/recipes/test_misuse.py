@@ -176,7 +176,7 @@ def test_an_url_is_no_engine_and_its_password_is_not_told(kind: Callable[..., An
     assert "sesame" not in str(raised.value)
 
 
-def test_a_row_that_somebody_else_has_written(scenario: Scenario, writer: DualWriter) -> None:
+def test_a_row_written_by_another_program(scenario: Scenario, writer: DualWriter) -> None:
     with writer.transaction() as tx:
         put(tx, scenario, 1)
     writer.close()

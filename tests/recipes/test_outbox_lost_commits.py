@@ -189,7 +189,7 @@ def test_it_was_published_among_others(scenario: PsycopgScenario) -> None:
         assert_published(scenario, 1, 2, 3, 4)
 
 
-def test_what_was_rolled_back_is_not_taken_for_what_was_published(scenario: PsycopgScenario) -> None:
+def test_a_rolled_back_block_is_not_taken_for_a_published_one(scenario: PsycopgScenario) -> None:
     with outbox_pool(scenario, QUIET) as pool, outbox_pool(scenario) as publisher:
 
         def publish_others() -> None:
@@ -294,9 +294,7 @@ def test_the_clock_jumps_for_a_while(scenario: PsycopgScenario, applied: bool, j
 
 @pytest.mark.usefixtures("forgetful")
 @pytest.mark.parametrize("applied", [True, False])
-def test_what_was_deleted_is_known_after_each_note_that_said_so_was_deleted_too(
-    scenario: PsycopgScenario, applied: bool
-) -> None:
+def test_deleted_blocks_are_known_after_their_notes_are_deleted(scenario: PsycopgScenario, applied: bool) -> None:
     def let_time_pass() -> None:
         publish(scenario, 3)
         for number in range(4, 12, 2):

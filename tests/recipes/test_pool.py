@@ -146,7 +146,7 @@ def test_a_block_that_fails_or_has_no_records_needs_no_id(holder: Callable[..., 
     assert tx.outcome is Outcome.ROLLED_BACK
 
 
-def test_who_waits_too_long_hears_how_many_there_are(holder: Callable[..., Holder], scenario: Scenario) -> None:
+def test_a_timeout_names_the_number_of_waiting_blocks(holder: Callable[..., Holder], scenario: Scenario) -> None:
     held = holder(max_writers=1, acquire_timeout_ms=50)
     with pytest.raises(
         PoolTimeoutError, match=r"within 50 ms: 1 of 1 carry a dual write; 0 more blocks are waiting; nothing"
@@ -158,7 +158,7 @@ def test_who_waits_too_long_hears_how_many_there_are(holder: Callable[..., Holde
     assert written(scenario) == {"1", "3"}
 
 
-def test_who_waits_is_served_in_the_order_of_asking(holder: Callable[..., Holder], scenario: Scenario) -> None:
+def test_waiting_blocks_are_served_in_order(holder: Callable[..., Holder], scenario: Scenario) -> None:
     if locks_whole_database(scenario):
         pytest.skip("SQLite itself lets its writers wait in no order")
     held = holder(max_writers=1)
@@ -334,7 +334,7 @@ def test_a_commit_without_an_answer_is_resolved_in_the_background(
     scenario.assert_nothing_open()
 
 
-def test_a_commit_that_nobody_can_resolve_any_more_is_told(
+def test_an_unresolvable_commit_is_reported(
     scenario: Scenario, database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     strike = losing_the_commit(database, applied=True, and_database=True, first=lambda: drop_idle_connections(pool))
@@ -508,14 +508,14 @@ def test_a_setting_that_is_not_one(settings: dict[str, Any], sentence: str) -> N
             made("dbname=shop", **complete)
 
 
-def test_a_database_whose_clock_nobody_knows_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_database_without_a_known_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = sa.create_engine("sqlite://")
     monkeypatch.setattr(engine.dialect, "name", "firebird")
     with pytest.raises(ConfigError, match=r"whose clock can be queried \(postgresql, .*, not firebird"):
         DualWriter(engine, prefix="p", bootstrap_servers="127.0.0.1:1")
 
 
-def test_a_table_that_nobody_made(scenario: Scenario) -> None:
+def test_a_missing_table(scenario: Scenario) -> None:
     with make_pool(scenario, create_table=False) as pool:
         with pytest.raises(Exception, match="kafka_transaction_lease does not exist"):
             write(pool, scenario, 1)
@@ -549,7 +549,7 @@ def test_the_background_waits_for_the_first_connection_of_the_blocks(
     assert connected[0] == "blocks"
 
 
-def test_the_background_sees_now_whatever_the_blocks_do(scenario: AnyScenario) -> None:
+def test_the_background_reads_committed_at_every_level_of_the_blocks(scenario: AnyScenario) -> None:
     if isinstance(scenario, PsycopgScenario) or scenario.database.engine.dialect.name != "postgresql":
         pytest.skip("is of an Engine with a level of its own")
     with make_pool(scenario, source=isolated_source(scenario, "SERIALIZABLE")) as pool:

@@ -499,7 +499,7 @@ def test_kafka_goes_away_before_a_topic_is_checked(site: Site, face: str) -> Non
 
 
 @bounded
-def test_what_is_owed_is_published_whatever_its_topic_has_become(site: Site) -> None:
+def test_owed_records_are_published_although_their_topic_has_changed(site: Site) -> None:
     """It was decided; and a block that is refused meanwhile does not lose it."""
     site.grant(READS_ALL, CONFIGS)
     where = site.where(transactional_id="tid")

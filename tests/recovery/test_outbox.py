@@ -133,7 +133,7 @@ def test_a_living_publisher_is_not_fenced(scenario: Scenario, publisher: AnyPool
     until(lambda: bodies(scenario) == ["1", "2"])
 
 
-def test_a_lease_that_has_expired_protects_nobody(scenario: Scenario, publisher: AnyPool) -> None:
+def test_an_expired_lease_protects_no_process(scenario: Scenario, publisher: AnyPool) -> None:
     publisher.close()
     leave = "UPDATE kafka_transaction_lease SET owner = 'gone', expires_at_ms = :until WHERE prefix = :prefix"
     with make_pool(scenario, delivery=Outbox(publishes=False)) as pool:

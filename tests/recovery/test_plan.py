@@ -172,7 +172,7 @@ def test_only_the_row_makes_a_commit() -> None:
             assert facts.row is Row.FREE
 
 
-def test_what_nobody_has_open_is_never_aborted() -> None:
+def test_a_closed_transaction_is_never_aborted() -> None:
     for facts in EVERYTHING:
         if facts.described.state is not DescribedState.ONGOING:
             assert decide(facts, min_age_ms=0) not in (Action.COMMIT, Action.ABORT, Action.TERMINATE)
@@ -195,9 +195,7 @@ def test_an_age_is_that_of_what_is_open(state: str, start_ms: int | None, expect
 
 @pytest.mark.parametrize("state", [state for state in DescribedState if state is not DescribedState.ONGOING])
 @pytest.mark.parametrize("pair", PAIRS)
-def test_of_a_settled_row_nothing_is_left_whatever_a_cluster_says(
-    state: DescribedState, pair: PreparedTxnState
-) -> None:
+def test_a_settled_row_is_done_on_every_cluster(state: DescribedState, pair: PreparedTxnState) -> None:
     facts = Facts(Row.FREE, STORED, Described(state, pair, -1), None, 2, is_settled=True)
     is_ending = state in (DescribedState.PREPARE_COMMIT, DescribedState.PREPARE_ABORT)
     assert decide(facts, min_age_ms=MIN_AGE_MS) is (Action.ENDING if is_ending else Action.NOTHING)

@@ -250,9 +250,7 @@ def test_settings_that_make_no_sense(tmp_path: Any, settings: dict[str, Any], sa
         make(engine, bootstrap_servers="127.0.0.1:1", **{"transactional_ids": ["a"]} | settings)
 
 
-def test_a_state_that_nobody_has_heard_of_is_reported_and_left(
-    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_state_is_reported_and_left(scenario: Scenario, monkeypatch: pytest.MonkeyPatch) -> None:
     scenario.leave_behind(Predecessor.COMMITTED)
     with service(scenario) as recovery:
         describe = recovery._admin.describe_transactions

@@ -357,7 +357,7 @@ def test_the_id_of_a_committed_attempt_is_leased_again(store: AnyStore, sink: st
     assert leased_slots(store, sink, plan(store, sink), 1) == [0]
 
 
-def test_who_knows_no_generation(store: AnyStore, sink: str) -> None:
+def test_an_unknown_sink_has_no_generation(store: AnyStore, sink: str) -> None:
     with pytest.raises(SinkError, match="does not have the sink"):
         store.lease(sink, 1, task(0, 0))
     with pytest.raises(SinkError, match="does not have the sink"):

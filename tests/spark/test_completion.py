@@ -123,7 +123,7 @@ def test_without_claims_nothing_is_called(newest: KafkaWorld) -> None:
     newest.emulator.start_node(0)
 
 
-def test_what_is_not_wanted_any_more_is_left_as_it_is(world: KafkaWorld) -> None:
+def test_only_wanted_claims_are_completed(world: KafkaWorld) -> None:
     claims = prepared(world, 3)
     side = world.side()
     wanted = claims[1].attempt_id

@@ -118,7 +118,7 @@ def test_rows_of_winners_are_in_the_table_from_the_decision_on_and_those_of_lose
     assert staged(database, table) == 0
 
 
-def test_a_plan_discards_whatever_is_left(database: Database) -> None:
+def test_a_plan_discards_leftovers(database: Database) -> None:
     table, rows = table_of_ids(database, [1])
     stage(database, table, "lost", [rows])
     with database.engine.begin() as conn:
@@ -257,7 +257,7 @@ def test_every_type_comes_back_as_it_was(database: Database) -> None:
     assert [as_python(row) for row in found] == [list(row.values()) for row in expected]
 
 
-def test_an_instant_stays_one_where_the_column_has_a_zone_whatever_the_session_is_set_to(database: Database) -> None:
+def test_an_instant_in_a_column_with_a_zone_ignores_the_zone_of_the_session(database: Database) -> None:
     kind = kind_of(database)
     if kind == "sqlite":
         pytest.skip("SQLite has no such columns")
@@ -400,7 +400,7 @@ def test_mysql_is_not_left_to_choose_among_unique_keys(database: Database) -> No
 # ---- names ------------------------------------------------------------------------------------------------------
 
 
-def test_names_in_quotes_with_whatever_is_in_them(database: Database) -> None:
+def test_names_in_quotes_with_every_character(database: Database) -> None:
     quote = "`" if kind_of(database) == "mysql" else '"'
     names = ["Se.mi;colon%s", ":colon", "order", "two words"]
     columns = ", ".join(f"{quote}{name}{quote} INT" for name in names)

@@ -68,7 +68,7 @@ def append(world: LakeWorld, *values: str) -> None:
 # ---- once ---------------------------------------------------------------------------------------------------
 
 
-def test_whoever_slept_finds_that_another_has_published(world: LakeWorld) -> None:
+def test_a_sleeper_finds_that_another_has_published(world: LakeWorld) -> None:
     owe(world, 0, [1, 2, 3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(P.BEFORE_ADDITION)
     publisher(world).publish()
@@ -80,7 +80,7 @@ def test_whoever_slept_finds_that_another_has_published(world: LakeWorld) -> Non
 
 
 @pytest.mark.parametrize("point", [P.BEFORE_ADDITION, P.AFTER_ADDITION, P.BEFORE_FORGETTING])
-def test_whoever_slept_after_the_table_was_optimised_and_vacuumed(world: LakeWorld, point: PausePoint) -> None:
+def test_a_sleeper_after_the_table_was_optimised_and_vacuumed(world: LakeWorld, point: PausePoint) -> None:
     owe(world, 0, [1, 2, 3])
     asleep = Stalling(lambda stalling: publisher(world, stalling.reach).publish()).until(point)
     publisher(world).publish()
@@ -457,7 +457,7 @@ def _set_decided(world: LakeWorld, generation: int) -> None:
         connection.execute(sa.text("UPDATE dw_lake SET decided = :it, published = NULL"), {"it": generation})
 
 
-def test_a_file_that_nobody_recorded_is_deleted_by_gc(world: LakeWorld) -> None:
+def test_an_unrecorded_file_is_deleted_by_gc(world: LakeWorld) -> None:
     run_batch(world.process(), 0, [1])
     process = world.process(die_at(P.AFTER_FILE))
     with pytest.raises(Crash):

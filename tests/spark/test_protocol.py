@@ -213,7 +213,7 @@ def test_old_batches_are_forgotten(store: CommitStore) -> None:
     world.assert_exactly_once(range(20))
 
 
-def test_a_batch_is_over_whatever_becomes_of_old_ones(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_ends_independently_of_old_ones(store: CommitStore, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(store, retention_batches=1)
 
     def gone(store: CommitStore, sink_id: str, keep: int) -> int:

@@ -181,7 +181,7 @@ def test_what_a_writer_does_without_a_rule(store: AnyStore, monkeypatch: pytest.
     committer.go_on()
 
 
-def test_what_a_finisher_does_that_does_not_ask_again(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finisher_that_does_not_ask_again(store: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(store)
     old = first_batch(world).until(PausePoint.AFTER_DECISION)
     run_batch(world.process(), 0, BATCHES[0])

@@ -96,7 +96,7 @@ def test_a_job_writes_under_the_sink_of_a_stopped_query_if_it_is_told_to(world: 
 
 
 @pytest.mark.parametrize(("job", "version"), [(JOB, 0), ("versioned job:nightly", 7), ("versioned job:nightly", 3)])
-def test_a_job_that_is_decided_fences_nobody(store: CommitStore, job: str, version: int) -> None:
+def test_a_decided_job_fences_no_query(store: CommitStore, job: str, version: int) -> None:
     world = World(store)
     newest = max(version, 7) if version else 0
     before = world.process()

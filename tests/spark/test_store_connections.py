@@ -291,7 +291,7 @@ def test_a_wait_is_logged_after_seconds_and_ended_once_its_time_is_over(caplog: 
     assert (ended, len(caplog.records)) == ([7, 7], 3)
 
 
-def test_a_wait_ends_whatever_hears_of_it_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_ends_although_its_log_handler_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_sink.store.silence._log.error", _fail)
     ended: list[int] = []
     with pytest.raises(RuntimeError):

@@ -132,7 +132,7 @@ FUNCTIONS: Final = frozenset(
         "tests/proof/test_replay.py::test_model_and_servers_agree_in_many_histories",
         "tests/proof/test_replay.py::test_samples_have_every_kind_of_step_but_rare_ones",
         "tests/cli/test_verify.py::test_markers_that_are_lost_are_found",
-        "tests/cli/test_verify.py::test_a_record_of_somebody_else_is_found",
+        "tests/cli/test_verify.py::test_a_foreign_record_is_found",
         "tests/cli/test_verify.py::test_ctrl_c_leaves_nothing_open",
         "tests/cli/test_verify.py::test_workers_end_with_their_command",
         "tests/cli/test_verify.py::test_both_sides_agree_and_nothing_is_left",

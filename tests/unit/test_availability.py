@@ -94,7 +94,7 @@ def test_back(caplog: pytest.LogCaptureFixture) -> None:
     assert world.changes == [True, False, True]
 
 
-def test_a_watch_that_has_ended_is_started_again_by_whoever_is_refused() -> None:
+def test_an_ended_watch_is_started_again_by_a_refused_block() -> None:
     """In a forked child, or when the loop was another one."""
     world = World()
     world.note()
@@ -138,7 +138,7 @@ def test_a_task_belongs_to_its_loop() -> None:
     watch.stop()
 
 
-async def test_nobody_waits_for_kafka_without_a_writer() -> None:
+async def test_without_a_writer_no_thread_waits_for_kafka() -> None:
     """A writer that was dropped while Kafka was away leaves no watch behind."""
     availability: Availability | None = Availability(CLUSTER, TaskWatch())
     assert availability is not None

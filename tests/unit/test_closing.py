@@ -55,7 +55,7 @@ def test_what_is_handed_over_is_nothing_to_be_warned_of() -> None:
         (S.ABORTING_TRANSACTION, NOTHING, False, logging.WARNING, ["after transaction.timeout.ms=60000"]),
     ],
 )
-def test_what_is_pending_and_who_completes_it(
+def test_pending_calls_and_their_completion(
     state: ProducerState, prepared: PreparedTxnState, two_phase: bool, level: int, words: list[str]
 ) -> None:
     left = unfinished_on_close(state, prepared, config(transaction_two_phase_commit_enable=two_phase), pending=True)

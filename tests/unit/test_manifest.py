@@ -29,7 +29,7 @@ def test_the_text() -> None:
     assert Manifest.parse(TEXT) == MANIFEST
 
 
-def test_the_text_is_the_same_in_whatever_order_the_partitions_are() -> None:
+def test_the_text_does_not_depend_on_the_order_of_partitions() -> None:
     assert str(Manifest(STATE, MANIFEST.cluster_id, PARTS[::-1], has_offsets=False)) == TEXT
 
 

@@ -24,7 +24,7 @@ def test_a_file_that_is_named_is_there(file: str) -> None:
     assert (ROOT / file).is_file()
 
 
-def test_whoever_asks_a_shared_kafka_is_in_its_list() -> None:
+def test_every_test_of_a_shared_kafka_is_in_its_list() -> None:
     """Otherwise it may find one that has been ended, if it comes later in the same process."""
     found = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py") if SHARED.search(path.read_text())}
     assert found - OTHERS <= set(ON_REAL_KAFKAS)

@@ -183,7 +183,7 @@ def test_every_history_is_read_right(version: int, first_epoch: int) -> None:
 
 @pytest.mark.parametrize("first_epoch", [5, *range(32760, 32767)])
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
-def test_a_loss_is_seen_whatever_the_version_is_now(before: int, after: int, first_epoch: int) -> None:
+def test_a_loss_is_seen_in_every_version(before: int, after: int, first_epoch: int) -> None:
     for was in histories(before, first_epoch, 8):
         recovery = RECOVERIES[find(was.stored, was.described, after)]
         if was.fate == "aborted":

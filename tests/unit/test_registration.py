@@ -160,7 +160,7 @@ def test_after_an_abort_the_epoch_is_raised_before_the_next_record() -> None:
     driver.add(P0, epoch=8)
 
 
-def test_who_is_fenced_by_its_own_late_initialisation_can_read_that() -> None:
+def test_an_error_names_the_own_late_initialisation() -> None:
     driver = Driver()
     driver.manager.fail_abortable(AbortableError("a record was lost"))
     driver.manager.produced()

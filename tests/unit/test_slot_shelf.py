@@ -75,7 +75,7 @@ def test_a_new_caller_does_not_overtake_waiting_ones() -> None:
     assert not Asker(shelf, 2, served).turn.granted
 
 
-def test_who_waits_no_more_leaves_its_place_to_the_next() -> None:
+def test_an_ended_turn_leaves_its_place_to_the_next() -> None:
     shelf = SlotRegistry(1)
     served: list[int] = []
     first, second, third = (Asker(shelf, number, served) for number in range(3))

@@ -333,7 +333,7 @@ def test_the_repeated_call_hears_of_a_failure_too() -> None:
     assert isinstance(error_of(driver.manager.commit_transaction()), FencedError)
 
 
-def test_a_caller_who_waits_has_not_heard_before_it_says_so() -> None:
+def test_the_next_call_is_refused_until_the_outcome_is_acknowledged() -> None:
     driver = Driver().initialised().sent()
     operation = driver.manager.commit_transaction()
     heard: list[bool] = []

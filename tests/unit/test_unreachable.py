@@ -65,7 +65,7 @@ async def test_since_the_first_failure() -> None:
     assert await network.unreachable_since_ms(9000) == 1000
 
 
-async def test_not_if_nobody_has_tried_lately() -> None:
+async def test_not_without_a_recent_attempt() -> None:
     network = Network(a="refuses", b="refuses")
     assert await network.unreachable_since_ms(1000) == 1000
     assert network.connections.unreachable_since_ms(1000 + BACKOFF_MS - 1) == 1000

@@ -209,7 +209,7 @@ def group_partition(emulator: Emulator) -> int:
     return int(emulator.cluster.group_partition("g"))
 
 
-def test_offsets_of_topics_that_nobody_subscribes_to_expire_and_then_the_group(config: BrokerConfig) -> None:
+def test_offsets_of_unsubscribed_topics_expire_and_then_the_group(config: BrokerConfig) -> None:
     config = replace(config, offsets_retention_minutes=10, group_consumer_session_timeout_ms=60 * MINUTE_MS)
     with (
         Emulator(config=config, clock=VirtualClock(), topics={"t": 4, "other": 1}) as emulator,

@@ -250,7 +250,7 @@ def test_a_generation_of_an_unknown_group(client: RawClient, version: int, error
     assert response.topics[0].partitions[0].error_code == error
 
 
-def test_offsets_of_members_who_are_no_consumers(client: RawClient) -> None:
+def test_offsets_of_members_that_are_no_consumers(client: RawClient) -> None:
     stable_member_of_connect = join(client, protocol_type="connect")
     assert stable_member_of_connect.error_code == 0
     assert delete_offset(client, "t") == (68, [])

@@ -103,7 +103,7 @@ def test_what_python_set_is_static() -> None:
 
 
 @pytest.mark.parametrize("name", ["ssl.key.password", "a.class.of.mine"])
-def test_secrets_and_what_nobody_knows_have_no_value(name: str) -> None:
+def test_secrets_and_unknown_settings_have_no_value(name: str) -> None:
     given = layers({name: "hunter2"})
     found = entry(broker_entries(given), name)
     assert (found.value, found.is_sensitive, sources(found)) == (None, True, [(name, None, BROKER)])

@@ -39,7 +39,7 @@ def test_a_pause_point_is_held_reached_and_released(client: Client, transaction:
     client.refused(404, "POST", f"{one}/release")
 
 
-def test_a_pause_point_that_nobody_reaches(client: Client, transaction: Transaction) -> None:
+def test_a_pause_point_that_is_never_reached(client: Client, transaction: Transaction) -> None:
     held = client.post("/v1/holds", {"point": "before-marker", "node": 7}, 201)
     transaction.commit()
     error = client.refused(409, "GET", f"/v1/holds/{held['hold_id']}/wait?timeout_ms=1")
@@ -245,7 +245,7 @@ def test_transactions_that_are_not_there(client: Client) -> None:
     assert "did you mean 'Ongoing'?" in client.refused(400, "GET", "/v1/transactions?state=Onging")["message"]
 
 
-def test_a_partition_is_shown_with_who_holds_it_back(client: Client, controlled: Emulator) -> None:
+def test_a_partition_is_shown_with_the_producer_that_holds_it_back(client: Client, controlled: Emulator) -> None:
     client.post("/v1/topics", {"name": "alone", "partitions": 2}, 201)
     transaction = Transaction(controlled, "holds-back")
     transaction.send("alone")

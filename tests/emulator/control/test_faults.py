@@ -104,7 +104,7 @@ def test_a_pause_points_context_is_selected_by_its_fields(client: Client, transa
     assert client.get(f"/v1/faults/{missed['fault_id']}")["hits"] == 0
 
 
-def test_answers_that_nobody_saw_can_be_read(client: Client, transaction: Transaction) -> None:
+def test_unsent_responses_can_be_read(client: Client, transaction: Transaction) -> None:
     doubled = client.post("/v1/faults", {"api": "EndTxn", "action": {"type": "Duplicate"}}, 201)
     one = f"/v1/faults/{doubled['fault_id']}"
     transaction.commit()
@@ -169,7 +169,7 @@ def test_used_up_faults_are_not_kept_for_ever(
         ([], "the body must be an object", None),
     ],
 )
-def test_what_can_never_mean_anything_is_refused(client: Client, body: object, said: str, known: str | None) -> None:
+def test_meaningless_faults_are_refused(client: Client, body: object, said: str, known: str | None) -> None:
     error = client.refused(400, "POST", "/v1/faults", body)
     assert said in error["message"]
     if known is not None:

@@ -329,7 +329,7 @@ class Transport(asyncio.Transport):
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n1"])
-def test_who_sends_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+def test_a_client_that_sends_too_slowly_is_dropped(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     monkeypatch.setattr(http_connection, "REQUEST_TIMEOUT_S", 0.01)
 
     async def connect() -> Transport:

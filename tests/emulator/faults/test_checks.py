@@ -70,7 +70,7 @@ def test_an_api_has_several_names(api: str | int) -> None:
     assert Faults().add(Fault(api=api, action=Error("not_coordinator"))).hits == 0
 
 
-def test_what_is_in_place_says_who_has_to_look() -> None:
+def test_the_flags_follow_the_faults_in_place() -> None:
     faults = Faults()
     request = faults.add(Fault(api="EndTxn", action=Hold()))
     assert (faults.active, faults.meets_markers, faults.meets_points) == (True, False, False)

@@ -53,7 +53,7 @@ def ends(emulator: Emulator) -> list[int]:
         (Error("UNSUPPORTED_FOR_MESSAGE_FORMAT"), 0),  # the partition is given up
     ],
 )
-def test_a_transaction_completes_whatever_becomes_of_one_marker(
+def test_a_transaction_completes_although_one_marker_fails(
     emulator: Emulator, client: RawClient, action: Action, markers_on_partition_1: int
 ) -> None:
     completed = completion(emulator)

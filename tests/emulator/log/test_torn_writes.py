@@ -72,7 +72,7 @@ def looks_like_a_batch(base_offset: int, value: bytes = b"inside") -> bytes:
 
 
 @pytest.mark.parametrize("base_offset", [0, 1, 2, 10**9])
-def test_a_torn_write_is_truncated_whatever_its_record_holds(machine: Machine, base_offset: int) -> None:
+def test_a_torn_write_is_truncated_for_every_content(machine: Machine, base_offset: int) -> None:
     log = machine.start()
     append(log, b"acknowledged")
     acknowledged = machine.file.stat().st_size

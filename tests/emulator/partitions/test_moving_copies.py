@@ -155,7 +155,7 @@ def test_a_transaction_goes_on_where_its_coordinator_moves_to(emulator: Emulator
     assert (again.producer_id, again.producer_epoch) == (producer.producer_id, producer.producer_epoch + 1)
 
 
-def test_from_python_what_cannot_be_is_said(emulator: Emulator) -> None:
+def test_impossible_calls_from_python_are_refused(emulator: Emulator) -> None:
     for replicas in ([], [0, 0], [7]):
         with pytest.raises(ValueError):
             emulator.reassign("t", 0, replicas)
@@ -189,7 +189,7 @@ def test_of_all_partitions_those_that_changed_are_told(emulator: Emulator, clien
     assert elect(client, PREFERRED, None) == {}
 
 
-def test_nobody_is_elected_who_is_not_there(emulator: Emulator, client: RawClient) -> None:
+def test_a_dead_node_is_not_elected(emulator: Emulator, client: RawClient) -> None:
     emulator.reassign("t", 2, [2])
     emulator.stop_node(2)
     assert elect(client, PREFERRED, {"t": [2]}) == {("t", 2): Outcome(80, "The preferred leader was not available.")}
@@ -199,7 +199,7 @@ def test_nobody_is_elected_who_is_not_there(emulator: Emulator, client: RawClien
     }
 
 
-def test_nobody_gets_a_partition_who_is_not_there(emulator: Emulator, client: RawClient) -> None:
+def test_a_dead_node_gets_no_partition(emulator: Emulator, client: RawClient) -> None:
     emulator.stop_node(2)
     for partition in range(3):
         emulator.reassign("t", partition, [0])
@@ -207,7 +207,7 @@ def test_nobody_gets_a_partition_who_is_not_there(emulator: Emulator, client: Ra
     assert create_partitions(client, {"t": 4}, [[2]])["t"] == Outcome(39, message + "shutdown.")
 
 
-def test_an_unclean_election_takes_whoever_lives(emulator: Emulator, client: RawClient) -> None:
+def test_an_unclean_election_takes_any_living_node(emulator: Emulator, client: RawClient) -> None:
     """A copy was being added when the last complete one went: it has the replicated records."""
     emulator.reassign("t", 2, [2])
     emulator.hold_replication("t", 2)

@@ -51,7 +51,7 @@ def test_the_most_specific_quota_counts(quotas: ClientQuotas) -> None:
     assert quotas.limit(RATE, "bob", "other") == Limit(4.0, "bob", "other")  # the defaults of both together
 
 
-def test_nobody_else_is_concerned(quotas: ClientQuotas) -> None:
+def test_other_users_have_no_limit(quotas: ClientQuotas) -> None:
     assert not current(quotas.is_active)
     quotas.alter(entity({USER: "alice"}.items()), {RATE: 1.0})
     assert current(quotas.is_active)

@@ -60,7 +60,7 @@ def test_a_sample_that_overlaps_the_window_is_whole() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 3000), st.integers(1, 5000)), min_size=1, max_size=40), st.integers(1, 2000))
-def test_whoever_is_above_waits_and_is_forgiven(events: list[tuple[int, int]], limit: int) -> None:
+def test_a_client_above_its_quota_waits_and_is_forgiven(events: list[tuple[int, int]], limit: int) -> None:
     samples: Samples = ()
     now_ms = START_MS
     for pause_ms, value in events:

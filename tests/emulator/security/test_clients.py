@@ -31,14 +31,14 @@ REFUSED = [(client, way) for client in CLIENTS for way in BAD_WAYS if (client, w
 
 @pytest.mark.parametrize("way", GOOD_WAYS)
 @pytest.mark.parametrize("client", CLIENTS)
-def test_who_comes_in_is_served(secured: Emulator, certificates: Certificates, client: str, way: str) -> None:
+def test_a_valid_login_is_served(secured: Emulator, certificates: Certificates, client: str, way: str) -> None:
     before = sum(secured.log(TOPIC, partition).log_end_offset for partition in range(2))
     CLIENTS[client](secured, certificates, GOOD_WAYS[way])
     assert sum(secured.log(TOPIC, partition).log_end_offset for partition in range(2)) > before
 
 
 @pytest.mark.parametrize(("client", "way"), REFUSED)
-def test_who_does_not_come_in_is_told_so(secured: Emulator, certificates: Certificates, client: str, way: str) -> None:
+def test_an_invalid_login_is_refused(secured: Emulator, certificates: Certificates, client: str, way: str) -> None:
     before = [secured.log(TOPIC, partition).log_end_offset for partition in range(2)]
     with pytest.raises(RefusedError):
         CLIENTS[client](secured, certificates, BAD_WAYS[way])

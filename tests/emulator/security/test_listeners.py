@@ -241,7 +241,7 @@ def test_settings_that_are_missing(certificates: Certificates, removed: str, why
         listeners_from(settings)
 
 
-def test_an_address_that_nobody_can_connect_to() -> None:
+def test_an_unreachable_address() -> None:
     with pytest.raises(ValueError, match=r"clients cannot connect to 0\.0\.0\.0"):
         listeners_from({"listeners": "PLAINTEXT://0.0.0.0:9092"})
     (listener,) = listeners_from({"listeners": "PLAINTEXT://:0"}) or []

@@ -81,7 +81,7 @@ def test_a_final_message_that_is_not_right(changed: str) -> None:
     assert not scram.is_complete
 
 
-def test_a_stranger_and_somebody_else_are_told_apart_from_nobody() -> None:
+def test_an_unknown_user_and_a_foreign_authorization_id_are_refused() -> None:
     known = credential("SCRAM-SHA-256", "pencil", SALT, 4096)
     with pytest.raises(SaslError):
         server(user=known).respond(b"n,,n=stranger,r=nonce")

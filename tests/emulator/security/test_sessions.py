@@ -133,7 +133,7 @@ def test_no_token_makes_a_server_stumble(token: bytes) -> None:
         b'"\\ud800"',
     ],
 )
-def test_claims_that_nobody_makes(claims: bytes) -> None:
+def test_invalid_claims(claims: bytes) -> None:
     part = base64.urlsafe_b64encode(claims).rstrip(b"=").decode()
     server = OAuthBearer(UnsecuredTokens(), lambda: 0)
     assert server.respond(bearer(f"eyJhbGciOiJub25lIn0.{part}.")) == b'{"status":"invalid_token"}'

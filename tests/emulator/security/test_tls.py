@@ -74,7 +74,7 @@ def nobody_else(secured: Emulator) -> Emulator:
     ("listener", "with_certificate", "is_named"),
     [("MUTUAL", True, True), ("ASKING", True, True), ("ASKING", False, False), ("TLS", True, False)],
 )
-def test_a_client_is_who_its_certificate_names(
+def test_a_client_is_named_by_its_certificate(
     nobody_else: Emulator, certificates: Certificates, listener: str, with_certificate: bool, is_named: bool
 ) -> None:
     shown = x509.load_pem_x509_certificates(certificates.client.read_bytes())[0]
@@ -105,7 +105,7 @@ def test_rules_name_a_client_or_keep_it_out(certificates: Certificates, caplog: 
     assert "no rule of ssl.principal.mapping.rules applies to CN=client" in caplog.text
 
 
-def test_who_logs_in_is_not_named_by_its_certificate(nobody_else: Emulator, certificates: Certificates) -> None:
+def test_a_login_takes_precedence_over_the_certificate(nobody_else: Emulator, certificates: Certificates) -> None:
     with secure(nobody_else, "SASL_TLS", context_of(certificates, with_certificate=True)) as connection:
         assert versions_over(connection) == b"\0\0\0\7"
         connection.recv(65536)
@@ -165,7 +165,7 @@ def test_what_is_no_handshake_is_closed_with_one_line(
     assert "TLS handshake failed" in line
 
 
-def test_who_leaves_before_the_end_is_named(nobody_else: Emulator, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_leaves_early_is_named(nobody_else: Emulator, caplog: pytest.LogCaptureFixture) -> None:
     with socket.create_connection(address(nobody_else, "TLS"), 10) as connection:
         connection.sendall(HANDSHAKE_BEGINS)
         until(lambda: connections(nobody_else) == 1)

@@ -126,7 +126,7 @@ def test_two_at_once_delete_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
             assert sorted(error_of_deletion(*deletion) for deletion in sent) == [0, 69]
 
 
-def test_members_who_join_while_a_topic_is_deleted_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_members_that_join_while_a_topic_is_deleted_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator(config=CONFIG, topics={"orders": 1, "others": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as client:
             for group_id in ("g1", "g2"):
@@ -160,7 +160,7 @@ def test_two_at_once_delete_offsets(topics: tuple[str, str], monkeypatch: pytest
             assert not any(has_state(emulator, key) for key in keys)
 
 
-def test_a_member_who_joins_while_offsets_are_altered_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_joins_while_offsets_are_altered_begins_there(monkeypatch: pytest.MonkeyPatch) -> None:
     with Emulator(config=CONFIG, topics={"orders": 1}) as emulator:
         with RawClient(emulator.bootstrap_servers) as admin, RawClient(emulator.bootstrap_servers) as client:
             set_group(client, "g", auto_offset_reset="earliest")

@@ -390,7 +390,7 @@ PROVED_ELSEWHERE: Mapping[str, str] = {
     ),
     # markers under faults
     "Markers / retriable answers are retried": (
-        "tests/emulator/faults/test_markers.py::test_a_transaction_completes_whatever_becomes_of_one_marker"
+        "tests/emulator/faults/test_markers.py::test_a_transaction_completes_although_one_marker_fails"
     ),
     "Markers / a late one does not close the next transaction (transaction version 2)": (
         "tests/emulator/faults/test_markers.py::test_a_marker_of_the_past_does_not_close_the_next_transaction"

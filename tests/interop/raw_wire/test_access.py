@@ -75,7 +75,7 @@ def test_every_request_has_cases() -> None:
 
 
 @pytest.mark.parametrize("api", CASES)
-def test_who_may(secured: SecuredBroker, api: str) -> None:
+def test_access_by_rule(secured: SecuredBroker, api: str) -> None:
     """All cases of a request: there are many, and each is one request."""
     differing = {}
     for who, case in USERS.items():

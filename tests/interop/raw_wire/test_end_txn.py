@@ -224,6 +224,6 @@ def test_transaction_timeout_seen_by_old_clients(wire: Wire, transactional_id: s
     assert wire.end(transactional_id, identity, commit=ABORT, version=1) == End(Code.INVALID_PRODUCER_EPOCH)
 
 
-def test_nobody_is_no_identity(wire: Wire, transactional_id: str) -> None:
+def test_an_empty_id_is_no_identity(wire: Wire, transactional_id: str) -> None:
     wire.init_ok(transactional_id)
     assert wire.end(transactional_id, NOBODY, commit=COMMIT) == End(Code.INVALID_PRODUCER_ID_MAPPING)

@@ -113,7 +113,7 @@ def test_heartbeats(client: RawClient, group: str) -> None:
     assert heartbeat(client, joined, group_id="") == 24
 
 
-def test_who_joins_again_without_need(client: RawClient, group: str) -> None:
+def test_a_needless_rejoin(client: RawClient, group: str) -> None:
     joined = join(client, group)
     assert join(client, group, joined.member_id).generation_id == 1  # its response may have been lost
     sync(client, joined, group_id=group)
