@@ -389,9 +389,10 @@ class OwedRecordsRefusedError(RecordsRefusedError):
 
 
 class StoreFullError(RecipeError):
-    """Kafka is away, and `max_stored_bytes` or `max_stored_age_ms` is reached; both sides were rolled back.
+    """Unpublished blocks reach `max_stored_bytes` or `max_stored_age_ms`; both sides were rolled back.
 
-    Its cause says how Kafka was found to be away.
+    Kafka is away or refuses a record, or an outbox lags: for blocks stored under an id the cause says which, for an
+    outbox `pool.status`.
     """
 
 

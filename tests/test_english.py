@@ -1,4 +1,4 @@
-"""Docstrings and comments name the things they speak of: a record, a client, a row, and not "what" or "who"."""
+"""Docstrings, comments, errors, log lines and help name their things: a record, a client, a row, and not "what"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,14 @@ ROOT = Path(__file__).parent.parent
 DESCRIBED = re.compile(r"\b(?:what|whatever|who|whoever|whom|nobody|somebody)\b", re.IGNORECASE)
 
 MOST_IN_1000_WORDS = 1.0
-FOLDERS = [
+PRODUCT = [
     *(f"dualwrite/{folder}" for folder in ("broker_emulator", "cli", "client", "recipes", "testing", "verify")),
-    *("spark_sink", "benchmarks", "examples", "tests"),
+    "spark_sink",
 ]
+FOLDERS = [*PRODUCT, "benchmarks", "examples", "tests"]
+
+LEAST_WORDS = 5
+SQL = re.compile(r"\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE)\b")
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -32,14 +36,39 @@ def texts(path: Path) -> Iterator[str]:
     yield from (token.string for token in tokens if token.type == tokenize.COMMENT)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_things_are_named(folder: str) -> None:
+def sentences(path: Path) -> Iterator[str]:
+    """Yield the strings of a module that a reader sees: errors, log lines and help, but no docstrings and no SQL."""
+    tree = ast.parse(path.read_text())
+    inside = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in ast.walk(node)}
+    skipped = inside | {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            text = "".join(str(part.value) if isinstance(part, ast.Constant) else "..." for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in skipped:
+            text = node.value
+        else:
+            continue
+        if len(text.split()) >= LEAST_WORDS and not SQL.search(text):
+            yield text
+
+
+def assert_named(folder: str, read: Callable[[Path], Iterator[str]]) -> None:
     words = 0
     found: list[str] = []
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for text in texts(path):
+        for text in read(path):
             words += len(text.split())
             for match in DESCRIBED.finditer(text):
                 around = " ".join(text[max(0, match.start() - 60) : match.end() + 60].split())
                 found.append(f"{path.relative_to(ROOT)}: ...{around}...")
     assert 1000 * len(found) / words <= MOST_IN_1000_WORDS, "\n".join(found)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_docstrings_and_comments_name_things(folder: str) -> None:
+    assert_named(folder, texts)
+
+
+@pytest.mark.parametrize("folder", PRODUCT)
+def test_errors_log_lines_and_help_name_things(folder: str) -> None:
+    assert_named(folder, sentences)

@@ -51,7 +51,7 @@ _NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be 
     "topics",
     multiple=True,
     metavar="NAME",
-    help="Check whether what a broker aborts in this topic can be published again; may be repeated.",
+    help="Check whether aborted records of this topic can be published again; may be repeated.",
 )
 @click.option(
     "--max-stored-age",

@@ -110,7 +110,7 @@ def _stored(connection: sa.Connection, max_age_s: float) -> list[Check]:
         return [Check(_WHERE, name, found)]
     remedy = (
         "get Kafka back, and see that a writer or dualwrite recover publishes them: dualwrite top names the ids, and "
-        "the writers' log says what Kafka refuses. At max_stored_age_ms and max_stored_bytes blocks are refused"
+        "the writers' log names refused records. At max_stored_age_ms and max_stored_bytes blocks are refused"
     )
     return [warning(_WHERE, name, found, remedy)]
 
@@ -142,9 +142,9 @@ def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
     if age_s <= max_age_s:
         return Check(_WHERE, table.name, found)
     remedy = (
-        "get Kafka back, and see that a process with Outbox(publishes=True) lives, whose log says what keeps it "
-        "from publishing: dualwrite top names the outboxes, and dualwrite recover publishes those that no process "
-        "publishes. At max_stored_age_ms and max_stored_bytes blocks are refused"
+        "get Kafka back, and see that a process with Outbox(publishes=True) is alive, whose log has the reason: "
+        "dualwrite top names the outboxes, and dualwrite recover publishes those that no process publishes. At "
+        "max_stored_age_ms and max_stored_bytes blocks are refused"
     )
     return warning(_WHERE, table.name, found, remedy)
 

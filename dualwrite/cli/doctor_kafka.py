@@ -112,11 +112,11 @@ def _tier_check(tier: Tier) -> Check:
     if tier in _UNBOUNDED:
         return Check("kafka", "tier", found)
     remedy = (
-        "what these brokers abort against the decision of the database is published again later, from the log: that "
-        "needs READ on the topics, and topics that are not compacted; check yours with --topic. Consumed offsets "
-        "belong in the database here (OffsetsInDatabase). Set transaction.timeout.ms to the brokers' maximum, and run "
-        "`dualwrite recover` at shorter intervals than that. Where the log does not suffice, and for a producer "
-        "without a database, accept the bound with accept.bounded.guarantee=true"
+        "decided transactions that these brokers abort are published again later, from the log, which needs READ on "
+        "the topics, and topics that are not compacted; check yours with --topic. Consumed offsets belong in the "
+        "database here (OffsetsInDatabase). Set transaction.timeout.ms to the brokers' maximum, and run `dualwrite "
+        "recover` at shorter intervals than that. Where the log does not suffice, and for a producer without a "
+        "database, accept the bound with accept.bounded.guarantee=true"
     )
     return warning("kafka", "tier", found, remedy)
 
@@ -126,7 +126,12 @@ def topic_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
     where = f"topic {name}"
     what = "can be repaired"
     if topic.is_readable is None:
-        return warning(where, what, f"not known: {topic.why_not_known}", "give a topic that exists and may be seen")
+        return warning(
+            where,
+            what,
+            f"not known: {topic.why_not_known}",
+            "give a topic that exists and that this client may describe",
+        )
     obstacle = obstacle_of(name, topic)
     if obstacle is not None and tier in _UNBOUNDED:
         return Check(where, what, f"no, and it need not be on tier {int(tier)}: {obstacle.why}")
@@ -135,7 +140,7 @@ def topic_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
         return failure(where, what, f"no: {obstacle.why}", remedy)
     if topic.is_compacted is None:
         remedy = "grant DESCRIBE_CONFIGS on the topic, or see to it that its cleanup.policy is 'delete'"
-        return warning(where, what, "yes, unless it is compacted, which this client may not ask", remedy)
+        return warning(where, what, "yes, unless it is compacted, which this client may not query", remedy)
     late = (
         f"; a record that is published again later than {topic.most_age_ms} ms (message.timestamp.before.max.ms) gets "
         "a new timestamp, and keeps its own in a header"

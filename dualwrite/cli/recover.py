@@ -46,19 +46,19 @@ _EXPLAINED: Final = {
         "says why): send them again, then stop this report with --acknowledge-lost ID --apply"
     ),
     Action.NOT_PROVEN: (
-        "nothing shows whether Kafka has committed the last batch of this outbox, which publishes nothing more: grant "
-        "READ on its topics, or look whether its records are there; if not, --publish-again ID --apply, else "
+        "cannot prove whether Kafka has committed the last batch of this outbox, which publishes nothing more: grant "
+        "READ on its topics, or check them for its records; if they are missing, --publish-again ID --apply, else "
         "--take-out ID:0 --apply"
     ),
     Action.PUBLISH_AGAIN: "the last batch of this outbox is published again, because you have found it missing",
     Action.REFUSED: (
-        "Kafka refuses a record that the database stores, or that is owed (the column Error says which and why), and "
-        "all behind it waits: correct the cause, or take it out with --take-out ID:SEQ --apply"
+        "Kafka refuses a record that is stored or owed (the column Error says which and why), and all records behind "
+        "it wait: correct the cause, or take it out with --take-out ID:SEQ --apply"
     ),
-    Action.TAKE_OUT: "what was owed under this id is not published again: it is taken out",
+    Action.TAKE_OUT: "the records owed under this id are taken out, and not published again",
     Action.OVERDUE: (
-        "a living process has the lease of this outbox, and does not publish what waits there: its log says what keeps "
-        "it from that, and pool.status which block Kafka refuses"
+        "a living process holds the lease of this outbox without publishing its blocks: its log has the reason, and "
+        "pool.status the block that Kafka refuses"
     ),
     Action.FORGOTTEN: (
         "the row names a transaction later than any that Kafka knows: is this the right cluster, or has it lost data?"
@@ -90,7 +90,7 @@ _HEADERS: Final = (
 )
 @click.option("--all", "everything", is_flag=True, help="Check all ids of the table and of the cluster.")
 @round_options(
-    apply="Resolve what is found, or only report what would be done, which is the default and changes nothing.",
+    apply=("Resolve the transactions that are found, or only report them, which is the default and changes nothing."),
     min_age="Leave a transaction to its owner until it has been open for this long.",
 )
 @click.option(
@@ -105,7 +105,7 @@ _HEADERS: Final = (
     "--acknowledge-lost",
     multiple=True,
     metavar="ID",
-    help="You have repaired what was lost under this id: it may be used again. May be repeated.",
+    help="You have repaired the loss under this id: it may be used again. May be repeated.",
 )
 @click.option(
     "--force-terminate",
@@ -117,8 +117,10 @@ _HEADERS: Final = (
     "--publish-again",
     multiple=True,
     metavar="ID",
-    help="Nothing shows whether Kafka has the last batch of this outbox, and you have found that it does not. May be "
-    "repeated.",
+    help=(
+        "The end of this outbox's last batch is unproven, and you have found that Kafka lacks its records. "
+        "May be repeated."
+    ),
 )
 @click.option(
     "--take-out",
@@ -126,8 +128,10 @@ _HEADERS: Final = (
     multiple=True,
     metavar="ID:SEQ",
     callback=block_names,
-    help="Do not publish this stored block, which Kafka refuses, or what is owed (ID:0): print its records instead. "
-    "May be repeated.",
+    help=(
+        "Do not publish this stored block, which Kafka refuses, or the owed records (ID:0): print the records "
+        "instead. May be repeated."
+    ),
 )
 @click.option(
     "--take-out-to",
@@ -172,7 +176,7 @@ def command(
     named = acknowledge_lost + force_terminate + publish_again + tuple(name for name, _ in taken)
     _check_usage(prefix, everything=everything, once=once, interval=interval, named=named)
     if not (prefix is not None or everything or transactional_ids or named):
-        raise click.UsageError("which ids? give --prefix, --transactional-id, or --all")
+        raise click.UsageError("no ids selected: give --prefix, --transactional-id, or --all")
     if interval is None:
         access.reach()
     with ExitStack() as opened:

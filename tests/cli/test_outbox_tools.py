@@ -105,7 +105,7 @@ def test_recover_leaves_it_to_a_process_that_publishes(call: Call, scenario: Sce
     )
     done = call(*options(scenario, "--all", "--min-age", 0, "--apply"))
     assert (done.code, "overdue" in done.out) == (1, True)
-    assert "a living process has the lease of this outbox" in done.out
+    assert "a living process holds the lease of this outbox" in done.out
     assert read_topic(scenario.emulator.bootstrap_servers, scenario.topic) == []
 
 

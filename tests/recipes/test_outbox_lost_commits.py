@@ -468,7 +468,7 @@ def test_the_row_is_locked_for_longer_than_it_may_wait(scenario: PsycopgScenario
         write(pool, scenario, 1)
         begun: list[PsycopgDualTransaction] = []
         with locked_row(scenario):
-            with pytest.raises(OutcomeUnknown, match="the pool goes on asking in the background"):
+            with pytest.raises(OutcomeUnknown, match="the pool keeps querying in the background"):
                 lose_commit(pool, scenario, 2, applied=applied, begun=begun.append)
             assert current(begun[0].outcome) is None
             assert current(outbox_writes(pool).has_unresolved)

@@ -234,7 +234,7 @@ def test_the_next_blocks_are_stored_and_the_log_says_why(
         for number in (2, 3, 4):
             assert_stored(write_to(scenario, writer, scenario.topic, number))
         (error,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-        assert "Kafka refuses a record for 'refusing' of block 1" in error
+        assert "Kafka refuses a record for 'refusing' of the stored block 1" in error
         assert "WRITE on the topic 'refusing'" in error
 
 

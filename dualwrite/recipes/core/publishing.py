@@ -135,9 +135,9 @@ class Publishing:
             pass_on_signal(failure)
             return error
         return RetriableError(
-            f"transactional id {self._owned.transactional_id!r} had to publish again what Kafka had aborted, which was "
-            f"refused together with this block ({first_line(error)}). It is published now by itself, and this block "
-            "has changed neither side: repeat the block"
+            f"transactional id {self._owned.transactional_id!r} sent owed records together with this block, and Kafka "
+            f"refused them ({first_line(error)}). The owed records are now published alone, and this block has "
+            "changed neither side: repeat the block"
         )
 
     async def publish_stored(self) -> Resolution:
@@ -180,8 +180,8 @@ class Publishing:
         except expected as error:
             pass_on_signal(error)
             _log.warning(
-                "transactional id %s: what Kafka aborted could not be published again now (%s); the next use of the "
-                "id does it",
+                "transactional id %s: owed records could not be published now (%s); the next use of the id publishes "
+                "them",
                 self._owned.transactional_id,
                 first_line(error),
             )
@@ -227,8 +227,8 @@ class Publishing:
         if self._slot.state in (SlotState.IN_DOUBT, SlotState.FENCED) and not owned.in_doubt.is_empty:
             raise RetriableError(
                 f"transactional id {owned.transactional_id!r}: the database has decided {owned.in_doubt}, which "
-                "publishes what Kafka had aborted or what was stored, and Kafka has not confirmed it; call recover() "
-                "again, in a new writer if this one was fenced, or use the id: that completes it"
+                "publishes owed or stored records, but Kafka has not confirmed it: call recover() again, in a new "
+                "writer if this one was fenced, or use the id, which completes it"
             )
 
     async def _publish_next(self) -> Resolution:

@@ -172,9 +172,9 @@ class BlockStore:
     def _full(self, what: str, before: Stored, why: DualWriteError, age_ms: int | None = None) -> StoreFullError:
         since = "" if age_ms is None else f", the oldest for {age_ms} ms"
         full = StoreFullError(
-            f"Kafka is away, and the database already stores blocks of transactional id "
-            f"{self._owned.transactional_id!r} ({before.size_bytes} bytes{since}): {what}; neither side was changed: "
-            "repeat the block when Kafka is back, or raise the limit"
+            f"the database already stores {before.size_bytes} bytes of unpublished blocks under transactional id "
+            f"{self._owned.transactional_id!r}{since}: {what}; neither side was changed: repeat the block when they "
+            "are published (the cause of this error holds them up), or raise the limit"
         )
         full.__cause__ = why
         return full
@@ -327,10 +327,9 @@ class BlockStore:
         transactional_id = self._owned.transactional_id
         refused = OwedRecordsRefusedError(
             f"Kafka has aborted {self._owned.row} of transactional id {transactional_id!r}, which the database has "
-            f"decided, and refuses a record for {topic!r} of it, now that its {len(self._owned.owed)} records are to "
-            f"be published again: {why}. Neither side was changed, and nothing can be written under this id before: "
-            f"{remedy_of(cause)}, and they are published; or take them out with "
-            f"`dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
+            f"decided, and refuses a record for {topic!r} among the {len(self._owned.owed)} that are published again: "
+            f"{why}. Neither side was changed, and this id is blocked until then: {remedy_of(cause)}, and they are "
+            f"published; or take them out with `dualwrite recover --take-out {transactional_id}:{OWED} --apply`",
             transactional_id=transactional_id,
             seq=OWED,
             topic=topic,
@@ -368,7 +367,7 @@ class BlockStore:
         return self._refusal_of(
             block,
             stored,
-            f"Kafka refuses a record for {topic!r} of block {block.seq} that the database stores for transactional id "
+            f"Kafka refuses a record for {topic!r} of the stored block {block.seq} of transactional id "
             f"{self._owned.transactional_id!r}: {why}",
             f"{remedy_of(error)}, and they are published",
             topic=topic,
@@ -379,9 +378,8 @@ class BlockStore:
         return self._refusal_of(
             block,
             stored,
-            f"block {block.seq} that the database stores for transactional id {self._owned.transactional_id!r} cannot "
-            f"be read: {why}",
-            "restore its row from a backup, or let the version publish it that wrote it",
+            f"the stored block {block.seq} of transactional id {self._owned.transactional_id!r} cannot be read: {why}",
+            "restore its row from a backup, or publish it with the version of dualwrite that stored it",
             topic="",
             why=f"it cannot be read: {why}",
         )
@@ -390,8 +388,8 @@ class BlockStore:
         return self._refusal_of(
             block,
             stored,
-            f"block {block.seq} that the database stores for transactional id {self._owned.transactional_id!r} cannot "
-            f"be published by this process: {why}",
+            f"the stored block {block.seq} of transactional id {self._owned.transactional_id!r} cannot be published "
+            f"by this process: {why}",
             "correct the cause, and they are published",
             topic="",
             why=why,

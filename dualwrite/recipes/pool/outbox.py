@@ -92,8 +92,9 @@ class OutboxWrites:
             return
         raise StoreFullError(
             f"the outbox {self.transactional_id!r} holds {backlog.blocks} blocks ({backlog.size_bytes} bytes, the "
-            f"oldest for {age_ms} ms) that are not published: {limit}; neither side was changed: repeat the block when "
-            "they are (pool.status and the log say what keeps them), or raise the limit"
+            f"oldest for {age_ms} ms) that are not published yet: {limit}; neither side was changed: repeat the block "
+            "when they are (pool.status and the log show whether Kafka is away, refuses a record, or the publisher "
+            "lags), or raise the limit"
         )
 
     async def add(self, write: DualWriteProgress) -> None:
@@ -164,7 +165,7 @@ class OutboxWrites:
             backoff_s = _RESOLVE_BACKOFF_S[min(attempt, len(_RESOLVE_BACKOFF_S) - 1)]
             attempt += 1
             if time.monotonic() + backoff_s >= deadline_s:
-                raise self._outcome_unknown(f"{why}; the pool goes on asking in the background")
+                raise self._outcome_unknown(f"{why}; the pool keeps querying in the background")
             self._telemetry.retried()
             await self._sleep(backoff_s)
 

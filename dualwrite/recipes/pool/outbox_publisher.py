@@ -287,7 +287,7 @@ class OutboxPublisher:
         self._counts.background_failures += 1
         expected = isinstance(error, (*self._leases.errors, DualWriteError))
         _log.warning(
-            "outbox %s: could not be published now, which will be tried again: %s",
+            "outbox %s: publishing failed and will be retried: %s",
             self.writes.transactional_id,
             str(error).partition("\n")[0],
             exc_info=None if expected else error,
@@ -431,8 +431,9 @@ class OutboxPublisher:
             while self._rounds < first:
                 if not self._is_running:
                     raise IllegalStateError(
-                        f"the background that publishes the outbox {self.writes.transactional_id!r} has ended, because "
-                        "the pool is closed or its task was cancelled; what waits stays there: make a new pool"
+                        f"the background that publishes the outbox {self.writes.transactional_id!r} has ended, "
+                        "because the pool is closed or its task was cancelled; its blocks stay in the database: make "
+                        "a new pool"
                     )
                 self._no_linger.ring()
                 self._bell.ring()
@@ -467,14 +468,14 @@ class OutboxPublisher:
         except Exception as error:
             pass_on_signal(error)
             _log.warning(
-                "outbox %s: what it holds is left to other processes, or to the next one (%s)",
+                "outbox %s: its blocks are left to other processes, or to the next one (%s)",
                 self.writes.transactional_id,
                 str(error).partition("\n")[0],
             )
         if self.writes.has_unresolved:
             _log.warning(
-                "outbox %s: the outcome of a commit without a response is not known yet, and this process does not ask "
-                "for it any more: both sides agree whatever it is",
+                "outbox %s: the outcome of a commit without a response is unknown, and this process stops querying "
+                "it; both sides agree in either case",
                 self.writes.transactional_id,
             )
 
