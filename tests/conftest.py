@@ -100,6 +100,14 @@ def mariadb_server() -> Iterator[MariaDbServer]:
         yield server
 
 
+@pytest.fixture
+def mariadb(mariadb_server: MariaDbServer) -> Iterator[MariaDbDatabase]:
+    """For features of InnoDB alone."""
+    made = MariaDbDatabase(mariadb_server)
+    yield made
+    made.close()
+
+
 @pytest.fixture(scope="session")
 def zookeeper_server() -> Iterator[ZooKeeperServer]:
     try:
@@ -119,6 +127,7 @@ def emulator() -> Iterator[Emulator]:
 _ON_MARIADB_TOO = (
     "cli.test_doctor",
     "cli.test_init_db",
+    "cli.test_outbox_tables",
     "crash.test_lost_commit",
     "crash.test_matrix",
     "crash.test_pool_leases",
@@ -129,6 +138,7 @@ _ON_MARIADB_TOO = (
     "recipes.test_state_table",
     "recipes.test_stored_blocks_pool",
     "recipes.test_whose_transaction",
+    "recovery.test_outbox",
     "recovery.test_service",
     "spark.test_dual_table",
     "spark.test_recovery",
@@ -139,13 +149,7 @@ _ON_PSYCOPG_TOO = ("crash.test_pool_leases", "recipes.test_pool", "recipes.test_
 """Modules whose scenario "psycopg" runs without SQLAlchemy; its database is another Postgres."""
 
 
-_ON_POSTGRES_ALONE = (
-    "cli.test_outbox_tables",
-    "cli.test_outbox_tools",
-    "cli.test_publish",
-    "recipes.test_outbox_telemetry",
-    "recovery.test_outbox",
-)
+_ON_POSTGRES_ALONE = ("cli.test_publish",)
 """Tests of features that other databases lack."""
 
 

@@ -13,8 +13,7 @@ from dualwrite.cli.doctor_pooler import pooler_check
 from dualwrite.cli.output import counted
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.database_safety import MYSQL_SETTINGS_QUERY, of_mysql
-from dualwrite.recipes.sql.outbox_statements import IS_WAITING
-from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
+from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, kafka_transaction_outbox, waiting_sql
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_database, kafka_transaction_lease
@@ -117,7 +116,7 @@ def _stored(connection: sa.Connection, max_age_s: float) -> list[Check]:
 
 def _outboxes(connection: sa.Connection, max_age_s: float) -> list[Check]:
     """Check whether blocks have waited in an outbox for too long, if the table exists."""
-    has_any = sa.inspect(connection).has_table(kafka_transaction_outbox.name)
+    has_any = has_outboxes(connection.dialect) and sa.inspect(connection).has_table(kafka_transaction_outbox.name)
     return [_backlog(connection, max_age_s)] if has_any else []
 
 
@@ -126,9 +125,9 @@ def _backlog(connection: sa.Connection, max_age_s: float) -> Check:
     waiting = sa.select(
         sa.func.count(),
         sa.func.count(table.c.transactional_id.distinct()),
-        sa.func.coalesce(sa.func.sum(sa.func.octet_length(table.c.records)), 0),
+        sa.func.coalesce(sa.func.sum(sa.func.length(table.c.records)), 0),
         sa.func.min(table.c.stored_at_ms),
-    ).where(sa.text(IS_WAITING))
+    ).where(sa.text(waiting_sql(connection.dialect).is_waiting))
     try:
         with connection.begin_nested():
             blocks, ids, size, since_ms = connection.execute(waiting).one()

@@ -67,7 +67,7 @@ OF_CONSUMERS: Final = {kafka_consumed_offset: create_offset_table}
 @click.option(
     "--outbox",
     is_flag=True,
-    help="Also create the table of Outbox(), with records to be published. Only on PostgreSQL.",
+    help="Also create the table of Outbox(), with records to be published.",
 )
 def command(
     *,

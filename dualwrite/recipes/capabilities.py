@@ -1,8 +1,8 @@
 """Features that a backend does not support, and why: one table, which errors and tests quote.
 
 Everything else works: both faces (threads, asyncio), both slot policies (one id, a pool), `@transactional`, the
-integration with Sessions, an outbox, and storing while Kafka is away. An outbox needs PostgreSQL (`outbox` of
-SQLAlchemy's backend). asyncpg has no face for threads.
+integration with Sessions, an outbox, and storing while Kafka is away. An outbox needs a database that has its table
+(`outbox` of SQLAlchemy's backend). asyncpg has no face for threads.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.core.decisions import Outcome
 from tests.crash.scenario import OrdinaryError
-from tests.support.writers import KINDS, Kind, closed, entered, got
+from tests.support.writers import ELSEWHERE, KINDS, Kind, closed, entered, got
 
 INSERT: Final = "INSERT INTO events (id, event_key, body) VALUES ({0}, 'k', '{0}')"
 PATIENCE_S: Final = 60.0
@@ -199,4 +199,17 @@ class SqlAlchemyTasks(Style):
     kind = KINDS["sqlalchemy-awaited"]
 
 
+class MariaDbThreads(Style):
+    kind = ELSEWHERE["mariadb"]
+
+
+class SqliteThreads(Style):
+    kind = ELSEWHERE["sqlite"]
+
+
+class SqliteTasks(Style):
+    kind = ELSEWHERE["sqlite-awaited"]
+
+
+STYLES_ELSEWHERE: Final[list[type[Style]]] = [MariaDbThreads, SqliteThreads, SqliteTasks]
 STYLES: Final[list[type[Style]]] = [PsycopgThreads, SqlAlchemyThreads, PsycopgTasks, AsyncpgTasks, SqlAlchemyTasks]

@@ -16,30 +16,33 @@ from dualwrite.recipes.core.dual_write import Resolution
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.plan import Action
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash import outbox_worker
 from tests.crash.killed import run_until_killed
 from tests.crash.outbox_worker import BLOCKS
 from tests.crash.psycopg_scenario import PsycopgScenario
+from tests.crash.scenario import AnyScenario
 from tests.producer.test_tiers import BOUNDED, TIERS, World
 from tests.recipes.outboxes import (
     Open,
+    any_style,
     assert_published,
     in_order,
-    open_style,
     outbox_pool,
     pool_prefix,
-    scenario,
     scenario_of,
     waiting,
 )
+from tests.recipes.outboxes import open_any_style as open_style
+from tests.recipes.outboxes import scenario_anywhere as scenario
 from tests.recipes.pools import write
 from tests.recipes.repairs import delete_records
 from tests.recovery.world import service
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase, event_bodies
 
-__all__ = ["open_style", "scenario"]  # fixtures
+__all__ = ["any_style", "open_style", "scenario"]  # fixtures
 
 OF_A_BLOCK = [PausePoint.AFTER_STATE_WRITE, PausePoint.BEFORE_DATABASE_COMMIT, PausePoint.AFTER_DATABASE_COMMIT]
 OF_A_TAKE_OVER = [PausePoint.AFTER_LOCK, PausePoint.AFTER_INIT, PausePoint.AFTER_COMPLETION, PausePoint.AFTER_TAKEOVER]
@@ -52,7 +55,7 @@ OF_A_PUBLICATION = [
 ]
 
 
-def run_and_kill(scenario: PsycopgScenario, point: PausePoint, *options: str, style: str = "PsycopgThreads") -> None:
+def run_and_kill(scenario: AnyScenario, point: PausePoint, *options: str, style: str = "PsycopgThreads") -> None:
     run_until_killed(
         outbox_worker.main,
         *("--style", style, "--topic", scenario.topic, "--point", point, *options),
@@ -107,7 +110,7 @@ def test_a_publisher_of_each_library_is_killed(
     assert_in_order(scenario)
 
 
-def recover(scenario: PsycopgScenario, pool: PsycopgDualWriter) -> list[Resolution]:
+def recover(scenario: AnyScenario, pool: DualWriter | PsycopgDualWriter) -> list[Resolution]:
     """Recover once the lease of the dead process has expired."""
     found: list[Resolution] = []
 

@@ -13,10 +13,9 @@ from tests.support.conditions import until
 from tests.support.databases import event_bodies
 
 
-@pytest.fixture
-def shop(postgres_shop: Shop) -> Shop:
-    settings.DUALWRITE[postgres_shop.alias]["delivery"] = Outbox()
-    return postgres_shop
+@pytest.fixture(autouse=True)
+def with_outbox(shop: Shop) -> None:
+    settings.DUALWRITE[shop.alias]["delivery"] = Outbox()
 
 
 def test_a_block_is_stored_and_published_right_after(shop: Shop) -> None:

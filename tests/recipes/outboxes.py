@@ -13,13 +13,14 @@ from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.delivery import Outbox
 from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.sql import outbox_statements
-from dualwrite.recipes.sql.outbox_statements import IS_WAITING
+from dualwrite.recipes.sqlalchemy.outbox_table import waiting_sql
+from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario, conninfo_of
-from tests.crash.scenario import AnyScenario
-from tests.crash.styles import STYLES, Style
+from tests.crash.scenario import AnyScenario, Scenario
+from tests.crash.styles import STYLES, STYLES_ELSEWHERE, MariaDbThreads, Style
 from tests.recipes.pools import prefix_of, written
 from tests.support.conditions import until
-from tests.support.databases import PostgresDatabase, unique
+from tests.support.databases import Database, PostgresDatabase, unique
 from tests.support.topics import read_topic
 
 SHORT_LEASE_MS: Final = 300
@@ -39,15 +40,55 @@ def scenario(postgres: PostgresDatabase, emulator: Emulator) -> PsycopgScenario:
 
 @pytest.fixture(params=STYLES, ids=lambda style: style.__name__)
 def open_style(request: pytest.FixtureRequest, scenario: PsycopgScenario) -> Iterator[Open]:
+    yield from _opening(request.param, scenario)
+
+
+def _opening(kind: type[Style], scenario: AnyScenario) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def open_one(outbox: Outbox | None = None, *, url: sa.URL | None = None, **settings: Any) -> Style:
-            style: Style = request.param(
-                url or scenario.database.engine.url, scenario.topic, **settings_for(scenario, outbox, **settings)
-            )
-            return stack.enter_context(style)
+            url = url or scenario.database.engine.url
+            return stack.enter_context(kind(url, scenario.topic, **settings_for(scenario, outbox, **settings)))
 
         yield open_one
+
+
+# ---- on each database; a module imports these as `scenario` and `open_style` ----------------------------------------
+
+
+@pytest.fixture(params=[*STYLES, *STYLES_ELSEWHERE], ids=lambda style: style.__name__)
+def any_style(request: pytest.FixtureRequest) -> type[Style]:
+    style: type[Style] = request.param
+    return style
+
+
+@pytest.fixture
+def scenario_anywhere(request: pytest.FixtureRequest, emulator: Emulator) -> AnyScenario:
+    """The scenario of the style of a test, or on PostgreSQL if it has none."""
+    if "any_style" not in request.fixturenames:
+        return scenario_of(request.getfixturevalue("postgres"), emulator)
+    style = request.getfixturevalue("any_style")
+    if style in STYLES:
+        return scenario_of(request.getfixturevalue("postgres"), emulator)
+    return elsewhere(request.getfixturevalue("mariadb" if style is MariaDbThreads else "sqlite"), emulator)
+
+
+@pytest.fixture
+def open_any_style(any_style: type[Style], scenario: AnyScenario) -> Iterator[Open]:
+    yield from _opening(any_style, scenario)
+
+
+def elsewhere(database: Database, emulator: Emulator) -> Scenario:
+    """Return a scenario on another database."""
+    return Scenario(database, emulator, transactional_id=f"{unique('obox')}-outbox-0")
+
+
+class _PoolWithEngine(DualWriter):
+    """A pool that owns its engine."""
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        super().close(timeout_s)
+        self.backend.engine.dispose()
 
 
 @pytest.fixture
@@ -72,17 +113,26 @@ def settings_for(scenario: AnyScenario, outbox: Outbox | None = None, **settings
     }
 
 
-def outbox_pool(scenario: AnyScenario, outbox: Outbox | None = None, **settings: Any) -> PsycopgDualWriter:
+def outbox_pool(scenario: AnyScenario, outbox: Outbox | None = None, **settings: Any) -> Any:
     """Return a pool that no fault of the scenario's database touches."""
+    if not isinstance(scenario, PsycopgScenario):
+        engine = sa.create_engine(scenario.database.url, connect_args=patient(scenario.database))
+        return _PoolWithEngine(engine, **settings_for(scenario, outbox, **settings))
     return PsycopgDualWriter(conninfo_of(scenario.database.url), **settings_for(scenario, outbox, **settings))
+
+
+def patient(database: Database) -> dict[str, Any]:
+    """Return arguments of a connection that waits as long for SQLite's write lock as others do for a row lock."""
+    return {"timeout": 60} if database.url.get_backend_name() == "sqlite" else {}
 
 
 def waiting(scenario: AnyScenario) -> int:
     """Return how many blocks wait in the outbox; those of the last batch, and those taken out, do not."""
     with scenario.database.aside.connect() as connection:
         try:
-            found = connection.scalar(sa.text(f"SELECT count(*) FROM kafka_transaction_outbox WHERE {IS_WAITING}"))
-        except sa.exc.ProgrammingError:  # no pool has begun
+            is_waiting = waiting_sql(connection.dialect).is_waiting
+            found = connection.scalar(sa.text(f"SELECT count(*) FROM kafka_transaction_outbox WHERE {is_waiting}"))
+        except (sa.exc.ProgrammingError, sa.exc.OperationalError):  # no pool has begun
             return 0
         return int(found or 0)
 

@@ -165,13 +165,13 @@ def test_innodb_waits_for_no_block_of_another_id(
         with sa.create_engine(mariadb_server.url, poolclass=sa.NullPool).begin() as root:
             believe(root, str(database.url.database), believed)
     with engine.begin() as above, engine.begin() as below, engine.begin() as publishing:
-        table, others = OnMySql(publishing, pin).stored_blocks("b"), (("a", above), ("c", below))
+        table, others = OnMySql(publishing, pin).redo, (("a", above), ("c", below))
         for transactional_id, connection in others:
-            append(OnMySql(connection, pin).stored_blocks(transactional_id), transactional_id)
+            append(OnMySql(connection, pin).redo, transactional_id)
         stored, waiting = blocking.run(table.waiting("b", max_bytes=MOST_BYTES))
         blocking.run(table.publish("b", waiting[:blocks], before=stored))
         for transactional_id, connection in others:
-            append(OnMySql(connection, pin).stored_blocks(transactional_id), transactional_id)
+            append(OnMySql(connection, pin).redo, transactional_id)
     with engine.connect() as reading:
         found = reading.exec_driver_sql(f"SELECT transactional_id, count(*) FROM {REDO_TABLE} GROUP BY 1").all()
     assert sorted(map(tuple, found)) == [("a", 3), ("b", 2), ("c", 3)]

@@ -59,6 +59,22 @@ KINDS: Final[dict[str, Kind]] = {
 }
 
 
+def _sqlite_engine_of(url: sa.URL) -> sa.Engine:
+    return sa.create_engine(url, connect_args={"timeout": 60})
+
+
+def _awaited_sqlite_engine_of(url: sa.URL) -> AsyncEngine:
+    return awaited_engine(url, "aiosqlite", connect_args={"timeout": 60})
+
+
+ELSEWHERE: Final[dict[str, Kind]] = {
+    "mariadb": Kind(DualWriter, sa.create_engine),
+    "sqlite": Kind(DualWriter, _sqlite_engine_of),
+    "sqlite-awaited": Kind(AsyncDualWriter, _awaited_sqlite_engine_of, is_awaited=True),
+}
+"""Writers to other databases."""
+
+
 async def got(result: Any) -> Any:
     """Return a result, which is awaited first where it has to be."""
     return await result if inspect.isawaitable(result) else result

@@ -50,6 +50,11 @@ def encode(records: Iterable[BufferedRecord], partitioner: str) -> bytes:
     return out + zlib.crc32(out).to_bytes(_CHECKSUM_BYTES, "big")
 
 
+def token_of(block: bytes) -> str:
+    """Return the part of a block's bytes that tells it from all others."""
+    return block[len(_HEAD) : len(_HEAD) + _TOKEN_BYTES].hex()
+
+
 def decode(block: bytes) -> RecordBlock:
     """Return the records of a block. Raises ValueError for altered bytes, or those of an unknown version."""
     content, checksum = block[:-_CHECKSUM_BYTES], block[-_CHECKSUM_BYTES:]

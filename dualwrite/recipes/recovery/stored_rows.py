@@ -11,10 +11,11 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from dualwrite.recipes.core.leases import transactional_id_of
 from dualwrite.recipes.core.store import missing_table
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
-from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, SELECT_HELD
-from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_LAST_BATCHES, SELECT_OUTBOXES
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, SELECT_HELD
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE, SELECT_LAST_BATCHES
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_HEADS
+from dualwrite.recipes.sqlalchemy.outbox_table import has_outboxes, select_outboxes
 from dualwrite.recipes.sqlalchemy.own_statements import AS_NAMED, own_text
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore, kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.tables import in_schema
@@ -106,8 +107,8 @@ def _records_beside_rows(connection: sa.Connection, pinned: PinnedTables) -> dic
 
 
 def has_outbox_table(bind: sa.Engine | sa.Connection, pinned: PinnedTables) -> bool:
-    """Return whether the database may have outboxes; only PostgreSQL has any."""
-    return bind.dialect.name == "postgresql" and sa.inspect(bind).has_table(OUTBOX_TABLE, schema=pinned.schema)
+    """Return whether the database may have outboxes."""
+    return has_outboxes(bind.dialect) and sa.inspect(bind).has_table(OUTBOX_TABLE, schema=pinned.schema)
 
 
 class OutboxBlocks(NamedTuple):
@@ -118,10 +119,10 @@ class OutboxBlocks(NamedTuple):
 
 
 def outboxes_with_blocks(connection: sa.Connection, pinned: PinnedTables) -> dict[str, OutboxBlocks]:
-    """Return the outboxes of pools in which blocks wait, by id; only PostgreSQL has any."""
+    """Return the outboxes of pools in which blocks wait, by id."""
     if not has_outbox_table(connection, pinned):
         return {}
-    found = connection.execute(own_text(pinned.sql(SELECT_OUTBOXES)))
+    found = connection.execute(own_text(pinned.sql(select_outboxes(connection.dialect))))
     return {transactional_id: OutboxBlocks(blocks, since_ms) for transactional_id, blocks, since_ms in found}
 
 
@@ -129,7 +130,8 @@ def _held_ids(connection: sa.Connection, pinned: PinnedTables) -> set[str]:
     """Return the ids of pools whose leases living processes have."""
     if not sa.inspect(connection).has_table(LEASE_TABLE, schema=pinned.schema):
         return set()
-    return {transactional_id_of(*held) for held in connection.execute(own_text(pinned.sql(SELECT_HELD)))}
+    sql = pinned.sql(SELECT_HELD + NOW_MS[connection.dialect.name])
+    return {transactional_id_of(*held) for held in connection.execute(own_text(sql))}
 
 
 def _queries(table: sa.Table, prefix: str | None, ids: list[str]) -> Iterator[sa.Select[tuple[str, str, str | None]]]:

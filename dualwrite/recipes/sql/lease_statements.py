@@ -23,10 +23,17 @@ _STATE_TABLE: Final = "kafka_transaction_state"
 POSTGRES_NOW_MS: Final = "CAST(date_part('epoch', clock_timestamp()) * 1000 AS bigint)"
 """Milliseconds since 1970 by PostgreSQL's clock."""
 
-SELECT_HELD: Final = (
-    f"SELECT prefix, slot FROM {LEASE_TABLE} WHERE owner IS NOT NULL AND expires_at_ms >= {POSTGRES_NOW_MS}"
-)
-"""The leases of living processes, on PostgreSQL."""
+NOW_MS: Final = {
+    "postgresql": POSTGRES_NOW_MS,
+    # UNIX_TIMESTAMP(NOW()) is ambiguous in the hour that is repeated when daylight saving time ends
+    "mysql": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
+    "mariadb": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
+    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+}
+"""The same by the clock of each dialect."""
+
+SELECT_HELD: Final = f"SELECT prefix, slot FROM {LEASE_TABLE} WHERE owner IS NOT NULL AND expires_at_ms >= "
+"""Selects the leases of living processes, with the time behind it."""
 
 _OF_PREFIX: Final = "prefix = :prefix"
 _OF_SLOT: Final = f"{_OF_PREFIX} AND slot = :slot"

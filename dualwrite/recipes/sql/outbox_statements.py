@@ -37,7 +37,7 @@ from dualwrite.recipes.sql.postgres import ANOTHER_TRANSACTION, BY_INDEX, IS_MAR
 
 OUTBOX_TABLE: Final = "kafka_transaction_outbox"
 
-_MOST_BLOCKS: Final = 1_000
+MOST_BLOCKS: Final = 1_000
 """The most blocks that are published at a time."""
 
 PUBLISHED_KEPT_MS: Final = 300_000
@@ -46,7 +46,7 @@ PUBLISHED_KEPT_MS: Final = 300_000
 _FORGETS_ONE_IN: Final = 16
 """One in this many batches, at random, also deletes old notes: that takes half as long as publishing a batch."""
 
-_MOST_FORGOTTEN: Final = 32
+MOST_FORGOTTEN: Final = 32
 """How many notes it deletes: more than are made meanwhile."""
 
 _OF_ID: Final = "transactional_id = :id"
@@ -106,7 +106,7 @@ _SELECT_OLDEST: Final = (
     " CAST(:most AS bigint) THEN records END FROM (SELECT seq, stored_at_ms, records,"
     " sum(octet_length(records)) OVER (ORDER BY seq) - octet_length(records) AS bytes_before"
     f" FROM (SELECT seq, stored_at_ms, coalesce(records, '') AS records FROM {OUTBOX_TABLE} WHERE {_WAITING}"
-    f" ORDER BY seq LIMIT {_MOST_BLOCKS + 1}) AS oldest) AS summed ORDER BY seq"
+    f" ORDER BY seq LIMIT {MOST_BLOCKS + 1}) AS oldest) AS summed ORDER BY seq"
 )
 """The oldest blocks; those beyond the byte limit come without their records. The last one shows that more wait.
 
@@ -116,7 +116,7 @@ A block whose records are missing in the table counts as unreadable, not as too 
 _TAKE_OUT: Final = f"UPDATE {OUTBOX_TABLE} SET seq = -seq WHERE {_OF_BLOCK}"
 _FORGOTTEN: Final = (
     f" forgotten AS (DELETE FROM {OUTBOX_TABLE} WHERE {_OF_ID} AND seq = ANY(ARRAY(SELECT seq FROM"
-    f" (SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_NOTED} ORDER BY seq DESC LIMIT {_MOST_FORGOTTEN}) AS first"
+    f" (SELECT seq, stored_at_ms FROM {OUTBOX_TABLE} WHERE {_NOTED} ORDER BY seq DESC LIMIT {MOST_FORGOTTEN}) AS first"
     f" WHERE abs({POSTGRES_NOW_MS} - stored_at_ms) > {PUBLISHED_KEPT_MS})) RETURNING -seq AS up_to),"
 )
 _PUBLISH_AND_FORGET: Final = (
@@ -162,12 +162,6 @@ IS_WAITING: Final = (
 )
 """Whether a row of any id is that of a block that waits."""
 
-SELECT_OUTBOXES: Final = (
-    f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE} WHERE {IS_WAITING}"
-    " GROUP BY transactional_id"
-)
-
-
 RAISE_SEQUENCE: Final = (
     "SELECT setval(sequence, greatest(nextval(sequence),"
     f" (SELECT coalesce(max(abs(seq)), 1) FROM {OUTBOX_TABLE})))"
@@ -207,7 +201,12 @@ def place_of(text: str, content: bytes) -> Place:
     return Place(Added(int(seq), int(stored_at_ms), content), waits in _DURABLE, location)
 
 
-class Statements(Protocol):
+def forgets() -> bool:
+    """Return whether a batch is one that also deletes old notes."""
+    return not random.randrange(_FORGETS_ONE_IN)
+
+
+class OutboxStatements(Protocol):
     """Executes statements in one transaction; parameters are written `:name`."""
 
     async def rows(self, sql: str, values: Mapping[str, Any]) -> Sequence[Sequence[Any]]:
@@ -227,7 +226,7 @@ HasEnded = Callable[[str, int], Awaitable[bool]]
 class OutboxTable:
     """`StoredBlocks` in the outbox, for the publisher. Does not count the bytes, which would be slow."""
 
-    def __init__(self, statements: Statements, has_ended: HasEnded) -> None:
+    def __init__(self, statements: OutboxStatements, has_ended: HasEnded) -> None:
         self._statements = statements
         self._has_ended = has_ended
 
@@ -250,14 +249,14 @@ class OutboxTable:
         if not found:
             return NOTHING_STORED, ()
         taken = [StoredBlock(seq, at_ms, bytes(records)) for seq, at_ms, records in found if records is not None]
-        return Stored(found[-1][0], NOT_COUNTED, found[0][1]), taken[:_MOST_BLOCKS]
+        return Stored(found[-1][0], NOT_COUNTED, found[0][1]), taken[:MOST_BLOCKS]
 
     async def is_stored(self, transactional_id: str, block: StoredBlock) -> bool:
         raise NotImplementedError("a block adds itself to an outbox, in a transaction without the lock: was_committed")
 
     async def take_out(self, transactional_id: str, block: StoredBlock, *, before: Stored) -> None:
         if await self._statements.changed(_TAKE_OUT, {"id": transactional_id, "seq": block.seq}) != 1:
-            raise _gone(transactional_id, "nothing was changed")
+            raise gone(transactional_id, "nothing was changed")
 
     async def publish(
         self, transactional_id: str, blocks: Sequence[StoredBlock], *, before: Stored, kept_as: Sent | None = None
@@ -272,23 +271,16 @@ class OutboxTable:
             "state": None if kept_as is None else str(kept_as.state),
             "partitions": None if kept_as is None else " ".join(map(str, kept_as.partitions)).encode(),
         }
-        sql = _PUBLISH if random.randrange(_FORGETS_ONE_IN) else _PUBLISH_AND_FORGET
+        sql = _PUBLISH_AND_FORGET if forgets() else _PUBLISH
         ((found,),) = await self._statements.rows(sql, values)
         if found != len(blocks):
-            raise _gone(transactional_id, "nothing was published")
+            raise gone(transactional_id, "nothing was published")
 
     async def last_batch(self, transactional_id: str, state: PreparedTxnState) -> LastBatch:
         if not await self._statements.has_outbox_table():
             return NO_BATCH
         found = await self._statements.rows(SELECT_LAST_BATCH, {"id": transactional_id, "state": str(state)})
-        if any(content is None for content, _ in found):
-            raise _gone(
-                transactional_id,
-                "nothing was published again: restore the block from a backup, or give the batch up by emptying "
-                "prepared_transaction_state of the row with seq 0",
-            )
-        partitions = [int(each) for each in bytes(found[0][1]).split()] if found else []
-        return LastBatch([bytes(content) for content, _ in found], partitions)
+        return batch_of(transactional_id, found)
 
     async def was_committed(self, transactional_id: str, added: Added) -> bool | None:
         """Return whether the transaction that added a block was committed; None if it is in progress.
@@ -300,16 +292,37 @@ class OutboxTable:
         values = {"id": transactional_id, "seq": added.seq, "content": added.content, "stored_at": added.stored_at_ms}
         ((is_there, forgotten),) = await self._statements.rows(_SELECT_EVIDENCE, values)
         if not is_there and added.seq <= forgotten:
-            raise StateRowError(
-                f"block {added.seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, whose notes of published blocks "
-                f"up to {forgotten} are deleted: it was either committed and published, or rolled back; check the "
-                "application's tables for the changes of the block"
-            )
+            raise no_longer_known(transactional_id, added.seq, forgotten)
         return bool(is_there)
 
 
-def _gone(transactional_id: str, what: str) -> StateRowError:
+def gone(transactional_id: str, what: str) -> StateRowError:
+    """Return the error for a row that is gone, or has changed, under the lock."""
     return StateRowError(
         f"a block of {transactional_id!r} is missing from {OUTBOX_TABLE}, although the state row of the id is locked: "
         f"another program writes to this table; {what}"
     )
+
+
+def no_longer_known(transactional_id: str, seq: int, forgotten: int) -> StateRowError:
+    """Return the error for a block that is not there, and may have been published longer ago than is noted."""
+    return StateRowError(
+        f"block {seq} of {transactional_id!r} is not in {OUTBOX_TABLE}, which says no more which blocks up to "
+        f"{forgotten} were published: whether it was committed and published, or rolled back, is not known; look for "
+        "what the block wrote in the tables of the application"
+    )
+
+
+def batch_of(transactional_id: str, found: Sequence[Sequence[Any]]) -> LastBatch:
+    """Return the last batch from the records of its blocks, each beside the partitions of all their records.
+
+    Raises StateRowError if a block is gone.
+    """
+    if any(content is None for content, _ in found):
+        raise gone(
+            transactional_id,
+            "nothing was published again: restore it from a backup; or empty prepared_transaction_state of the row "
+            "with seq 0, which gives the batch up",
+        )
+    partitions = [int(each) for each in bytes(found[0][1]).split()] if found else []
+    return LastBatch([bytes(content) for content, _ in found], partitions)

@@ -17,11 +17,10 @@ from dualwrite.recipes.core.leases import Leases
 from dualwrite.recipes.core.store import Added, Backlog, DatabaseTransaction, StoredBlocks
 from dualwrite.recipes.core.waiting import Waiting
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
+from dualwrite.recipes.sql.outbox_elsewhere import OutboxInSteps
 from dualwrite.recipes.sql.outbox_statements import (
-    HAS_WAITING,
     MAY_VACUUM,
     OUTBOX_TABLE,
-    SELECT_BACKLOG,
     VACUUM,
     OutboxTable,
 )
@@ -32,9 +31,14 @@ from dualwrite.recipes.sqlalchemy.engines import (
     background_engine,
     keeps_a_snapshot,
     locks_whole_database,
+    shares_one_connection,
 )
-from dualwrite.recipes.sqlalchemy.on_postgres import OnPostgres
-from dualwrite.recipes.sqlalchemy.outbox_table import kafka_transaction_outbox
+from dualwrite.recipes.sqlalchemy.outbox_table import (
+    WaitingSql,
+    assert_has_outboxes,
+    kafka_transaction_outbox,
+    waiting_sql,
+)
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text, for_own_use
 from dualwrite.recipes.sqlalchemy.redo_table import prepare_to_store
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
@@ -58,19 +62,14 @@ class SqlAlchemyPort:
         return self._steps.stored_blocks(transactional_id)
 
     @property
-    def outbox(self) -> OutboxTable:
+    def outbox(self) -> OutboxTable | OutboxInSteps:
         """The stored blocks of outboxes, as seen inside this transaction."""
-        return self._on_postgres.outbox
-
-    @property
-    def _on_postgres(self) -> OnPostgres:
-        assert isinstance(self._steps, OnPostgres), "only PostgreSQL has outboxes"
-        return self._steps
+        return self._steps.outbox
 
     async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
         """Add records to the outbox; make `commit` durable, and let it fail if they are gone by then."""
         await self._begin_steps(transactional_id)
-        return await self._on_postgres.add_to_outbox(transactional_id, content)
+        return await self._steps.add_to_outbox(transactional_id, content)
 
     async def _begin_steps(self, transactional_id: str) -> None:
         self._transaction.transactional_id = transactional_id
@@ -196,6 +195,8 @@ class SqlAlchemyDatabase:
         return await database.outbox.was_committed(transactional_id, added)
 
     async def vacuum_outbox(self) -> None:
+        if self._engine.dialect.name != "postgresql":
+            return
         sql = self._store.pinned.sql
         (may,) = await self._one_row(MAY_VACUUM, {"name": sql(OUTBOX_TABLE)})
         if may:
@@ -206,11 +207,15 @@ class SqlAlchemyDatabase:
             connection.exec_driver_sql(sql)
 
     async def has_waiting(self, transactional_id: str) -> bool:
-        (found,) = await self._one_row(HAS_WAITING, {"id": transactional_id})
+        (found,) = await self._one_row(self._outbox_sql.has_waiting, {"id": transactional_id})
         return bool(found)
 
     async def backlog(self, transactional_id: str) -> Backlog:
-        return Backlog(*await self._one_row(SELECT_BACKLOG, {"id": transactional_id}))
+        return Backlog(*await self._one_row(self._outbox_sql.backlog, {"id": transactional_id}))
+
+    @property
+    def _outbox_sql(self) -> WaitingSql:
+        return waiting_sql(self._engine.dialect)
 
     async def _one_row(self, sql: str, values: Mapping[str, Any]) -> Sequence[Any]:
         return await self._carry(lambda: self._fetch(sql, values))
@@ -304,12 +309,12 @@ class SqlAlchemyBackend:
 
     @property
     def outbox(self) -> SqlAlchemyDatabase:
-        """The database, with its outbox. Raises ConfigError unless this is PostgreSQL."""
-        dialect = self.engine.dialect
-        if dialect.name != "postgresql":
+        """The database, with its outbox. Raises ConfigError if it cannot have one."""
+        assert_has_outboxes(self.engine.dialect)
+        if shares_one_connection(self.engine):
             raise ConfigError(
-                f"{self.name} cannot carry {Feature.OUTBOX} on {dialect.name}: it needs PostgreSQL: leave delivery at "
-                "Direct()"
+                f"{self.name} cannot carry {Feature.OUTBOX} with {type(self.engine.pool).__name__}, which has a single "
+                "connection: what publishes needs one of its own. Use a file, or leave delivery at Direct()"
             )
         return self.database
 

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from sqlalchemy.exc import DBAPIError
 
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.store import manifest_in, not_as_locked, state_in, stayed_locked
+from dualwrite.recipes.core import blocking
+from dualwrite.recipes.core.leases import is_outbox
+from dualwrite.recipes.core.store import (
+    Added,
+    StoredBlocks,
+    manifest_in,
+    not_as_locked,
+    state_in,
+    stayed_locked,
+)
 from dualwrite.recipes.sql import state_statements
-from dualwrite.recipes.sql.postgres_steps import PinnedStatements
+from dualwrite.recipes.sql.outbox_elsewhere import IS_BEING_ADDED, OF_MYSQL, OF_SQLITE, OutboxInSteps, OutboxSql
+from dualwrite.recipes.sql.postgres_steps import Pin, PinnedStatements
 from dualwrite.recipes.sql.redo_statements import DELETE_BY_KEY, RedoTable
 from dualwrite.recipes.sql.sqlite import sync
 from dualwrite.recipes.sqlalchemy.drivers import assert_holds_locks, autocommit
@@ -27,6 +38,17 @@ from dualwrite.recipes.sqlalchemy.mysql_row_lock import (
 from dualwrite.recipes.sqlalchemy.own_statements import cached_text
 from dualwrite.recipes.sqlalchemy.tables import OnConnection
 from dualwrite.recipes.sqlalchemy.transaction import transaction_on
+
+
+class _PinnedInserts(PinnedStatements):
+    """The same statements, and those that return the number of a new row."""
+
+    def __init__(self, transaction: OnConnection, pin: Pin) -> None:
+        super().__init__(transaction, pin)
+        self._on = transaction
+
+    async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
+        return await self._on.inserted(self._pin.sql(sql), values)
 
 
 class OnOthers(OnConnection):
@@ -100,9 +122,43 @@ class OnOthers(OnConnection):
 
     # -- the other tables ---------------------------------------------------------------------------------------------
 
-    def stored_blocks(self, transactional_id: str) -> RedoTable:
-        """Return the stored blocks; a locking read shows the newest ones."""
+    outbox_sql: ClassVar[OutboxSql | None] = None
+    """The statements of outboxes; None if there are none."""
+
+    def stored_blocks(self, transactional_id: str) -> StoredBlocks:
+        return self.outbox if is_outbox(transactional_id) else self.redo
+
+    @property
+    def redo(self) -> RedoTable:
+        """The stored blocks; a locking read shows the newest ones."""
         return RedoTable(PinnedStatements(self, self._pin))
+
+    @property
+    def outbox(self) -> OutboxInSteps:
+        """The outbox as seen inside this transaction."""
+        assert self.outbox_sql is not None, "a pool without an outbox asks for none"
+        return OutboxInSteps(_PinnedInserts(self, self._pin), self._has_ended, self.outbox_sql)
+
+    async def add_to_outbox(self, transactional_id: str, content: bytes) -> Added:
+        """Add records to the outbox, as the last statement before `commit`.
+
+        Raises TransactionEndedInsideError if the driver reports that the block's transaction has ended.
+        """
+        transaction = transaction_on(self._connection)
+        assert transaction is not None, "a dual write runs on the Connection"
+        transaction.assert_has_not_ended()
+        outbox = self.outbox
+        added = await outbox.add(transactional_id, content, now_ms=int(time.time() * 1000))
+        assert_holds_locks(self._connection)
+        transaction.decides(lambda: self._is_there(transactional_id, added), is_added=True)
+        return added
+
+    def _is_there(self, transactional_id: str, added: Added) -> bool:
+        return blocking.run(type(self)(self._connection, self._pin).outbox.is_there(transactional_id, added))
+
+    async def _has_ended(self, transactional_id: str, seq: int) -> bool:
+        """Return whether no transaction in progress has added a block."""
+        return True  # the state row is locked, and with it the whole database
 
 
 class OnMySql(OnOthers):
@@ -124,8 +180,20 @@ class OnMySql(OnOthers):
             self._changed(state_statements.CHANGE_WITNESS, {"id": WITNESS_ID})
         return text
 
-    def stored_blocks(self, transactional_id: str) -> RedoTable:
+    outbox_sql = OF_MYSQL
+
+    @property
+    def redo(self) -> RedoTable:
         return RedoTable(PinnedStatements(self, self._pin), delete=DELETE_BY_KEY)
+
+    async def _has_ended(self, transactional_id: str, seq: int) -> bool:
+        try:
+            await self.rows(self._pin.sql(IS_BEING_ADDED), {"id": transactional_id, "seq": seq})
+        except DBAPIError as error:
+            if error_code(error) in LOCK_TIMEOUTS:
+                return False
+            raise
+        return True
 
 
 class OnSqlite(OnOthers):
@@ -155,7 +223,10 @@ class OnSqlite(OnOthers):
         sync(file_of(self._connection))
         return text
 
-    def stored_blocks(self, transactional_id: str) -> RedoTable:
+    outbox_sql = OF_SQLITE
+
+    @property
+    def redo(self) -> RedoTable:
         return RedoTable(PinnedStatements(self, self._pin), lock_clause="")  # the write lock is held with the row
 
 

@@ -1,46 +1,118 @@
-"""The table `kafka_transaction_outbox` on PostgreSQL with SQLAlchemy, as described in `sql/outbox_statements.py`.
+"""The table `kafka_transaction_outbox` with SQLAlchemy, as `sql/outbox_statements.py` describes it.
 
-The file `outbox_schema.sql` creates the same table by hand.
+The files `outbox_schema.sql`, `outbox_schema_mysql.sql` and `outbox_schema_sqlite.sql` create the same table by hand.
 """
 
 from __future__ import annotations
 
+from typing import Any, Final, NamedTuple
+
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.ext.compiler import compiles
 
 from dualwrite.errors import ConfigError
 from dualwrite.recipes.core.store import MAX_TRANSACTIONAL_ID_LENGTH
-from dualwrite.recipes.sql.outbox_statements import (
-    OUTBOX_TABLE,
-)
-from dualwrite.recipes.sqlalchemy.tables import create_missing, pinned_tables, schema_for
+from dualwrite.recipes.sql import outbox_statements
+from dualwrite.recipes.sql.lease_statements import NOW_MS
+from dualwrite.recipes.sql.outbox_elsewhere import OF_MYSQL, OF_SQLITE
+from dualwrite.recipes.sql.outbox_statements import OUTBOX_TABLE
+from dualwrite.recipes.sqlalchemy.engines import is_mysql
+from dualwrite.recipes.sqlalchemy.tables import create_missing, exact_text, pinned_tables, schema_for
+
+
+class _Numbered(mysql.BIGINT):
+    """A number that MySQL gives to a new row. SQLAlchemy's `autoincrement` would refuse the same key for SQLite."""
+
+
+@compiles(_Numbered, "mysql", "mariadb")
+def _numbered(type_: _Numbered, compiler: Any, **_: Any) -> str:
+    return "BIGINT AUTO_INCREMENT"
+
+
+def _numbers_by_key(*_: Any, dialect: sa.Dialect, **__: Any) -> bool:
+    """Return whether a column can give numbers only if a key begins with it."""
+    return is_mysql(dialect)
+
 
 kafka_transaction_outbox = sa.Table(
     OUTBOX_TABLE,
     sa.MetaData(),
-    sa.Column("transactional_id", sa.String(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
-    sa.Column("seq", sa.BigInteger, sa.Identity(always=False), primary_key=True),
+    sa.Column("transactional_id", exact_text(MAX_TRANSACTIONAL_ID_LENGTH), primary_key=True),
+    sa.Column(
+        "seq",
+        sa.BigInteger().with_variant(_Numbered(), "mysql", "mariadb"),
+        sa.Identity(always=False),
+        primary_key=True,
+    ),
     sa.Column("stored_at_ms", sa.BigInteger, nullable=False),
-    sa.Column("records", sa.LargeBinary, nullable=True),
-    sa.Column("published", postgresql.ARRAY(sa.BigInteger), nullable=True),
+    sa.Column("records", sa.LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb"), nullable=True),
+    sa.Column(
+        "published",
+        sa.Text()
+        .with_variant(postgresql.ARRAY(sa.BigInteger), "postgresql")
+        .with_variant(mysql.LONGTEXT(charset="utf8mb4", collation="utf8mb4_bin"), "mysql", "mariadb"),
+        nullable=True,
+    ),
     sa.Column("forgotten", sa.BigInteger, nullable=True),
     sa.Column("prepared_transaction_state", sa.String(64), nullable=True),
+    sa.UniqueConstraint("seq", "transactional_id").ddl_if(callable_=_numbers_by_key),
+    mysql_engine="InnoDB",  # regardless of the server's default: most other engines have no transactions
+    mariadb_engine="InnoDB",
 )
+
+
+class WaitingSql(NamedTuple):
+    """The statements about the blocks that wait, which take no lock."""
+
+    has_waiting: str
+    backlog: str
+    is_waiting: str
+
+
+_POSTGRES: Final = WaitingSql(
+    outbox_statements.HAS_WAITING, outbox_statements.SELECT_BACKLOG, outbox_statements.IS_WAITING
+)
+_MYSQL: Final = WaitingSql(OF_MYSQL.has_waiting, OF_MYSQL.backlog, OF_MYSQL.is_waiting)
+_WAITING: Final = {
+    "postgresql": _POSTGRES,
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+    "sqlite": WaitingSql(OF_SQLITE.has_waiting, OF_SQLITE.backlog, OF_SQLITE.is_waiting),
+}
+
+
+def has_outboxes(dialect: sa.Dialect) -> bool:
+    """Return whether a database can have the table."""
+    return dialect.name in _WAITING and dialect.name in NOW_MS
+
+
+def waiting_sql(dialect: sa.Dialect) -> WaitingSql:
+    """Return the statements about waiting blocks of a database that can have the table."""
+    return _WAITING[dialect.name]
+
+
+def select_outboxes(dialect: sa.Dialect) -> str:
+    """Return the statement for the blocks that wait under each id: their number, and since when."""
+    return (
+        f"SELECT transactional_id, count(*), min(stored_at_ms) FROM {OUTBOX_TABLE}"
+        f" WHERE {waiting_sql(dialect).is_waiting} GROUP BY transactional_id"
+    )
 
 
 def assert_has_outboxes(dialect: sa.Dialect) -> None:
     """Raise ConfigError for a database that cannot have the table."""
-    if dialect.name != "postgresql":
+    if not has_outboxes(dialect):
         raise ConfigError(
-            f"{OUTBOX_TABLE} is made for PostgreSQL, not for {dialect.name}; nothing was created: leave outbox out of "
-            "the settings of pools there"
+            f"{OUTBOX_TABLE} is made for {', '.join(_WAITING)}, not for {dialect.name}; nothing was created: leave "
+            "outbox out of the settings of pools there"
         )
 
 
 def create_outbox_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_transaction_outbox` if it is missing, beside the state table. Safe in several processes at once.
 
-    Raises ConfigError unless this is PostgreSQL.
+    Raises ConfigError for a database that cannot have it.
     """
     assert_has_outboxes(engine.dialect)
     schema = schema_for(engine, schema)

@@ -32,7 +32,7 @@ from dualwrite.recipes.sql.database_identity import (
     new_suffix,
     present_place,
 )
-from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, POSTGRES_NOW_MS, Steps, TableLeases
+from dualwrite.recipes.sql.lease_statements import LEASE_TABLE, NOW_MS, Steps, TableLeases
 from dualwrite.recipes.sql.pinned_tables import (
     PinnedTables,
     Rows,
@@ -199,15 +199,6 @@ kafka_transaction_lease = sa.Table(
     mariadb_engine="InnoDB",
 )
 
-_NOW_MS: Final = {
-    "postgresql": POSTGRES_NOW_MS,
-    # UNIX_TIMESTAMP(NOW()) is ambiguous in the hour that is repeated when daylight saving time ends
-    "mysql": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
-    "mariadb": "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)",
-    "sqlite": "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
-}
-"""Milliseconds since 1970."""
-
 
 def create_lease_table(engine: sa.Engine, schema: str | None = None) -> None:
     """Create `kafka_transaction_lease` if it is missing. Safe in several processes at once."""
@@ -250,6 +241,15 @@ class OnConnection:
         """Execute a statement and return how many rows it changed."""
         return await self._carry(lambda: self._connection.execute(cached_text(sql), values).rowcount)
 
+    async def inserted(self, sql: str, values: Mapping[str, Any]) -> int:
+        """Execute an INSERT, and return the number that the row got, which is returned or known to the driver."""
+        return await self._carry(partial(self._inserted, sql, values))
+
+    def _inserted(self, sql: str, values: Mapping[str, Any]) -> int:
+        result = self._connection.execute(cached_text(sql), values)
+        number: int = result.scalar_one() if result.returns_rows else result.lastrowid
+        return number
+
     async def has_table(self, name: str) -> bool:
         return await self._carry(partial(self._has_table, name.rpartition(".")[2]))
 
@@ -289,12 +289,12 @@ class SqlAlchemyLeases(TableLeases):
         schema: str | None = None,
         carry: Carry = here,
     ) -> None:
-        if engine.dialect.name not in _NOW_MS:
+        if engine.dialect.name not in NOW_MS:
             raise ConfigError(
-                f"leases of transactional ids need a database whose clock can be queried ({', '.join(_NOW_MS)}), "
+                f"leases of transactional ids need a database whose clock can be queried ({', '.join(NOW_MS)}), "
                 f"not {engine.dialect.name}; use one DualWriter per transactional id there"
             )
-        super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=_NOW_MS[engine.dialect.name])
+        super().__init__(prefix=prefix, owner=owner, lease_ms=lease_ms, now_ms=NOW_MS[engine.dialect.name])
         self._engine = for_own_use(engine)
         self._create_table = create_table
         self._schema = schema_for(engine, schema)

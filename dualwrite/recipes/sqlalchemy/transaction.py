@@ -436,13 +436,20 @@ class SqlAlchemyTransaction:
         # A hook that ran between the last check and COMMIT may have failed the transaction and swallowed the error.
         self._assert_not_doomed()
 
-    def decides(self, is_still_written: Callable[[], bool] | None = None) -> None:
+    def assert_has_not_ended(self) -> None:
+        """Raise TransactionEndedInsideError if the driver reports that the transaction has ended past SQLAlchemy."""
+        if self._has_ended_past:
+            self.was_ended_past = True
+            raise ended_past_sqlalchemy(self.connection)
+
+    def decides(self, is_still_written: Callable[[], bool] | None = None, *, is_added: bool = False) -> None:
         """Note that the state was written.
 
         `is_still_written` reads the row again, if other statements ran before COMMIT; without such statements it may be
-        None.
+        None. `is_added` is as `decides_by` has it.
         """
         self._decides = True
+        self._is_added = is_added
         self._is_still_written = is_still_written
         self._statements_since = 0
 
@@ -594,7 +601,7 @@ class SqlAlchemyTransaction:
             # A hook's COMMIT past SQLAlchemy leaves no trace here; only the row shows it.
             self._driver_has_begun = False
             if not is_still_written():
-                self.commit_was_sent = False
+                self.commit_was_sent = self._is_added  # a hook may have committed what is published by now
                 raise TransactionEndedInsideError(_UNDONE)
 
     def _assert_not_failed(self) -> None:

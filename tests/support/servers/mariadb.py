@@ -33,10 +33,11 @@ _SMALL: Final = ("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=16M", 
 class MariaDbServer:
     """A running server. `url` is for SQLAlchemy with PyMySQL; `source` names where the server came from."""
 
-    def __init__(self, url: sa.URL, source: str, resources: ExitStack) -> None:
+    def __init__(self, url: sa.URL, source: str, resources: ExitStack, running: _Running | None) -> None:
         self.url = url
         self.source = source
         self._resources = resources
+        self._running = running
 
     @classmethod
     def start(cls, *options: str) -> Self:
@@ -48,11 +49,11 @@ class MariaDbServer:
         for name, starter in _STARTERS.items():
             with ExitStack() as resources:
                 try:
-                    url = starter(resources, options)
+                    url, running = starter(resources, options)
                 except Exception as error:
                     reasons.append(f"{name}: {type(error).__name__}: {error}")
                     continue
-                return cls(url, name, resources.pop_all())
+                return cls(url, name, resources.pop_all(), running)
         raise ServerUnavailableError("no MariaDB can be started here; " + "; ".join(reasons))
 
     def create_database(self, name: str) -> sa.URL:
@@ -69,6 +70,12 @@ class MariaDbServer:
         engine = sa.create_engine(self.url, poolclass=sa.NullPool)
         with engine.connect() as connection:
             connection.execute(sa.text("SET GLOBAL innodb_flush_log_at_trx_commit = 2"))
+
+    def crash(self) -> None:
+        """Kill a server that was started here, and start it again on its data."""
+        assert self._running is not None, f"the server of {URL_VARIABLE} is not ours"
+        self._running.stop()
+        self._running.start()
 
     def stop(self) -> None:
         """Stop the server and delete its data, if it was started here."""
@@ -93,14 +100,41 @@ def global_setting(engine: sa.Engine, name: str, value: int) -> Iterator[None]:
             connection.exec_driver_sql(f"SET GLOBAL {name} = {before}")
 
 
-def _by_url(resources: ExitStack, options: Sequence[str]) -> sa.URL:
+class _Running:
+    """The process of a server."""
+
+    def __init__(self, command: Sequence[str], url: sa.URL, log: Path) -> None:
+        self._command = command
+        self._url = url
+        self._log = log
+
+    def start(self) -> None:
+        with self._log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        _wait_until_ready(self._url, self._process, self._log)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+_Started = tuple[sa.URL, _Running | None]
+
+
+def _by_url(resources: ExitStack, options: Sequence[str]) -> _Started:
     url = os.environ.get(URL_VARIABLE)
     if not url or options:
         raise ServerUnavailableError(f"{URL_VARIABLE} is not set, or its server may have other options")
-    return sa.make_url(url)
+    return sa.make_url(url), None
 
 
-def _from_maven(resources: ExitStack, options: Sequence[str]) -> sa.URL:
+def _from_maven(resources: ExitStack, options: Sequence[str]) -> _Started:
     home = fetch_mariadb()
     return _run(resources, home / "bin" / "mariadbd", home / "share", options)
 
@@ -124,21 +158,21 @@ def _unpacked(jars: Path) -> Path:
     return home / inside
 
 
-def _from_system(resources: ExitStack, options: Sequence[str]) -> sa.URL:
+def _from_system(resources: ExitStack, options: Sequence[str]) -> _Started:
     program = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
     if program is None:
         raise ServerUnavailableError("there is no `mariadbd` on the PATH")
     return _run(resources, Path(program), Path("/usr/share/mysql"), options)
 
 
-_STARTERS: Final[dict[str, Callable[[ExitStack, Sequence[str]], sa.URL]]] = {
+_STARTERS: Final[dict[str, Callable[[ExitStack, Sequence[str]], _Started]]] = {
     URL_VARIABLE: _by_url,
     "Maven Central": _from_maven,
     "system installation": _from_system,
 }
 
 
-def _run(resources: ExitStack, program: Path, share: Path, options: Sequence[str]) -> sa.URL:
+def _run(resources: ExitStack, program: Path, share: Path, options: Sequence[str]) -> _Started:
     root = Path(tempfile.mkdtemp(prefix="dualwrite-mariadb-"))
     resources.callback(shutil.rmtree, root, ignore_errors=True)
     data = root / "data"
@@ -153,21 +187,15 @@ def _run(resources: ExitStack, program: Path, share: Path, options: Sequence[str
     ]
     _initialise(command, share)
     socket, log = root / "socket", root / "log"
-    with log.open("wb") as output:
-        server = subprocess.Popen(
-            # otherwise it generates certificates at each start, which takes seconds
-            [*command, "--skip-networking", f"--socket={socket}", "--skip-grant-tables", "--skip-ssl"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    resources.callback(_end, server)
     # otherwise PyMySQL loads all of this machine's certificates per connection, ten times the cost of the rest
     query = {"unix_socket": str(socket), "ssl_disabled": "true"}
     url = sa.URL.create("mysql+pymysql", "root", host="localhost", query=query)
-    _wait_until_ready(url, server, log)
-    return url
+    # without SSL, for which it would generate certificates at each start, which takes seconds
+    command += ["--skip-networking", f"--socket={socket}", "--skip-grant-tables", "--skip-ssl"]
+    running = _Running(command, url, log)
+    resources.callback(running.stop)  # its data is deleted next
+    running.start()
+    return url, running
 
 
 def _initialise(command: list[str], share: Path) -> None:
@@ -192,8 +220,3 @@ def _wait_until_ready(url: sa.URL, server: subprocess.Popen[bytes], log: Path) -
 
 def _tail(output: bytes) -> str:
     return " | ".join(output.decode(errors="replace").splitlines()[-5:])
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    server.kill()  # its data is deleted next
-    server.wait()

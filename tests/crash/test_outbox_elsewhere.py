@@ -1,0 +1,379 @@
+"""Outboxes on MariaDB and SQLite: lost commits, order, implicit commits, and servers that crash."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import pytest
+import sqlalchemy as sa
+
+from dualwrite.broker_emulator.clock import VirtualClock
+from dualwrite.broker_emulator.emulator import Emulator
+from dualwrite.delivery import Outbox
+from dualwrite.errors import OutcomeUnknown, TransactionEndedInsideError
+from dualwrite.guarantee import Tier
+from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.pause_points import PausePoint
+from dualwrite.recipes.pool import outbox_publisher
+from dualwrite.recipes.recovery.taking_out import take_out
+from dualwrite.recipes.sql.outbox_elsewhere import OF_MYSQL
+from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
+from tests.crash.scenario import Scenario
+from tests.crash.test_outbox_kills import recover, run_and_kill
+from tests.producer.test_tiers import TIERS, World
+from tests.recipes.outboxes import (
+    assert_published,
+    elsewhere,
+    forgetful,
+    in_order,
+    outbox_pool,
+    settings_for,
+    waiting,
+)
+from tests.recipes.pools import QUIET_LEASE_MS, put, read, write
+from tests.recipes.repairs import delete_records
+from tests.recipes.test_outbox_lost_commits import before_first_question, outbox_writes
+from tests.support.conditions import until
+from tests.support.databases import MariaDbDatabase, SqliteDatabase, event_bodies
+from tests.support.narrowing import current
+from tests.support.servers.mariadb import MariaDbServer
+
+__all__ = ["forgetful"]  # a fixture
+
+SILENT: Final = Outbox(publishes=False)
+
+
+@pytest.fixture(params=["mariadb", "sqlite"])
+def scenario(request: pytest.FixtureRequest, emulator: Emulator) -> Scenario:
+    return elsewhere(request.getfixturevalue(request.param), emulator)
+
+
+@pytest.fixture
+def on_mariadb(mariadb: MariaDbDatabase, emulator: Emulator) -> Scenario:
+    return elsewhere(mariadb, emulator)
+
+
+def publish_all(scenario: Scenario) -> None:
+    with outbox_pool(scenario) as publisher:
+        publisher.recover()
+    assert waiting(scenario) == 0
+
+
+# ---- commits without a response -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the background rest, so that a block sends the next COMMIT."""
+    monkeypatch.setattr(outbox_publisher, "_MOST_IDLE_S", 600.0)
+
+
+@contextmanager
+def silent_pool(scenario: Scenario, **settings: Any) -> Iterator[DualWriter]:
+    """Yield a pool that has written block 1 without publishing it, through whose engine COMMIT may get lost.
+
+    Its background has queried the backlog, and sends nothing more.
+    """
+    with outbox_pool(scenario, SILENT) as before:
+        write(before, scenario, 0)
+    settings = settings_for(scenario, SILENT, **{"lease_ms": QUIET_LEASE_MS} | settings)
+    with DualWriter(scenario.database.engine, **settings) as pool:
+        pool.recover()
+        write(pool, scenario, 1)
+        until(lambda: pool.status.outbox_blocks > 0)
+        yield pool
+
+
+def lose(pool: DualWriter, scenario: Scenario, number: int, *, applied: bool) -> DualTransaction:
+    """Write a block whose COMMIT gets no response. Its error may be the database's or OutcomeUnknown."""
+    with suppress(sa.exc.DBAPIError), pool.transaction() as tx:
+        put(tx, scenario, number)
+        scenario.database.lose_commit(applied=applied)
+    return tx
+
+
+def wake(pool: DualWriter) -> None:
+    outbox = pool.pool.outbox
+    assert outbox is not None
+    outbox.wake()
+
+
+def ended(applied: bool) -> Outcome:
+    return Outcome.STORED if applied else Outcome.ROLLED_BACK
+
+
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("applied", [True, False])
+def test_it_is_told_what_the_database_has(scenario: Scenario, applied: bool) -> None:
+    with silent_pool(scenario) as pool:
+        assert lose(pool, scenario, 2, applied=applied).outcome is ended(applied)
+        write(pool, scenario, 3)
+    publish_all(scenario)
+    assert_published(scenario, 0, 1, *([2] if applied else []), 3)
+
+
+@pytest.mark.usefixtures("at_rest", "forgetful")
+@pytest.mark.parametrize("applied", [True, False])
+def test_others_were_published_meanwhile_and_it_with_them(scenario: Scenario, applied: bool) -> None:
+    with silent_pool(scenario) as pool:
+
+        def publish() -> None:
+            publish_all(scenario)
+            with outbox_pool(scenario) as other:
+                write(other, scenario, 3)
+            publish_all(scenario)
+
+        before_first_question(pool, publish)
+        assert lose(pool, scenario, 2, applied=applied).outcome is ended(applied)
+    assert_published(scenario, 0, 1, *([2] if applied else []), 3)
+
+
+@pytest.mark.usefixtures("at_rest")
+def test_it_was_taken_out_meanwhile(scenario: Scenario) -> None:
+    with silent_pool(scenario) as pool:
+        publish_all(scenario)
+
+        def take_it_out() -> None:
+            with scenario.database.aside.connect() as connection:
+                seq = connection.scalar(sa.text("SELECT max(seq) FROM kafka_transaction_outbox"))
+            assert take_out(scenario.database.aside, scenario.transactional_id, seq, apply=True).changed
+
+        before_first_question(pool, take_it_out)
+        assert lose(pool, scenario, 2, applied=True).outcome is Outcome.STORED
+    assert waiting(scenario) == 0
+    assert event_bodies(scenario.database) == ["0", "1", "2"]
+
+
+@pytest.mark.usefixtures("at_rest", "forgetful")
+@pytest.mark.parametrize("applied", [True, False])
+def test_it_is_not_known_any_more(scenario: Scenario, applied: bool) -> None:
+    with silent_pool(scenario) as pool:
+
+        def let_time_pass() -> None:
+            publish_all(scenario)
+            for number in (3, 4):
+                with scenario.database.aside.begin() as connection:
+                    connection.execute(sa.text("UPDATE kafka_transaction_outbox SET stored_at_ms = 0 WHERE seq < 0"))
+                with outbox_pool(scenario) as other:
+                    write(other, scenario, number)
+                publish_all(scenario)
+
+        before_first_question(pool, let_time_pass)
+        with pytest.raises(OutcomeUnknown, match="look for what the block wrote in the tables of the application"):
+            lose(pool, scenario, 2, applied=applied)
+        assert not outbox_writes(pool).has_unresolved
+    assert_published(scenario, 0, 1, *([2] if applied else []), 3, 4)
+
+
+@pytest.mark.usefixtures("at_rest")
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_stranger_adds_a_block_with_its_number(on_mariadb: Scenario, commits: bool) -> None:
+    """A server that crashed gives numbers again. While that transaction is open, nothing is known."""
+    scenario = on_mariadb
+    with silent_pool(scenario, resolve_timeout_ms=500) as pool, scenario.database.aside.connect() as stranger:
+
+        def take_number() -> None:
+            stranger.execute(
+                sa.text(
+                    "INSERT INTO kafka_transaction_outbox (transactional_id, seq, stored_at_ms, records)"
+                    " SELECT transactional_id, max(seq) + 1, 0, 'another' FROM kafka_transaction_outbox"
+                )
+            )
+
+        before_first_question(pool, take_number)
+        with pytest.raises(OutcomeUnknown, match="its database transaction has not ended"), pool.transaction() as tx:
+            put(tx, scenario, 2)
+            scenario.database.lose_commit(applied=False)
+        assert current(tx.outcome) is None
+        if commits:
+            stranger.commit()
+        else:
+            stranger.rollback()
+        wake(pool)
+        until(lambda: tx.outcome is not None)
+        assert current(tx.outcome) is Outcome.ROLLED_BACK
+    assert event_bodies(scenario.database) == ["0", "1"]
+
+
+# ---- order ----------------------------------------------------------------------------------------------------------
+
+LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
+BLOCKS: Final = 12
+
+
+def test_blocks_of_one_row_are_published_in_the_order_of_their_commits(on_mariadb: Scenario) -> None:
+    """At each isolation level, by nine threads."""
+    scenario = on_mariadb
+    with scenario.database.aside.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE account (version integer NOT NULL) ENGINE=InnoDB")
+        connection.exec_driver_sql("INSERT INTO account VALUES (0)")
+
+    def change(pool: DualWriter) -> None:
+        for _ in range(BLOCKS):
+            with pool.transaction() as tx:
+                tx.session.execute(sa.text("UPDATE account SET version = version + 1"))
+                version = tx.session.scalar(sa.text("SELECT version FROM account"))
+                tx.send(scenario.topic, key="k", value=str(version))
+
+    engines = [sa.create_engine(scenario.database.url, isolation_level=level) for level in LEVELS]
+    pools = [DualWriter(engine, **settings_for(scenario)) for engine in engines]
+    try:
+        with ThreadPoolExecutor(9) as threads:
+            for done in [threads.submit(change, pool) for pool in pools * 3]:
+                done.result()
+        until(lambda: waiting(scenario) == 0)
+    finally:
+        for pool in pools:
+            pool.close()
+    for engine in engines:
+        engine.dispose()
+    assert in_order(scenario) == [str(number) for number in range(1, 9 * BLOCKS + 1)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_block_that_keeps_a_snapshot(on_mariadb: Scenario, level: Any) -> None:
+    """Blocks that others publish and delete meanwhile do not matter to it."""
+    scenario = on_mariadb
+    engine = sa.create_engine(scenario.database.url, isolation_level=level)
+    with DualWriter(engine, **settings_for(scenario)) as pool:
+        write(pool, scenario, 1)
+        with pool.transaction() as tx:
+            read(tx, "SELECT 1")
+            read(tx, "SELECT id FROM events WHERE id = 1")
+            for number in (2, 3):
+                with ThreadPoolExecutor(1) as other:
+                    other.submit(write, pool, scenario, number).result()
+            until(lambda: waiting(scenario) == 0)
+            put(tx, scenario, 4)
+        assert tx.outcome is Outcome.STORED
+        assert_published(scenario, 1, 2, 3, 4)
+    engine.dispose()
+
+
+def test_an_open_block_keeps_no_batch_waiting(on_mariadb: Scenario) -> None:
+    """InnoDB would wait for its row if it scanned the table to delete a large batch."""
+    scenario = on_mariadb
+    with scenario.database.aside.begin() as root:
+        root.exec_driver_sql("SET GLOBAL innodb_lock_wait_timeout = 2")
+    with outbox_pool(scenario, SILENT) as pool:
+        write(pool, scenario, 1)
+    fill = sa.text(
+        "INSERT INTO kafka_transaction_outbox (transactional_id, stored_at_ms, records) SELECT was.transactional_id,"
+        " was.stored_at_ms, was.records FROM kafka_transaction_outbox AS was, seq_1_to_2000 WHERE was.seq = 1"
+    )
+    with scenario.database.aside.connect() as stranger:
+        stranger.execute(fill)
+        stranger.commit()
+        stranger.execute(sa.text(OF_MYSQL.add), {"id": scenario.transactional_id, "content": b""})
+        with outbox_pool(scenario) as publisher:
+            publisher.recover()
+            assert waiting(scenario) == 0
+            assert publisher.status.background_failures_total == 0
+        stranger.rollback()
+    assert len(in_order(scenario)) == 2001
+
+
+# ---- servers that crash ---------------------------------------------------------------------------------------------
+
+
+def test_the_server_crashes_before_blocks_are_published(emulator: Emulator) -> None:
+    """It gives the numbers of blocks again that it has lost."""
+    with MariaDbServer.start() as server:
+        scenario = elsewhere(MariaDbDatabase(server), emulator)
+        newest = sa.text("SELECT max(seq) FROM kafka_transaction_outbox")
+        with outbox_pool(scenario, SILENT) as pool:
+            for number in (1, 2):
+                write(pool, scenario, number)
+        with scenario.database.aside.connect() as lost:
+            lost.execute(sa.text(OF_MYSQL.add), {"id": scenario.transactional_id, "content": b"lost"})
+            number_lost = lost.scalar(newest)
+            server.crash()
+            lost.invalidate()
+        scenario.database.aside.dispose()
+        with outbox_pool(scenario, SILENT) as pool:
+            write(pool, scenario, 3)
+        with scenario.database.aside.connect() as reading:
+            assert reading.scalar(newest) == number_lost
+        publish_all(scenario)
+        assert_published(scenario, 1, 2, 3)
+        assert in_order(scenario) == ["1", "2", "3"]
+        scenario.database.close()
+
+
+# ---- implicit commits of MySQL --------------------------------------------------------------------------------------
+
+
+def test_a_statement_that_commits_implicitly_is_refused(on_mariadb: Scenario) -> None:
+    with outbox_pool(on_mariadb) as pool:
+        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
+            put(tx, on_mariadb, 1)
+            tx.session.execute(sa.text("CREATE TABLE another (id int)"))
+        assert tx.outcome is Outcome.ROLLED_BACK
+        write(pool, on_mariadb, 2)
+        assert_published(on_mariadb, 2)
+
+
+@pytest.mark.parametrize("sends", ["before", "after"])
+def test_a_procedure_that_commits_is_found_at_the_end(on_mariadb: Scenario, sends: str) -> None:
+    """What it has committed stays, and the block says that its outcome is not known."""
+    scenario = on_mariadb
+    with scenario.database.aside.begin() as connection:
+        connection.exec_driver_sql("CREATE PROCEDURE ends() BEGIN COMMIT; END")
+    with outbox_pool(scenario) as pool:
+        with pytest.raises(TransactionEndedInsideError), pool.transaction() as tx:
+            put(tx, scenario, 1)
+            tx.session.execute(sa.text("CALL ends()"))
+            if sends == "after":
+                tx.send(scenario.topic, key="k", value="2")
+        assert tx.outcome is None
+    assert (event_bodies(scenario.database), in_order(scenario)) == (["1"], [])
+
+
+def test_a_procedure_that_commits_and_goes_on_keeps_the_records(on_mariadb: Scenario) -> None:
+    """A limit: what it has committed is there before the records, which come with the rest."""
+    scenario = on_mariadb
+    with scenario.database.aside.begin() as connection:
+        connection.exec_driver_sql(
+            "CREATE PROCEDURE goes_on() BEGIN COMMIT; INSERT INTO events VALUES (2, 'k', '2'); END"
+        )
+    with outbox_pool(scenario) as pool:
+        with pool.transaction() as tx:
+            put(tx, scenario, 1)
+            tx.session.execute(sa.text("CALL goes_on()"))
+            tx.send(scenario.topic, key="k", value="2")
+        assert tx.outcome is Outcome.STORED
+        assert_published(scenario, 1, 2)
+
+
+# ---- publishers that die --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tier", [Tier.BOUNDED, Tier.BOUNDED_V1], ids=lambda tier: tier.name)
+@pytest.mark.parametrize("point", [PausePoint.AFTER_PREPARE, PausePoint.AFTER_DATABASE_COMMIT])
+@pytest.mark.parametrize("has_log", [True, False], ids=["log", "rows"])
+@pytest.mark.parametrize("kind", ["mariadb", "sqlite"])
+def test_the_broker_aborts_what_a_dead_publisher_has_prepared(
+    request: pytest.FixtureRequest, kind: str, tier: Tier, point: PausePoint, has_log: bool
+) -> None:
+    """What was decided is published again from the log, or from the rows of the last batch."""
+    if tier is Tier.BOUNDED_V1 and not has_log:
+        pytest.skip("no coordinator proves an abort there")
+    database: MariaDbDatabase | SqliteDatabase = request.getfixturevalue(kind)
+    with Emulator(config=TIERS[tier], clock=VirtualClock()) as emulator:
+        scenario = elsewhere(database, emulator)
+        emulator.set_config({"retention.ms": "-1"}, topic=scenario.topic)
+        style = "MariaDbThreads" if kind == "mariadb" else "SqliteThreads"
+        run_and_kill(scenario, point, "--publisher", style=style)
+        World(emulator, tier).abort_by_timeout()
+        if not has_log:
+            delete_records(emulator.bootstrap_servers, scenario.topic)
+        with outbox_pool(scenario) as successor:
+            found = recover(scenario, successor)
+            is_again = point is PausePoint.AFTER_DATABASE_COMMIT
+            assert [each.outcome for each in found if each.outcome is Outcome.REPAIRED] == [Outcome.REPAIRED] * is_again
+            for number in (8, 9):
+                write(successor, scenario, number)
+            assert_published(scenario, *event_bodies(scenario.database))
