@@ -227,6 +227,10 @@ class AtPoint:
         self._armed = armed
         self.struck = False
 
+    @property
+    def is_armed(self) -> bool:
+        return self._armed
+
     def arm(self) -> None:
         self._armed = True
 

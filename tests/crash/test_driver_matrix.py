@@ -1,158 +1,252 @@
-"""The matrix of faults with a driver alone: psycopg, asyncpg.
+"""The matrix of faults for every kind of writer beside `DualWriter`: on drivers, of asyncio, and of sessions.
 
-All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`, and the possible effects of asyncio with
-`AsyncPsycopgDualWriter`.
+All of it with `PsycopgDualWriter` and `AsyncpgDualWriter`; of each other kind, what differs there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.recipes.core.pause_points import PausePoint
-from tests.crash.asyncpg_scenario import AsyncpgScenario, asyncpg_scenario
+from tests.crash.asyncpg_scenario import asyncpg_scenario
+from tests.crash.awaited import awaited_scenario
 from tests.crash.matrix import (
+    RESOLVERS,
     FaultKind,
     Survivor,
     cancel,
     cases_with_predecessors,
     check_a_cancellation,
+    check_a_commit_that_is_lost_with_the_database,
     check_a_fault_at_a_point,
     check_a_fault_of_a_ready_writer,
     check_a_kill_at_a_point,
+    check_a_lost_commit,
 )
-from tests.crash.psycopg_scenario import AwaitedPsycopgScenario, PsycopgScenario, awaited_psycopg_scenario
+from tests.crash.of_async_sessions import AwaitedSessionScenario
+from tests.crash.of_sessions import SessionScenario, Way
+from tests.crash.psycopg_scenario import PsycopgScenario, awaited_psycopg_scenario
 from tests.crash.scenario import (
     POINTS_AFTER_LOCK,
     POINTS_AFTER_THE_DECISION,
     POINTS_BEFORE_COMMIT_REQUEST,
+    AnyScenario,
     AtPoint,
     Predecessor,
-    ScenarioOf,
 )
-from tests.support.databases import PostgresDatabase
+from tests.support.databases import PostgresDatabase, SqliteDatabase
 
-# Before and after the decision.
-_HEART = [PausePoint.BEFORE_DATABASE_COMMIT, PausePoint.AFTER_DATABASE_COMMIT]
+P = PausePoint
 
+ON_DRIVERS: Final = ("psycopg", "asyncpg")
+AWAITED: Final = ("awaited psycopg", "awaited asyncpg", "awaited aiosqlite")
+"""`AsyncDualWriter` on each of its drivers."""
+SESSIONS: Final = tuple(f"sessions on {name} by {way}" for name in ("postgres", "sqlite") for way in Way)
+ASYNC_SESSIONS: Final = ("AsyncSessions psycopg", "AsyncSessions asyncpg", "AsyncSessions aiosqlite")
 
-Blocking = PsycopgScenario | AsyncpgScenario
-"""A scenario whose writers have the blocking names; it gets the whole matrix."""
-
-Awaited = AwaitedPsycopgScenario | AsyncpgScenario
-
-
-@pytest.fixture(params=["psycopg", "asyncpg"])
-def scenario(request: pytest.FixtureRequest, postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Blocking]:
-    if request.param == "psycopg":
-        yield PsycopgScenario(postgres, emulator)
-    else:
-        with asyncpg_scenario(postgres, emulator) as made:
-            yield made
-
-
-def worker_of(scenario: Blocking) -> Sequence[str]:
-    """The options of the process that is killed."""
-    return ("--psycopg", "blocking") if isinstance(scenario, PsycopgScenario) else ("--asyncpg",)
-
-
-@pytest.fixture(params=["psycopg", "asyncpg"])
-def cancelled(request: pytest.FixtureRequest, postgres: PostgresDatabase, emulator: Emulator) -> Iterator[Awaited]:
-    with (awaited_psycopg_scenario if request.param == "psycopg" else asyncpg_scenario)(postgres, emulator) as made:
-        yield made
+_Scenarios = Callable[[Any, Emulator], AbstractContextManager[AnyScenario]]
+_ENTERED: Final[dict[str, _Scenarios]] = {
+    "asyncpg": asyncpg_scenario,
+    "awaited psycopg alone": awaited_psycopg_scenario,
+}
 
 
 @pytest.fixture
-def awaited(postgres: PostgresDatabase, emulator: Emulator) -> Iterator[AwaitedPsycopgScenario]:
-    with awaited_psycopg_scenario(postgres, emulator) as scenario:
-        yield scenario
+def scenario(request: pytest.FixtureRequest, emulator: Emulator, tmp_path: Path) -> Iterator[AnyScenario]:
+    name: str = request.param
+    lite = "sqlite" in name
+    database = SqliteDatabase(tmp_path) if lite else PostgresDatabase(request.getfixturevalue("postgres_server"))
+    if name == "psycopg":
+        yield PsycopgScenario(database, emulator)
+    elif name in SESSIONS:
+        yield SessionScenario(database, emulator, way=Way(name.partition(" by ")[2]))
+    else:
+        made = AwaitedSessionScenario if name in ASYNC_SESSIONS else None
+        with (
+            _ENTERED[name](database, emulator)
+            if name in _ENTERED
+            else awaited_scenario(database, emulator, name.partition(" ")[2], made=made)
+        ) as scenario:
+            yield scenario
+    database.close()
 
 
+Case = tuple[Any, ...]
+
+
+def of_each(names: str, *cases: Collection[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(names, [case for table in cases for case in table], indirect=["scenario"])
+
+
+def each(*dimensions: Collection[Any]) -> list[Case]:
+    """Return all combinations; a tuple in a dimension is several columns."""
+    return [tuple(_columns(row)) for row in product(*dimensions)]
+
+
+def _columns(row: Case) -> Iterator[Any]:
+    for value in row:
+        if isinstance(value, tuple):
+            yield from value
+        else:
+            yield value
+
+
+# ---- points -----------------------------------------------------------------------------------------------------
+
+EVERYWHERE: Final = cases_with_predecessors()
+COMMITTED: Final = [(point, Predecessor.COMMITTED) for point in P]
+HEART: Final = (P.AFTER_LOCK, P.AFTER_PREPARE, P.BEFORE_DATABASE_COMMIT, P.AFTER_DATABASE_COMMIT)
+"""Where drivers differ most: how they lose a connection inside the take-over, before and after the decision."""
+OF_A_READY_WRITER: Final = (*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION)
+
+BEFORE_COMMIT: Final = [(point, Predecessor.COMMITTED) for point in HEART]
+WITHOUT_PREPARE: Final = [case for case in BEFORE_COMMIT if case[0] is not P.AFTER_PREPARE]
+
+# ---- faults -----------------------------------------------------------------------------------------------------
+
+SAME, NEW = Survivor.SAME_WRITER, Survivor.NEW_WRITER
+OF_THE_DATABASE: Final = [(fault, SAME) for fault in (FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST)]
+ALL_FAULTS: Final = [(fault, SAME) for fault in FaultKind]
 # Kafka's faults on a new writer do not concern the recipe.
-_FAULTS = [(fault, Survivor.SAME_WRITER) for fault in FaultKind] + [
-    (fault, Survivor.NEW_WRITER)
-    for fault in (FaultKind.EXCEPTION, FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST)
+BY_ANOTHER: Final = [
+    (fault, NEW) for fault in (FaultKind.EXCEPTION, FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST)
 ]
+ANY_COMMIT: Final = [
+    (fault, SAME) for fault in (FaultKind.EXCEPTION, FaultKind.DATABASE_ANSWER_LOST, FaultKind.BROKER_CUT)
+]
+"""Faults that end differently; the others take the same way through a writer, by any kind of commit."""
 
 
-@pytest.mark.parametrize(("fault", "survivor"), _FAULTS)
-@pytest.mark.parametrize(("point", "predecessor"), cases_with_predecessors())
+@of_each(
+    "scenario, point, predecessor, fault, survivor",
+    each(ON_DRIVERS, EVERYWHERE, ALL_FAULTS + BY_ANOTHER),
+    each(AWAITED[:1], EVERYWHERE, ALL_FAULTS),
+    each(AWAITED[1:], BEFORE_COMMIT, ALL_FAULTS),
+    each(["awaited psycopg alone"], COMMITTED, OF_THE_DATABASE),
+    each(SESSIONS + ASYNC_SESSIONS[:1], COMMITTED, ANY_COMMIT),
+    each(ASYNC_SESSIONS[1:], WITHOUT_PREPARE, ANY_COMMIT),
+)
 def test_a_fault_at_a_point(
-    scenario: Blocking,
-    point: PausePoint,
-    predecessor: Predecessor,
-    fault: FaultKind,
-    survivor: Survivor,
+    scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, fault: FaultKind, survivor: Survivor
 ) -> None:
     check_a_fault_at_a_point(scenario, point, predecessor, fault, survivor)
 
 
-@pytest.mark.parametrize("point", PausePoint)
-def test_a_kill_at_a_point(scenario: Blocking, point: PausePoint) -> None:
-    check_a_kill_at_a_point(scenario, point, Predecessor.COMMITTED, *worker_of(scenario))
-
-
-_OF_A_READY_WRITER = [*POINTS_AFTER_LOCK, *POINTS_AFTER_THE_DECISION]
-
-
-@pytest.mark.parametrize(
-    ("fault", "survivor"),
-    [*((fault, Survivor.SAME_WRITER) for fault in FaultKind), (FaultKind.EXCEPTION, Survivor.NEW_WRITER)],
+@of_each(
+    "scenario, point, fault, survivor",
+    each(ON_DRIVERS, OF_A_READY_WRITER, [*ALL_FAULTS, (FaultKind.EXCEPTION, NEW)]),
+    each(["awaited psycopg alone"], OF_A_READY_WRITER, OF_THE_DATABASE),
 )
-@pytest.mark.parametrize("point", _OF_A_READY_WRITER)
 def test_a_fault_at_a_point_of_a_ready_writer(
-    scenario: Blocking, point: PausePoint, fault: FaultKind, survivor: Survivor
+    scenario: AnyScenario, point: PausePoint, fault: FaultKind, survivor: Survivor
 ) -> None:
     check_a_fault_of_a_ready_writer(scenario, point, fault, survivor)
 
 
-@pytest.mark.parametrize("fault", [FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST])
-@pytest.mark.parametrize("point", _OF_A_READY_WRITER)
-def test_a_fault_at_a_point_of_the_awaited_ready_writer(
-    awaited: AwaitedPsycopgScenario, point: PausePoint, fault: FaultKind
+# ---- kills ------------------------------------------------------------------------------------------------------
+
+_WORKERS: Final[dict[str, tuple[str, ...]]] = {
+    "psycopg": ("--psycopg", "blocking"),
+    "asyncpg": ("--asyncpg",),
+    "awaited psycopg alone": ("--psycopg", "awaited"),
+    **{name: ("--awaited", name.partition(" ")[2]) for name in AWAITED},
+    **{name: ("--sessions", name.partition(" by ")[2]) for name in SESSIONS},
+}
+"""The options of the process that is killed."""
+
+_IN_TURN: Final = [(SESSIONS[2 * lite + (at + lite) % 2], point) for lite in (0, 1) for at, point in enumerate(P)]
+"""Each point is met in both ways, one per database: a process takes its time to start."""
+
+
+@of_each(
+    "scenario, point, predecessor",
+    each(ON_DRIVERS, COMMITTED),
+    each(["awaited psycopg alone"], [(point, Predecessor.COMMITTED) for point in HEART[2:]]),
+    each(AWAITED[:1], BEFORE_COMMIT),
+    each(AWAITED[1:], [(P.AFTER_DATABASE_COMMIT, Predecessor.COMMITTED)]),
+    each(_IN_TURN, [Predecessor.ROLLED_BACK]),
+)
+def test_a_kill_at_a_point(
+    scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, request: pytest.FixtureRequest
 ) -> None:
-    check_a_fault_of_a_ready_writer(awaited, point, fault, Survivor.SAME_WRITER)
+    check_a_kill_at_a_point(scenario, point, predecessor, *_worker(request))
 
 
-@pytest.mark.parametrize("point", _OF_A_READY_WRITER)
-def test_a_kill_at_a_point_of_a_ready_writer(scenario: Blocking, point: PausePoint) -> None:
-    check_a_kill_at_a_point(scenario, point, Predecessor.COMMITTED, *worker_of(scenario), "--ready")
-
-
-@pytest.mark.parametrize("fault", [FaultKind.DATABASE_CUT, FaultKind.DATABASE_ANSWER_LOST])
-@pytest.mark.parametrize("point", PausePoint)
-def test_a_fault_at_a_point_of_the_awaited_one(
-    awaited: AwaitedPsycopgScenario, point: PausePoint, fault: FaultKind
+@of_each("scenario, point", each(ON_DRIVERS, OF_A_READY_WRITER))
+def test_a_kill_at_a_point_of_a_ready_writer(
+    scenario: AnyScenario, point: PausePoint, request: pytest.FixtureRequest
 ) -> None:
-    check_a_fault_at_a_point(awaited, point, Predecessor.COMMITTED, fault, Survivor.SAME_WRITER)
+    check_a_kill_at_a_point(scenario, point, Predecessor.COMMITTED, *_worker(request), "--ready")
 
 
-@pytest.mark.parametrize("point", _HEART)
-def test_a_kill_at_a_point_of_the_awaited_one(awaited: AwaitedPsycopgScenario, point: PausePoint) -> None:
-    check_a_kill_at_a_point(awaited, point, Predecessor.COMMITTED, "--psycopg", "awaited")
+def _worker(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    return _WORKERS[request.node.callspec.params["scenario"]]
 
 
-_AT_COMMIT = (PausePoint.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
+# ---- cancellations ----------------------------------------------------------------------------------------------
 
-# After the last one nothing is awaited any more, so that a cancellation is the caller's affair.
-_CANCELLED = [point for point in PausePoint if point is not PausePoint.AFTER_KAFKA_COMMIT]
-
-
-@pytest.mark.parametrize("point", _CANCELLED)
-def test_a_cancellation_at_a_point(cancelled: ScenarioOf[Any], point: PausePoint) -> None:
-    cancelled.leave_behind(Predecessor.COMMITTED)
-    hook = AtPoint(point, cancel)
-    with cancelled.writer(hook) as writer:
-        assert check_a_cancellation(cancelled, writer, hook, may_be_unresolved=_AT_COMMIT).__notes__
+ALONE: Final = ("awaited psycopg alone", "asyncpg")
+NOTED: Final = [(point, Predecessor.COMMITTED) for point in P if point is not P.AFTER_KAFKA_COMMIT]
+"""After the last one nothing is awaited on drivers alone, so that a cancellation is the caller's affair."""
 
 
-@pytest.mark.parametrize("point", [point for point in _OF_A_READY_WRITER if point in _CANCELLED])
-def test_a_cancellation_at_a_point_of_a_ready_writer(cancelled: ScenarioOf[Any], point: PausePoint) -> None:
-    hook = AtPoint(point, cancel, armed=False)
-    with cancelled.writer(hook) as writer:
-        assert cancelled.write(writer, 0).error is None
-        hook.arm()
-        assert check_a_cancellation(cancelled, writer, hook, may_be_unresolved=_AT_COMMIT).__notes__
+@of_each(
+    "scenario, point, predecessor",
+    each(AWAITED[:1], EVERYWHERE),
+    each(AWAITED[1:], BEFORE_COMMIT),
+    each(ASYNC_SESSIONS[:1], COMMITTED),
+    each(ASYNC_SESSIONS[1:], WITHOUT_PREPARE),
+    each(ALONE, NOTED),
+)
+def test_a_cancellation_at_a_point(
+    scenario: AnyScenario, point: PausePoint, predecessor: Predecessor, request: pytest.FixtureRequest
+) -> None:
+    scenario.leave_behind(predecessor)
+    is_alone = request.node.callspec.params["scenario"] in ALONE
+    _check_a_cancellation(scenario, AtPoint(point, cancel), is_alone=is_alone)
+
+
+@of_each("scenario, point", each(ALONE, [point for point in OF_A_READY_WRITER if point is not P.AFTER_KAFKA_COMMIT]))
+def test_a_cancellation_at_a_point_of_a_ready_writer(scenario: AnyScenario, point: PausePoint) -> None:
+    _check_a_cancellation(scenario, AtPoint(point, cancel, armed=False), is_alone=True)
+
+
+def _check_a_cancellation(scenario: AnyScenario, hook: AtPoint, *, is_alone: bool) -> None:
+    at_commit = scenario.points_before_commit_request
+    if is_alone:
+        at_commit = (P.AFTER_PREPARE, *POINTS_BEFORE_COMMIT_REQUEST)
+    with scenario.writer(hook) as writer:
+        if not hook.is_armed:
+            assert scenario.write(writer, 0).error is None
+            hook.arm()
+        error = check_a_cancellation(scenario, writer, hook, may_be_unresolved=at_commit)
+    assert not is_alone or error.__notes__
+
+
+# ---- lost commits of sessions -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@of_each("scenario", each(SESSIONS + ASYNC_SESSIONS))
+def test_the_outcome_is_found_at_once_where_the_database_answers(scenario: AnyScenario, applied: bool) -> None:
+    check_a_lost_commit(scenario, applied=applied)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@of_each(
+    "scenario, resolver, has_row",
+    each(SESSIONS, RESOLVERS, [False]),
+    each(ASYNC_SESSIONS, ["resolve", "next write"], [True]),  # to make it, one would open a connection that is not lost
+)
+def test_the_outcome_is_unknown_until_the_database_is_back(
+    scenario: AnyScenario, resolver: str, has_row: bool, applied: bool
+) -> None:
+    """The next session has begun its transaction before it commits: the lost commit is found out under its lock."""
+    check_a_commit_that_is_lost_with_the_database(scenario, resolver, applied=applied, has_row=has_row)

@@ -57,6 +57,7 @@ ON_REAL_KAFKAS: Final = (
 """Files that ask `tests.support.real_kafkas` for a broker. Their last test ends it."""
 
 SHARING_NOTHING: Final = (
+    "tests/crash/test_driver_matrix.py",
     "tests/proof/test_exhaustive.py",
     "tests/proof/test_mutants.py",
     "tests/proof/test_simulation.py",
@@ -74,7 +75,6 @@ LONGEST: Final = (
     "tests/crash/test_pool_chaos.py",
     "tests/crash/test_away_chaos.py",
     "tests/spark/test_chaos.py",
-    "tests/crash/test_driver_matrix.py",
     "tests/crash/test_pool_leases.py",
     "tests/spark/test_protocol_crashes.py",
     "tests/crash/test_random_histories.py",
