@@ -20,7 +20,7 @@ from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import Crash
 from tests.interop.wire import Code, Described, Identity, Wire
-from tests.recipes.test_tiers import METADATA, rows
+from tests.recipes.tiers import METADATA, rows
 from tests.support.kafka_ids import kafka_id_of
 
 from .clusters import Cluster

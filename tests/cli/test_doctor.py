@@ -18,7 +18,7 @@ from dualwrite.recipes.sqlalchemy.tables import create_lease_table
 from dualwrite.testing.postgres import PostgresServer
 from tests.cli.conftest import Call
 from tests.crash.scenario import Scenario
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.recipes.test_stored_blocks import kafka_away
 from tests.support.databases import Database, MariaDbDatabase, PostgresDatabase, SqliteDatabase, unique
 

@@ -25,7 +25,7 @@ from dualwrite.recipes.consume.consume import forget_consumed_offsets
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.consuming_worker import ANOTHER_LOG, Task, carried, shelves, work
 from tests.crash.scenario import make
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase
 from tests.support.forked_processes import processes

@@ -23,7 +23,7 @@ from tests.crash.killed import run_until_killed
 from tests.crash.outbox_worker import BLOCKS
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AnyScenario
-from tests.producer.test_tiers import BOUNDED, TIERS, World
+from tests.producer.tiers import BOUNDED, TIERS, World
 from tests.recipes.outboxes import (
     Open,
     any_style,

@@ -30,7 +30,7 @@ from dualwrite.testing.postgres import PostgresServer
 from tests.crash.outbox_worker import is_publisher
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.test_outbox_kills import recover, run_and_kill
-from tests.producer.test_tiers import BOUNDED, TIERS, World
+from tests.producer.tiers import BOUNDED, TIERS, World
 from tests.recipes.outboxes import assert_published, outbox_pool, scenario_of, waiting
 from tests.recipes.pools import QUIET_LEASE_MS, write
 from tests.recipes.repairs import delete_records

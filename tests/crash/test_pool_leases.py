@@ -24,7 +24,7 @@ from dualwrite.recipes.pool import settings as pool_settings
 from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import POINTS_AFTER_THE_DECISION, AtPoint, InjectedError, Predecessor, Scenario, fail
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.recipes.pools import (
     AnyPool,
     AnyWrite,

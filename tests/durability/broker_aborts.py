@@ -26,7 +26,7 @@ from dualwrite.recipes.psycopg.writer import PsycopgDualWriter
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.producer.test_tiers import BOUNDED, BY_STORED_PAIR, TIERS, World
+from tests.producer.tiers import BOUNDED, BY_STORED_PAIR, TIERS, World
 from tests.support.topics import read_topic
 
 TABLE: Final = "CREATE TABLE bodies (body text PRIMARY KEY)"

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.emulator import test_restart
 from tests.emulator.api.raw_client import RawClient, request_parts
+from tests.emulator.killable_broker import KillableBroker
+from tests.emulator.killable_broker import broker as broker
 from tests.emulator.nodes.moving_clients import CLIENTS, TIMEOUT_S, TOPIC, Client, HasToAbortError
 from tests.emulator.test_group_clients import PARTITIONS, SESSION_MS, Consumers, KafkaPythonMember, produce
-from tests.emulator.test_restart import KillableBroker
 from tests.interop.foreign_clients import Aiokafka, Confluent, ForeignClient, ForeignProducer, KafkaPython
 from tests.support.conditions import until
 
@@ -32,8 +32,6 @@ LIBRARIES: dict[str, ForeignClient] = {
 }
 RESTARTED = {"kafka-python"}
 """Replaced after a kill: kafka-python 3.0 never retries an EndTxn whose connection failed, and waits for ever."""
-
-broker = test_restart.broker
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import pytest
 
 from dualwrite.testing.server_unavailable import ServerUnavailableError
-from tests.emulator.test_restart import KillableBroker
+from tests.emulator.killable_broker import KillableBroker
 from tests.support.servers.apache_kafka import ApacheKafka
 from tests.support.unavailable import skip
 

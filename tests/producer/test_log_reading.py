@@ -32,7 +32,7 @@ from dualwrite.participant import ParticipantProducer
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.producer import TopicPartition
 from tests.apache_kafka.faces import FACES, Face
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.support.conditions import until
 from tests.support.topics import read_topic
 

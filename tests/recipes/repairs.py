@@ -23,8 +23,8 @@ from dualwrite.recipes.core.proof import manifest_of
 from dualwrite.recipes.recovery.service import Action, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.producer.test_tiers import BOUNDED, TIERS, World
-from tests.recipes.test_tiers import ROWS, rows, write, writer_of
+from tests.producer.tiers import BOUNDED, TIERS, World
+from tests.recipes.tiers import ROWS, rows, write, writer_of
 from tests.support.conditions import until
 from tests.support.databases import Database, SqliteDatabase
 from tests.support.kafka_ids import kafka_id_of

@@ -24,7 +24,7 @@ from dualwrite.recipes.pool import maintenance
 from dualwrite.recipes.sqlalchemy.tables import kafka_transaction_lease
 from dualwrite.testing.postgres import PostgresServer
 from tests.crash.scenario import AtPoint
-from tests.producer.test_tiers import BOUNDED, LONG_AFTER_MS, TIERS
+from tests.producer.tiers import BOUNDED, LONG_AFTER_MS, TIERS
 from tests.recipes.pools import QUIET_LEASE_MS, drop_idle_connections
 from tests.recipes.test_kafka_away import PSYCOPG_POOL, SQLALCHEMY_POOL, Face, How, World
 from tests.support.conditions import until

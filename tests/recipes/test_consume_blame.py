@@ -25,9 +25,9 @@ from dualwrite.recipes.consume import steps as consume_steps
 from dualwrite.recipes.consume.consume import ConsumedRecord, ConsumeTransformWrite
 from dualwrite.recipes.consume.steps import blames_records, is_transient
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
-from tests.recipes.test_consume import Site, carry, copy, insert
-from tests.recipes.test_consume import library as library
-from tests.recipes.test_consume import site as site
+from tests.recipes.pipelines import Site, carry, copy, insert
+from tests.recipes.pipelines import library as library
+from tests.recipes.pipelines import site as site
 from tests.support.conditions import until
 from tests.support.databases import event_bodies, unique
 from tests.support.topics import read_topic

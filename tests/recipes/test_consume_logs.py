@@ -18,10 +18,10 @@ from dualwrite.recipes.consume.consumed_offsets import create_offset_table, kafk
 from dualwrite.recipes.consume.consumers import Bounds, ConsumedRecord
 from dualwrite.recipes.core import blocking
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
-from tests.recipes.test_consume import Site, carry, copy
-from tests.recipes.test_consume import emulator as emulator
-from tests.recipes.test_consume import library as library
-from tests.recipes.test_consume import site as site
+from tests.recipes.pipelines import Site, carry, copy
+from tests.recipes.pipelines import emulator as emulator
+from tests.recipes.pipelines import library as library
+from tests.recipes.pipelines import site as site
 from tests.support.conditions import until
 from tests.support.consumers import Consumers, confluent_kafka
 from tests.support.databases import Database, event_bodies

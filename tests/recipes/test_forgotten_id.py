@@ -15,7 +15,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.recipes.repairs import EIGHT_DAYS_MS, Site, site_of, sqlite_store
-from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 
 

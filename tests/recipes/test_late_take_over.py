@@ -21,10 +21,10 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import Crash, crash_at
-from tests.producer.test_tiers import World, by_stored_pair, every_tier, on
+from tests.producer.tiers import World, by_stored_pair, every_tier, on
 from tests.recipes.repairs import acknowledge
 from tests.recipes.test_repair import store
-from tests.recipes.test_tiers import die, forget_manifest, rows, world, write, writer_of
+from tests.recipes.tiers import die, forget_manifest, rows, world, write, writer_of
 from tests.support.conditions import until
 from tests.support.databases import Database
 from tests.support.kafka_ids import kafka_id_of

@@ -33,14 +33,14 @@ from dualwrite.recipes.recovery.plan import Action
 from dualwrite.recipes.recovery.taking_out import take_out
 from tests.crash.conftest import BLOCKING, opened
 from tests.crash.scenario import AtPoint, Scenario, event_texts
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.recipes.pools import LeaseTable, make_pool, prefix_of
 from tests.recipes.pools import write as write_in_pool
 from tests.recipes.repairs import Site, Way, let_end, site_of, sqlite_store
 from tests.recipes.test_repair_evidence import ALLOWED
 from tests.recipes.test_stored_blocks import AWAY, assert_stored, kafka_away, noticed
-from tests.recipes.test_tiers import ROWS
-from tests.recipes.test_tiers import write as write_value
+from tests.recipes.tiers import ROWS
+from tests.recipes.tiers import write as write_value
 from tests.recovery.world import service
 from tests.support.conditions import until
 from tests.support.databases import SqliteDatabase

@@ -26,9 +26,9 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.producer.test_tiers import BOUNDED, BY_STORED_PAIR
+from tests.producer.tiers import BOUNDED, BY_STORED_PAIR
 from tests.recipes.repairs import FOREIGN, Site, Way, acknowledge, let_end, nodes_for, site_of, sqlite_store, ways_of
-from tests.recipes.test_tiers import rows, write
+from tests.recipes.tiers import rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 

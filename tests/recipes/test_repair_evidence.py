@@ -29,11 +29,11 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import DEADLINE_S, FOREIGN, Site, Way, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store, tier
-from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 

@@ -19,7 +19,7 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action
 from tests.crash.conftest import opened
 from tests.crash.scenario import AnyScenario, AtPoint, InjectedError
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.recovery.world import service
 
 

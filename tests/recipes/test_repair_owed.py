@@ -23,13 +23,13 @@ from dualwrite.recipes.pool.maintenance import PoolMaintenance
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.psycopg_scenario import PsycopgScenario
 from tests.crash.scenario import AnyScenario, AtPoint, Crash, InjectedError
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.recipes.pools import AnyPool, LeaseTable, make_pool, written
 from tests.recipes.pools import scenario as scenario
 from tests.recipes.pools import write as write_event
 from tests.recipes.repairs import Site, Way, let_end, site_of
 from tests.recipes.test_repair import UNTIL_DECIDED, every_tier, first, site, store, tier
-from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 from tests.support.kafka_ids import kafka_id_of

@@ -22,7 +22,7 @@ from dualwrite.recipes.recovery.service import RecoveryService
 from tests.recipes.heard import Heard
 from tests.recipes.repairs import Site, Way, let_end, site_of, sqlite_store
 from tests.recipes.test_repair_evidence import ALLOWED
-from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recipes.tiers import ROWS, rows, write
 
 HOUR_MS: Final = 3_600_000
 

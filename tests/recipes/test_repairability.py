@@ -35,7 +35,7 @@ from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
 from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import Crash, crash_at
-from tests.producer.test_tiers import BOUNDED, TIERS, World
+from tests.producer.tiers import BOUNDED, TIERS, World
 from tests.recipes.repairs import delete_records
 from tests.support.conditions import until
 from tests.support.databases import PostgresDatabase

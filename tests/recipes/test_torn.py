@@ -37,7 +37,7 @@ from tests.recipes.heard import Heard
 from tests.recipes.repairs import FOREIGN, Site, Way, let_end, site_of
 from tests.recipes.test_repair import every_tier, site, store, tier
 from tests.recipes.test_repair_evidence import ALLOWED, DENIALS, NOT_READABLE, errors_in, serviced
-from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database, PostgresDatabase
 

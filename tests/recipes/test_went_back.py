@@ -23,11 +23,11 @@ from dualwrite.recipes.recovery.service import Action
 from dualwrite.recipes.sqlalchemy.redo_table import kafka_transaction_redo as redo
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualWriter
-from tests.producer.test_tiers import BY_STORED_PAIR
+from tests.producer.tiers import BY_STORED_PAIR
 from tests.recipes.repairs import Site, Way, acknowledge, let_end
 from tests.recipes.test_repair import every_tier, site, store, tier
 from tests.recipes.test_repair_evidence import serviced
-from tests.recipes.test_tiers import ROWS, rows, write
+from tests.recipes.tiers import ROWS, rows, write
 from tests.support.conditions import until
 from tests.support.databases import Database
 

@@ -15,10 +15,10 @@ from dualwrite.guarantee import Tier
 from dualwrite.recipes.core.proof import settled_text
 from dualwrite.recipes.recovery.service import RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
-from tests.producer.test_tiers import TIERS, World
+from tests.producer.tiers import TIERS, World
 from tests.recipes.repairs import Site, Way, let_end, site_of
 from tests.recipes.test_repair import store
-from tests.recipes.test_tiers import rows, write
+from tests.recipes.tiers import rows, write
 from tests.support.databases import Database
 from tests.support.topics import read_topic
 

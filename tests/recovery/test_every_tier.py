@@ -14,8 +14,8 @@ from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.recovery.service import Action, RecoveryReport, RecoveryService
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import Crash
-from tests.producer.test_tiers import BOUNDED, World, bounded, every_tier
-from tests.recipes.test_tiers import die, engine, forget_manifest, rows, world, write, write_anew, writer_of
+from tests.producer.tiers import BOUNDED, World, bounded, every_tier
+from tests.recipes.tiers import die, engine, forget_manifest, rows, world, write, write_anew, writer_of
 from tests.support.conditions import until
 from tests.support.kafka_ids import kafka_id_of
 

@@ -20,7 +20,7 @@ from dualwrite.recipes.recovery.plan import Action
 from dualwrite.recipes.recovery.taking_out import TakenOut, take_out
 from dualwrite.recipes.sqlalchemy.outbox_table import waiting_sql
 from tests.crash.scenario import Scenario
-from tests.producer.test_tiers import TIERS
+from tests.producer.tiers import TIERS
 from tests.recipes.pools import AnyPool, make_pool, prefix_of, write
 from tests.recovery.world import service
 from tests.support.conditions import until

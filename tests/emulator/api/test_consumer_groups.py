@@ -16,9 +16,9 @@ from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.log.record_batch import iter_records
 from dualwrite.broker_emulator.profiles import Profile
 from dualwrite.broker_emulator.security.acl import Acl, AclOperation, ResourceType
+from tests.emulator.api.group_requests import delete, join, join_fields
+from tests.emulator.api.offset_requests import commit
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
-from tests.emulator.api.test_groups import delete, join, join_fields
-from tests.emulator.api.test_offsets import commit
 from tests.support.conditions import until
 
 MINUTE_MS = 60_000

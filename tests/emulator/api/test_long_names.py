@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from dualwrite.broker_emulator import Emulator
+from tests.emulator.api.group_requests import join
+from tests.emulator.api.offset_requests import commit
 from tests.emulator.api.raw_client import RawClient
-from tests.emulator.api.test_groups import join
-from tests.emulator.api.test_offsets import commit
 
 FITS, TOO_LONG = "x" * 32_767, "\u00e9" * 16_384
 REQUESTS: dict[str, Callable[[RawClient, str], Any]] = {

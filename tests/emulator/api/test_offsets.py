@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from dualwrite.broker_emulator import Emulator, PausePoint
+from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.groups.records import decode_offset_key, decode_offset_value
 from dualwrite.broker_emulator.log.record_batch import iter_records, parse_header
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
-from tests.emulator.api.raw_client import RawClient, request_parts
-
-
-def commit(
-    client: RawClient, group_id: str, offset: int, *, topic: str = "t", metadata: str = "", **values: Any
-) -> int:
-    parts = request_parts("offset_commit", 9)
-    partition = parts.OffsetCommitRequestPartition(
-        partition_index=0, committed_offset=offset, committed_metadata=metadata
-    )
-    response = client.call(
-        "offset_commit",
-        9,
-        group_id=group_id,
-        topics=(parts.OffsetCommitRequestTopic(name=topic, partitions=(partition,)),),
-        **{"member_id": "", **values},
-    )
-    return int(response.topics[0].partitions[0].error_code)
+from tests.emulator.api.offset_requests import commit, settle
+from tests.emulator.api.raw_client import RawClient
 
 
 def delete(client: RawClient, group_id: str) -> int:
@@ -36,16 +20,6 @@ def delete(client: RawClient, group_id: str) -> int:
 def offset_of(client: RawClient, group_id: str, **values: Any) -> tuple[int, int]:
     row = client.offset_fetch(group_id, "t", **values)
     return int(row.error_code), row.committed_offset
-
-
-def settle(emulator: Emulator, client: RawClient, producer: Any, *, commit: bool, version: int = 5) -> Any:
-    """End the transaction and wait until its markers are written."""
-    hold = emulator.hold(PausePoint.AFTER_COMPLETE_APPEND)
-    ended = client.end_txn("x", producer, commit=commit, version=version)
-    assert ended.error_code == 0
-    hold.wait_reached()
-    hold.release()
-    return ended
 
 
 def test_commit_and_fetch(client: RawClient) -> None:

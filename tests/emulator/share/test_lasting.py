@@ -10,7 +10,7 @@ from dualwrite.broker_emulator.clock import VirtualClock
 from dualwrite.broker_emulator.config import BrokerConfig
 from dualwrite.broker_emulator.emulator import Emulator
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
-from tests.emulator.test_restart import KillableBroker
+from tests.emulator.killable_broker import KillableBroker
 from tests.interop.raw_wire.sharing import Sharer, set_group
 
 ACCEPT, RELEASE = 1, 2

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.emulator.test_restart import KillableBroker, Work, committed, make_producer
+from tests.emulator.killable_broker import KillableBroker, Work, committed, make_producer
 from tests.support.conditions import until
 
 KILLS = 50

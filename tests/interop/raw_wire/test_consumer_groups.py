@@ -14,9 +14,9 @@ from dualwrite.broker_emulator.groups.consumer.group import ConsumerGroup
 from dualwrite.broker_emulator.groups.consumer.records import apply, decode_consumer_group_key, records_between
 from dualwrite.broker_emulator.groups.records import decode_group_key
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
+from tests.emulator.api.group_requests import delete, delete_offset, describe, leave, listed
+from tests.emulator.api.group_requests import heartbeat as classic_heartbeat
 from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
-from tests.emulator.api.test_groups import delete, delete_offset, describe, leave, listed
-from tests.emulator.api.test_groups import heartbeat as classic_heartbeat
 from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, Code, Wire, wait_until
 

@@ -16,8 +16,7 @@ from dualwrite.broker_emulator.groups.records import (
     encode_offset_value,
 )
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
-from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
-from tests.emulator.api.test_groups import (
+from tests.emulator.api.group_requests import (
     SUBSCRIPTION,
     delete,
     delete_offset,
@@ -29,7 +28,8 @@ from tests.emulator.api.test_groups import (
     listed,
     sync,
 )
-from tests.emulator.api.test_offsets import commit
+from tests.emulator.api.offset_requests import commit
+from tests.emulator.api.raw_client import RawClient, milliseconds, request_parts
 from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, Code, Wire
 

@@ -10,9 +10,9 @@ import struct
 import pytest
 
 from dualwrite.broker_emulator.transactions.transaction_log import partition_for
+from tests.emulator.api.group_requests import join_fields
+from tests.emulator.api.offset_requests import commit as commit_offset
 from tests.emulator.api.raw_client import RawClient, milliseconds
-from tests.emulator.api.test_groups import join_fields
-from tests.emulator.api.test_offsets import commit as commit_offset
 from tests.interop.conftest import Broker
 from tests.interop.wire import GROUP, NOBODY, Code, ConnectionClosedError, End, Identity, Init, Produced, Wire, wait_for
 

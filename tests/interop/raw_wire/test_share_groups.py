@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.emulator.api.group_requests import delete
 from tests.emulator.api.raw_client import RawClient, batch_of, request_parts
-from tests.emulator.api.test_groups import delete
 from tests.interop.conftest import Broker
 from tests.interop.raw_wire.share_states import StateRequests
 from tests.interop.raw_wire.sharing import Sharer, heartbeat, set_group
