@@ -23,7 +23,7 @@ from dualwrite.recipes.sql.outbox_elsewhere import OF_MYSQL
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction, DualWriter
 from tests.crash.scenario import Scenario
 from tests.crash.test_outbox_kills import recover, run_and_kill
-from tests.producer.test_tiers import TIERS, World
+from tests.producer.tiers import TIERS, World
 from tests.recipes.outboxes import (
     assert_published,
     elsewhere,

@@ -35,12 +35,29 @@ def emulator() -> Iterator[Emulator]:
         yield running
 
 
-class Site:
+class Ends:
+    """One input topic, and what was made of it: in a table, and in one output topic."""
+
+    def __init__(self, emulator: Emulator, database: Database) -> None:
+        self.emulator = emulator
+        self.database = database
+
+    def fill(self, *values: str) -> None:
+        with Producer(bootstrap_servers=self.emulator.bootstrap_servers) as producer:
+            for number, value in enumerate(values):
+                producer.send("in", value, partition=number % PARTITIONS)
+            producer.flush()
+
+    def assert_carried(self, *values: str) -> None:
+        assert sorted(event_bodies(self.database)) == sorted(values)
+        assert sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, "out")) == sorted(values)
+
+
+class Site(Ends):
     """One input topic, one table, one output topic, and the pipelines between them."""
 
     def __init__(self, emulator: Emulator, database: Database, library: Consumers, place: str) -> None:
-        self.emulator = emulator
-        self.database = database
+        super().__init__(emulator, database)
         self._library = library
         self._place = place
         self._to_close: list[Any] = []
@@ -68,16 +85,6 @@ class Site:
         return ConsumeTransformWrite(
             writer or self.writer(), self.consumer(), ["in"], handle or copy, offsets=self.place, **options
         )
-
-    def fill(self, *values: str) -> None:
-        with Producer(bootstrap_servers=self.emulator.bootstrap_servers) as producer:
-            for number, value in enumerate(values):
-                producer.send("in", value, partition=number % PARTITIONS)
-            producer.flush()
-
-    def assert_carried(self, *values: str) -> None:
-        assert sorted(event_bodies(self.database)) == sorted(values)
-        assert sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, "out")) == sorted(values)
 
     def close(self) -> None:
         for each in reversed(self._to_close):

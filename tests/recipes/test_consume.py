@@ -11,11 +11,10 @@ import sqlalchemy as sa
 
 from dualwrite.broker_emulator import Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
-from dualwrite.errors import AbortableError, ConfigError, PartitionTakenOverError
+from dualwrite.errors import AbortableError, PartitionTakenOverError
 from dualwrite.producer import ConsumerGroupMetadata, TopicPartition
 from dualwrite.recipes.consume.consume import (
     ConsumedRecord,
-    ConsumeTransformWrite,
     OffsetsInDatabase,
     OffsetsInTransaction,
 )
@@ -209,28 +208,3 @@ def test_the_row_of_a_partition_fences_by_itself(emulator: Emulator, sqlite: Dat
     with pytest.raises(PartitionTakenOverError, match="expected at 1"), writer.transaction() as tx:
         blocking.run(slow.move(tx, GROUP, {partition: 9}))
     site.close()
-
-
-@pytest.mark.filterwarnings("ignore:value_deserializer does not implement:DeprecationWarning")
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ({"enable_auto_commit": True}, "commits offsets automatically"),
-        ({"isolation_level": "read_uncommitted"}, "may still be aborted"),
-        ({"value_deserializer": bytes.decode}, "deserialize in the handler"),
-    ],
-    ids=["auto commit", "isolation", "deserializer"],
-)
-def test_consumers_that_would_break_the_promise_are_refused(
-    emulator: Emulator, sqlite: Database, setting: dict[str, Any], said: str
-) -> None:
-    from kafka import KafkaConsumer
-
-    safe = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
-    consumer = KafkaConsumer(bootstrap_servers=emulator.bootstrap_servers, **{**safe, **setting})
-    writer: Any = None
-    with pytest.raises(ConfigError, match=said):
-        ConsumeTransformWrite(writer, consumer, ["in"], copy, offsets=OffsetsInTransaction())
-    consumer.close()
-    with pytest.raises(ConfigError, match=r"takes a kafka\.KafkaConsumer or a confluent_kafka\.Consumer"):
-        ConsumeTransformWrite(writer, object(), ["in"], copy, offsets=OffsetsInTransaction())

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from dualwrite.broker_emulator import BrokerConfig, Emulator
 from dualwrite.broker_emulator.faults import Error, Fault
 from dualwrite.errors import AbortableError, ConfigError
-from dualwrite.producer import Producer
+from dualwrite.recipes.consume.consume import ConsumeTransformWrite
 from dualwrite.recipes.consume.consume_async import (
     AsyncConsumeTransformWrite,
     ConsumedRecord,
@@ -25,12 +26,11 @@ from dualwrite.recipes.consume.consume_async import (
 from dualwrite.recipes.core.pause_points import PausePoint
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.scenario import AtPoint
+from tests.recipes.pipelines import PARTITIONS, Ends
 from tests.support.awaited_databases import awaited_through_faults
 from tests.support.consumers import aiokafka_consumer
 from tests.support.databases import SqliteDatabase, event_bodies, events, unique
-from tests.support.topics import read_topic
-
-PARTITIONS = 2
+from tests.support.writers import got
 
 
 @pytest.fixture
@@ -42,13 +42,12 @@ def emulator() -> Iterator[Emulator]:
         yield running
 
 
-class Site:
-    """One input topic, one table, one output topic, and the pipelines between them."""
+class Site(Ends):
+    """One input topic, one table, one output topic, and the awaited pipelines between them."""
 
     def __init__(self, emulator: Emulator, database: SqliteDatabase, place: str, runner: asyncio.Runner) -> None:
+        super().__init__(emulator, database)
         self.runner = runner
-        self.emulator = emulator
-        self.database = database
         self.place = place
         self.engine: AsyncEngine = awaited_through_faults(database, "aiosqlite")
         self._number = 0
@@ -81,16 +80,6 @@ class Site:
         """No constraint keeps a second row of the same record out."""
         self._number += 1
         await tx.connection.execute(sa.insert(events), {"id": self._number, "event_key": "k", "body": body})
-
-    def fill(self, *values: str) -> None:
-        with Producer(bootstrap_servers=self.emulator.bootstrap_servers) as producer:
-            for number, value in enumerate(values):
-                producer.send("in", value, partition=number % PARTITIONS)
-            producer.flush()
-
-    def assert_carried(self, *values: str) -> None:
-        assert sorted(event_bodies(self.database)) == sorted(values)
-        assert sorted(value for _, value in read_topic(self.emulator.bootstrap_servers, "out")) == sorted(values)
 
 
 @pytest.fixture(params=["database", "transaction"])
@@ -232,23 +221,35 @@ class CrashError(Exception):
     pass
 
 
-@pytest.mark.parametrize(
-    ("setting", "said"),
-    [
-        ({"enable_auto_commit": True}, "commits offsets automatically"),
-        ({"isolation_level": "read_uncommitted"}, "may still be aborted"),
-        ({"value_deserializer": bytes.decode}, "deserialize in the handler"),
-        ({"group_id": None}, "has no group"),
-    ],
-    ids=["auto commit", "isolation", "deserializer", "group"],
-)
-async def test_consumers_that_would_break_the_promise_are_refused(setting: dict[str, Any], said: str) -> None:
-    from aiokafka import AIOKafkaConsumer
+AUTO_COMMIT: dict[str, Any] = {"enable_auto_commit": True}
+UNCOMMITTED: dict[str, Any] = {"isolation_level": "read_uncommitted"}
+DESERIALIZED: dict[str, Any] = {"value_deserializer": bytes.decode}
+BREAKS_THE_PROMISE = {
+    "auto commit": (AUTO_COMMIT, "commits offsets by itself"),
+    "isolation": (UNCOMMITTED, "may still be aborted"),
+    "deserializer": (DESERIALIZED, "deserialize in the handler"),
+    "group": ({"group_id": None}, "has no group"),
+}
 
+
+@pytest.mark.filterwarnings("ignore:value_deserializer does not implement:DeprecationWarning")
+@pytest.mark.parametrize("setting", BREAKS_THE_PROMISE)
+@pytest.mark.parametrize(
+    ("library", "pipeline", "takes"),
+    [
+        ("kafka.KafkaConsumer", ConsumeTransformWrite, r"a kafka\.KafkaConsumer or a confluent_kafka\.Consumer"),
+        ("aiokafka.AIOKafkaConsumer", AsyncConsumeTransformWrite, r"an aiokafka\.AIOKafkaConsumer"),
+    ],
+    ids=["kafka-python", "aiokafka"],
+)
+async def test_consumers_that_would_break_the_promise_are_refused(
+    emulator: Emulator, library: str, pipeline: Any, takes: str, setting: str
+) -> None:
+    given, said = BREAKS_THE_PROMISE[setting]
     safe = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
-    consumer = AIOKafkaConsumer(bootstrap_servers="127.0.0.1:1", **{**safe, **setting})
-    writer: Any = None
+    consumer = resolve_name(library)(bootstrap_servers=emulator.bootstrap_servers, **(safe | given))
     with pytest.raises(ConfigError, match=said):
-        AsyncConsumeTransformWrite(writer, consumer, ["in"], writer, offsets=OffsetsInTransaction())
-    with pytest.raises(ConfigError, match=r"takes an aiokafka\.AIOKafkaConsumer"):
-        AsyncConsumeTransformWrite(writer, object(), ["in"], writer, offsets=OffsetsInTransaction())
+        pipeline(None, consumer, ["in"], None, offsets=OffsetsInTransaction())
+    await got(getattr(consumer, "close", lambda: None)())
+    with pytest.raises(ConfigError, match=f"takes {takes}"):
+        pipeline(None, object(), ["in"], None, offsets=OffsetsInTransaction())
