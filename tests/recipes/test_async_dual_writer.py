@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anyio
 import pytest
@@ -21,13 +21,10 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session
-from sqlalchemy.util import await_only
 
 from dualwrite.broker_emulator.emulator import Emulator
 from dualwrite.errors import (
     IllegalStateError,
-    RecipeError,
     TransactionDoomedError,
     TransactionEndedInsideError,
 )
@@ -68,25 +65,6 @@ async def test_a_scoped_session_stands_for_the_tasks_own(awaited: AwaitedScenari
     awaited.assert_both_sides_agree()
 
 
-class Base(DeclarativeBase): ...
-
-
-class Event(Base):
-    __table__ = events
-
-    if TYPE_CHECKING:  # mypy does not look into the table
-        body: Mapped[str]
-
-
-async def test_objects_are_readable_after_the_block(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
-    async with writer.transaction() as tx:
-        event = Event(id=1, event_key="k", body="1")
-        tx.session.add(event)
-        tx.send(awaited.topic, key="k", value="1")
-    assert event.body == "1"
-    awaited.assert_both_sides_agree("1")
-
-
 async def test_one_dual_write_at_a_time(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
     async with writer.transaction() as tx:
         await put(tx, awaited, 1)
@@ -115,28 +93,6 @@ async def test_a_transaction_that_was_ended_past_sqlalchemy(
             await (driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
             if goes_on:
                 await put(tx, awaited, 2)
-    awaited.assert_both_sides_agree()
-
-
-@pytest.mark.parametrize("past_sqlalchemy", [True, False])
-async def test_a_hook_that_undoes_what_was_written_right_before_commit(
-    awaited: AwaitedScenario, past_sqlalchemy: bool, writer: AsyncDualWriter
-) -> None:
-    """Records were sent and the state may be written by then, so an empty COMMIT would publish them."""
-
-    def undo(session: Session) -> None:
-        if past_sqlalchemy:
-            driver: Any = session.connection().connection.driver_connection
-            await_only(driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
-        else:
-            session.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
-
-    async with AsyncSession(awaited.engine) as session:
-        event.listen(session.sync_session, "before_commit", undo, once=True)
-        with pytest.raises(RecipeError):
-            async with writer.transaction(session) as tx:
-                await tx.session.execute(sa.text("SAVEPOINT s"))
-                await put(tx, awaited, 1)
     awaited.assert_both_sides_agree()
 
 

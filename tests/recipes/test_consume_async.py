@@ -221,33 +221,32 @@ class CrashError(Exception):
     pass
 
 
-AUTO_COMMIT: dict[str, Any] = {"enable_auto_commit": True}
-UNCOMMITTED: dict[str, Any] = {"isolation_level": "read_uncommitted"}
-DESERIALIZED: dict[str, Any] = {"value_deserializer": bytes.decode}
-BREAKS_THE_PROMISE = {
-    "auto commit": (AUTO_COMMIT, "commits offsets by itself"),
-    "isolation": (UNCOMMITTED, "may still be aborted"),
-    "deserializer": (DESERIALIZED, "deserialize in the handler"),
+BREAKS_THE_PROMISE: dict[str, tuple[dict[str, Any], str]] = {
+    "auto commit": ({"enable_auto_commit": True}, "commits offsets automatically"),
+    "isolation": ({"isolation_level": "read_uncommitted"}, "may still be aborted"),
+    "deserializer": ({"value_deserializer": bytes.decode}, "deserialize in the handler"),
     "group": ({"group_id": None}, "has no group"),
 }
+KAFKA_PYTHON = "kafka.KafkaConsumer", ConsumeTransformWrite, r"a kafka\.KafkaConsumer or a confluent_kafka\.Consumer"
+AIOKAFKA = "aiokafka.AIOKafkaConsumer", AsyncConsumeTransformWrite, r"an aiokafka\.AIOKafkaConsumer"
 
 
 @pytest.mark.filterwarnings("ignore:value_deserializer does not implement:DeprecationWarning")
-@pytest.mark.parametrize("setting", BREAKS_THE_PROMISE)
 @pytest.mark.parametrize(
-    ("library", "pipeline", "takes"),
+    ("library", "setting"),
     [
-        ("kafka.KafkaConsumer", ConsumeTransformWrite, r"a kafka\.KafkaConsumer or a confluent_kafka\.Consumer"),
-        ("aiokafka.AIOKafkaConsumer", AsyncConsumeTransformWrite, r"an aiokafka\.AIOKafkaConsumer"),
+        *((KAFKA_PYTHON, setting) for setting in BREAKS_THE_PROMISE if setting != "group"),
+        *((AIOKAFKA, setting) for setting in BREAKS_THE_PROMISE),
     ],
-    ids=["kafka-python", "aiokafka"],
+    ids=lambda value: value if isinstance(value, str) else value[0],
 )
 async def test_consumers_that_would_break_the_promise_are_refused(
-    emulator: Emulator, library: str, pipeline: Any, takes: str, setting: str
+    emulator: Emulator, library: tuple[str, Any, str], setting: str
 ) -> None:
+    name, pipeline, takes = library
     given, said = BREAKS_THE_PROMISE[setting]
     safe = {"enable_auto_commit": False, "isolation_level": "read_committed", "group_id": "g"}
-    consumer = resolve_name(library)(bootstrap_servers=emulator.bootstrap_servers, **(safe | given))
+    consumer = resolve_name(name)(bootstrap_servers=emulator.bootstrap_servers, **(safe | given))
     with pytest.raises(ConfigError, match=said):
         pipeline(None, consumer, ["in"], None, offsets=OffsetsInTransaction())
     await got(getattr(consumer, "close", lambda: None)())

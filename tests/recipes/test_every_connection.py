@@ -33,6 +33,7 @@ from tests.crash.psycopg_scenario import conninfo_of
 from tests.crash.scenario import OrdinaryError
 from tests.recipes.faces import FACES, INSERT, ON_ASYNCPG, ON_DRIVERS, ON_PSYCOPG, ON_SQLALCHEMY, OWN, Face
 from tests.support.databases import unique
+from tests.support.event_class import Event
 
 Faces = tuple[str, ...]
 
@@ -151,6 +152,16 @@ def test_an_engine_is_no_connection_and_a_connection_has_no_session(face: Face) 
         with pytest.raises(IllegalStateError, match="autocommit"), face.block(connection) as block:
             block.put(1)
     face.scenario.assert_both_sides_agree()
+
+
+@on(*ON_SQLALCHEMY)
+def test_objects_are_readable_after_a_block_on_the_writers_own_session(face: Face) -> None:
+    with face.block() as block:
+        event = Event(1)
+        block.tx.session.add(event)
+        block.send(1)
+    assert (event.id, event.body) == (1, "1")
+    face.scenario.assert_both_sides_agree("1")
 
 
 # ---- on drivers alone: ends of the transaction ----------------------------------------------------------------------
