@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
+from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.sqlalchemy.writer import DualTransaction
 from tests.crash.scenario import Scenario
 from tests.support.databases import events
@@ -29,3 +31,16 @@ def raw_rollback(connection: sa.Connection, *, begins: bool = False) -> None:
     for statement in ("ROLLBACK", *begin, "INSERT INTO events (id, event_key, body) VALUES (7, 'k', '7')"):
         cursor.execute(statement)
     cursor.close()
+
+
+def roll_back_in_part(session: Session) -> None:
+    session.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
+
+
+def roll_back_past_sqlalchemy(session: Session) -> None:
+    session.connection().connection.cursor().execute("ROLLBACK")
+
+
+def of_a_rollback_unseen(scenario: Scenario) -> Outcome | None:
+    """PostgreSQL's COMMIT proves that it is another transaction; a row that is read again proves the rollback."""
+    return Outcome.ROLLED_BACK if scenario.database.engine.dialect.name == "sqlite" else None

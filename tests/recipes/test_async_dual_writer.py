@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,9 @@ import anyio
 import pytest
 import sqlalchemy as sa
 import uvloop
-from sqlalchemy import event
 from sqlalchemy.ext.asyncio import (
     AsyncEngine,
     AsyncSession,
-    async_scoped_session,
-    async_sessionmaker,
     create_async_engine,
 )
 
@@ -30,12 +26,10 @@ from dualwrite.errors import (
 )
 from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.slot import SlotState
-from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.writer_async import AsyncDualTransaction, AsyncDualWriter
 from tests.crash.awaited import AwaitedScenario, awaited_scenario
 from tests.crash.matrix import check_a_commit_that_is_lost_with_the_database
 from tests.crash.scenario import OrdinaryError, event_texts
-from tests.recipes.steps import raw_rollback
 from tests.support.databases import PostgresDatabase, SqliteDatabase, events
 from tests.support.topics import read_topic
 
@@ -55,16 +49,6 @@ async def put(tx: AsyncDualTransaction, scenario: AwaitedScenario, number: int) 
 # ---- blocks -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_scoped_session_stands_for_the_tasks_own(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
-    session = async_scoped_session(async_sessionmaker(awaited.engine), asyncio.current_task)
-    async with writer.transaction(session) as tx:
-        assert tx.session is session()
-        await put(tx, awaited, 1)
-    await session.remove()
-    awaited.expected.append("1")
-    awaited.assert_both_sides_agree()
-
-
 async def test_one_dual_write_at_a_time(awaited: AwaitedScenario, writer: AsyncDualWriter) -> None:
     async with writer.transaction() as tx:
         await put(tx, awaited, 1)
@@ -80,20 +64,6 @@ async def test_one_dual_write_at_a_time(awaited: AwaitedScenario, writer: AsyncD
 
 
 # ---- misuse -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("goes_on", [True, False])
-async def test_a_transaction_that_was_ended_past_sqlalchemy(
-    awaited: AwaitedScenario, goes_on: bool, writer: AsyncDualWriter
-) -> None:
-    with pytest.raises(TransactionEndedInsideError, match="bypassing SQLAlchemy"):
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            driver: Any = (await tx.connection.get_raw_connection()).driver_connection
-            await (driver.execute("ROLLBACK") if awaited.driver == "asyncpg" else driver.rollback())
-            if goes_on:
-                await put(tx, awaited, 2)
-    awaited.assert_both_sides_agree()
 
 
 async def test_what_no_dual_write_can_run_on(awaited: AwaitedScenario, tmp_path: Path, writer: AsyncDualWriter) -> None:
@@ -238,38 +208,6 @@ async def test_a_commit_without_records_that_a_hook_cancels_was_not_sent(
         assert _this_task().uncancel() == 0
         assert tx.outcome is Outcome.ROLLED_BACK
     assert writer.state is SlotState.READY
-    awaited.assert_both_sides_agree()
-
-
-async def test_a_rollback_past_sqlalchemy_in_a_hook_behind_which_only_such_statements_come(
-    awaited: AwaitedScenario, writer: AsyncDualWriter
-) -> None:
-    with pytest.raises(TransactionEndedInsideError):
-        async with writer.transaction() as tx:
-            await put(tx, awaited, 1)
-            connection = (await tx.session.connection()).sync_connection
-            assert connection is not None
-            begins = awaited.driver == "asyncpg"  # which would commit each statement by itself
-            hook = partial(raw_rollback, connection, begins=begins)
-            event.listen(tx.session.sync_session, "before_commit", lambda _: hook())
-    # PostgreSQL's COMMIT proves that it is another transaction; where the row is read again, it proves the rollback
-    assert tx.outcome is (Outcome.ROLLED_BACK if awaited.driver == "aiosqlite" else None)
-    awaited.assert_both_sides_agree()
-
-
-async def test_a_begin_without_a_mark_is_marked_by_the_first_statement_of_the_block(
-    awaited: AwaitedScenario, writer: AsyncDualWriter
-) -> None:
-    """A listener of the application sends the first statement, and psycopg begins before SQLAlchemy says so."""
-    if awaited.driver != "psycopg":
-        pytest.skip("only psycopg's BEGIN is marked")
-    event.listen(awaited.engine.sync_engine, "begin", lambda connection: connection.exec_driver_sql("SELECT 1"))
-    async with writer.transaction() as tx:
-        await put(tx, awaited, 1)
-        raw: Any = await tx.connection.get_raw_connection()
-        mark = vars(raw.driver_connection)[MARK_ATTRIBUTE]
-        assert await tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
-    awaited.expected.append("1")
     awaited.assert_both_sides_agree()
 
 

@@ -19,7 +19,6 @@ from dualwrite.errors import (
     ConfigError,
     IllegalStateError,
     InvalidRecordError,
-    RecipeError,
     StateRowError,
     TransactionEndedInsideError,
 )
@@ -27,33 +26,10 @@ from dualwrite.outcome import Outcome, outcome_of
 from dualwrite.recipes.core.slot import SlotState
 from dualwrite.recipes.sqlalchemy.state_table import kafka_transaction_state
 from tests.crash.scenario import Scenario
-from tests.recipes.faces import ON_SQLALCHEMY, Face
-from tests.recipes.steps import put, raw_rollback
+from tests.recipes.steps import put, raw_rollback, roll_back_in_part, roll_back_past_sqlalchemy
 from tests.support.databases import PostgresDatabase, event_bodies
 from tests.support.threads import in_threads
 from tests.support.topics import read_topic
-
-
-def roll_back_in_part(session: Session) -> None:
-    session.execute(sa.text("ROLLBACK TO SAVEPOINT s"))
-
-
-def roll_back_past_sqlalchemy(session: Session) -> None:
-    session.connection().connection.cursor().execute("ROLLBACK")
-
-
-@pytest.mark.parametrize("undo", [roll_back_in_part, roll_back_past_sqlalchemy])
-@pytest.mark.parametrize("face", ON_SQLALCHEMY, indirect=True)
-def test_a_hook_that_undoes_what_was_written_right_before_commit(face: Face, undo: Callable[[Session], object]) -> None:
-    """Records were sent and the state may be written by then, so an empty COMMIT would publish them."""
-    with face.own("session") as session:
-        event.listen(getattr(session, "sync_session", session), "before_commit", undo, once=True)
-        with pytest.raises(RecipeError), face.block(session) as block:
-            block.execute("SAVEPOINT s")
-            block.put(1)
-    with face.block() as block:
-        block.put(2)
-    face.scenario.assert_both_sides_agree("2")
 
 
 def go_on_without_a_transaction(session: Session) -> None:

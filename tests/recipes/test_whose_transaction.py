@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.orm import Session
 
 from dualwrite.errors import IllegalStateError, StateRowError, TransactionEndedInsideError
 from dualwrite.outcome import outcome_of
@@ -20,7 +20,7 @@ from dualwrite.recipes.sql.postgres import MARK, MARK_ATTRIBUTE
 from dualwrite.recipes.sqlalchemy.state_table import SqlAlchemyStateStore
 from dualwrite.recipes.sqlalchemy.writer import DualWriter
 from tests.crash.scenario import InjectedError, Scenario
-from tests.recipes.steps import put, raw_rollback
+from tests.recipes.steps import of_a_rollback_unseen, put, raw_rollback
 from tests.support.databases import event_bodies, events, unique
 from tests.support.topics import read_topic
 
@@ -62,17 +62,6 @@ def test_no_dual_write_inside_a_savepoint(scenario: Scenario, writer: DualWriter
     assert writer.state is SlotState.READY
 
 
-def test_no_dual_write_inside_another_on_the_same_transaction(scenario: Scenario, writer: DualWriter) -> None:
-    other = Scenario(scenario.database, scenario.emulator)
-    with other.writer() as inner:
-        inner.recover()
-        with writer.transaction() as tx:
-            put(tx, scenario, 1)
-            with pytest.raises(IllegalStateError, match="cannot decide a second one"), inner.transaction(tx.session):
-                pass
-    scenario.assert_both_sides_agree("1")
-
-
 def test_a_two_phase_session_is_decided_by_its_coordinator(scenario: Scenario, writer: DualWriter) -> None:
     if scenario.database.engine.dialect.name == "sqlite":
         pytest.skip("SQLite has no two-phase transactions")
@@ -112,37 +101,6 @@ def test_a_session_that_goes_to_a_second_database(
     scenario.assert_both_sides_agree()
 
 
-def test_a_scoped_session_stands_for_the_threads_own(scenario: Scenario, writer: DualWriter) -> None:
-    session = scoped_session(sessionmaker(scenario.database.engine))
-    with writer.transaction(session) as tx:
-        assert tx.session is session()
-        put(tx, scenario, 1)
-    session.remove()
-    scenario.assert_both_sides_agree("1")
-
-
-@pytest.mark.parametrize("ending", ["rollback", "commit"])
-def test_a_transaction_that_was_ended_past_sqlalchemy(scenario: Scenario, writer: DualWriter, ending: str) -> None:
-    """The driver then begins another one by itself, which has not the first event."""
-    with pytest.raises(TransactionEndedInsideError, match="bypassing SQLAlchemy"), writer.transaction() as tx:
-        put(tx, scenario, 1)
-        getattr(tx.connection.connection, ending)()
-        put(tx, scenario, 2)
-    assert scenario.row().is_empty
-    scenario.assert_nothing_open()
-
-
-@pytest.mark.parametrize("ending", ["rollback", "commit"])
-def test_a_transaction_that_was_ended_past_sqlalchemy_and_not_touched_again(
-    scenario: Scenario, writer: DualWriter, ending: str
-) -> None:
-    with pytest.raises(TransactionEndedInsideError, match="bypassing SQLAlchemy"), writer.transaction() as tx:
-        put(tx, scenario, 1)
-        getattr(tx.connection.connection, ending)()
-    assert scenario.row().is_empty
-    scenario.assert_nothing_open()
-
-
 @pytest.mark.parametrize("ending", ["rollback", "commit"])
 @pytest.mark.parametrize("how", ["error", "session", "interrupt"])
 def test_the_error_of_a_block_whose_transaction_was_ended_past_sqlalchemy_says_that_its_outcome_is_unknown(
@@ -165,25 +123,6 @@ def test_the_error_of_a_block_whose_transaction_was_ended_past_sqlalchemy_says_t
     assert scenario.row().is_empty
     scenario.assert_nothing_open()
     assert writer.state is SlotState.READY
-
-
-def of_a_rollback_unseen(scenario: Scenario) -> Outcome | None:
-    """PostgreSQL's COMMIT proves that it is another transaction; a row that is read again proves the rollback."""
-    return Outcome.ROLLED_BACK if scenario.database.engine.dialect.name == "sqlite" else None
-
-
-def test_a_rollback_past_sqlalchemy_behind_which_only_such_statements_come(
-    scenario: Scenario, writer: DualWriter
-) -> None:
-    """The state row is gone with the block's rows, and COMMIT of the other transaction decides nothing."""
-    with pytest.raises(TransactionEndedInsideError), writer.transaction() as tx:
-        put(tx, scenario, 1)
-        event.listen(tx.session, "before_commit", lambda session: raw_rollback(session.connection()))
-    assert tx.outcome is of_a_rollback_unseen(scenario)
-    scenario.assert_nothing_open()
-    with writer.transaction() as tx:
-        put(tx, scenario, 2)
-    scenario.assert_both_sides_agree("2")
 
 
 def test_such_a_rollback_by_a_listener_of_the_engine(scenario: Scenario, writer: DualWriter) -> None:
@@ -275,26 +214,6 @@ def test_the_mark_goes_with_begin_in_its_round_trip(scenario: Scenario, writer: 
         put(tx, scenario, 3)
         assert vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE] != mark
     scenario.assert_both_sides_agree("3")
-
-
-def test_a_listener_that_sends_the_first_statement_finds_the_mark(scenario: Scenario) -> None:
-    engine = sa.create_engine(scenario.database.url)
-    if engine.dialect.driver != "psycopg":
-        pytest.skip("only psycopg's BEGIN is marked")
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("SELECT 1"))
-    with (
-        DualWriter(
-            engine,
-            bootstrap_servers=scenario.emulator.bootstrap_servers,
-            transactional_id=scenario.transactional_id,
-        ) as writer,
-        writer.transaction() as tx,
-    ):
-        put(tx, scenario, 1)
-        mark = vars(tx.connection.connection.driver_connection)[MARK_ATTRIBUTE]
-        assert tx.connection.scalar(sa.text(f"SELECT current_setting('{MARK}', true)")) == mark
-    engine.dispose()
-    scenario.assert_both_sides_agree("1")
 
 
 def _raw(connection: sa.Connection, text: str) -> None:
