@@ -101,15 +101,17 @@ async def write_awaited_events(
     If it `goes_on`, one strikes behind the last await of the block, too.
     """
     tx: Any = None
+    is_behind = False
     try:
         async with writer.transaction() as tx:
             for index, body in enumerate(event_texts(str(number))):
                 await insert(tx, number * 10 + index, body)
                 tx.send(topic, value=body, key="k")
+        is_behind = True
         if goes_on:
             await asyncio.sleep(0)
     except (Exception, asyncio.CancelledError) as error:
-        return Seen(error, tx.outcome if tx else None)
+        return Seen(error, tx.outcome if tx else None, is_behind)
     return Seen(None, tx.outcome)
 
 

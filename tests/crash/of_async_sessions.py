@@ -29,6 +29,7 @@ async def write_events_of_async_session(engine: AsyncEngine, writer: AsyncDualWr
     sessions = async_sessionmaker(engine)
     dual_write_sessions(sessions, writer)
     write: DualWrite | None = None
+    is_behind = False
     try:
         async with sessions() as session:
             for index, body in enumerate(event_texts(str(number))):
@@ -36,6 +37,7 @@ async def write_events_of_async_session(engine: AsyncEngine, writer: AsyncDualWr
                 await send(session, topic, value=body, key="k")
             write = await current_dual_write(session)
             await session.commit()
+            is_behind = True
     except (Exception, asyncio.CancelledError) as error:
-        return Seen(error, write.outcome if write else None)
+        return Seen(error, write.outcome if write else None, is_behind)
     return Seen(None, write.outcome)

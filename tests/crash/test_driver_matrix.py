@@ -82,7 +82,8 @@ Case = tuple[Any, ...]
 
 
 def of_each(names: str, *cases: Collection[Case]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize(names, [case for table in cases for case in table], indirect=["scenario"])
+    rows = [case if "," in names else case[0] for table in cases for case in table]
+    return pytest.mark.parametrize(names, rows, indirect=["scenario"])
 
 
 def each(*dimensions: Collection[Any]) -> list[Case]:
