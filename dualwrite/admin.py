@@ -320,6 +320,13 @@ class AsyncTransactionAdmin:
         """
         return await self._calls().describe_two_phase_commit(exact(transactional_id), self._deadline_s(timeout_ms))
 
+    async def may_write_with(self, transactional_id: str, *, timeout_ms: int | None = None) -> bool:
+        """Return whether this client is allowed WRITE on a transactional id. Changes nothing.
+
+        Sends an InitProducerId that brokers have to refuse.
+        """
+        return await self._calls().may_write_with(exact(transactional_id), self._deadline_s(timeout_ms))
+
     # ---- the end --------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -515,6 +522,10 @@ class TransactionAdmin:
     ) -> dict[int, TwoPhaseCommit]:
         """See `AsyncTransactionAdmin.describe_two_phase_commit`."""
         return self._run(self._admin.describe_two_phase_commit(transactional_id, timeout_ms=timeout_ms))
+
+    def may_write_with(self, transactional_id: str, *, timeout_ms: int | None = None) -> bool:
+        """See `AsyncTransactionAdmin.may_write_with`."""
+        return self._run(self._admin.may_write_with(transactional_id, timeout_ms=timeout_ms))
 
     def close(self) -> None:
         """Release the connections; idempotent."""

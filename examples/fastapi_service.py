@@ -157,7 +157,7 @@ async def live() -> dict[str, str]:
 
 async def ready(shop: TheShop, response: Response) -> dict[str, str]:
     """Respond with 503 while orders would be refused. Transactions in doubt do not stop new orders."""
-    kafka = shop.pool.status.kafka_problem is None
+    kafka = shop.pool.status.problem is None
     database = await shop.has_database()
     if not (database and kafka):
         response.status_code = 503

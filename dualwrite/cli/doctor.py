@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import Final
 
 import click
+import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.admin import PROBED_ID
 from dualwrite.cli.colours import coloured, meaning_of
 from dualwrite.cli.connection import (
     KafkaAccess,
@@ -20,7 +21,8 @@ from dualwrite.cli.connection import (
 )
 from dualwrite.cli.doctor_checks import Check, Verdict, failure
 from dualwrite.cli.doctor_database import database_checks
-from dualwrite.cli.doctor_kafka import cluster_checks, topic_check
+from dualwrite.cli.doctor_ids import Ids, id_checks, ids_of, right_check
+from dualwrite.cli.doctor_kafka import cluster_checks, topic_checks
 from dualwrite.cli.failures import LEFT, UNUSABLE, sentence
 from dualwrite.cli.groups import Command
 from dualwrite.cli.output import counted, print_json, print_labelled, print_table
@@ -41,17 +43,16 @@ _NOT_KNOWN: Final = "whether dual writes work here is unknown until both can be 
 @database_option(required=False)
 @click.option(
     "--transactional-id",
-    default=PROBED_ID,
-    show_default=True,
     metavar="ID",
-    help="Test with this id whether two-phase commit is allowed; with ACLs, give an id that you use.",
+    help="Test with this id whether WRITE and two-phase commit are allowed; by default with those of the database.",
 )
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="NAME",
-    help="Check whether aborted records of this topic can be published again; may be repeated.",
+    help="Check whether this client may write to this topic, and whether its aborted records can be published again; "
+    "may be repeated.",
 )
 @click.option(
     "--max-stored-age",
@@ -68,20 +69,26 @@ def command(
     *,
     access: KafkaAccess,
     database_url: str | None,
-    transactional_id: str,
+    transactional_id: str | None,
     topics: tuple[str, ...],
     max_stored_age: float,
     as_json: bool,
 ) -> None:
     """Check this cluster and this database, and name the guarantee that results and the remedies. Changes nothing.
 
+    Each refusal with which writers would end a block is a failed check, by the same judge.
+
     Exit code: 0 dual writes work here, maybe with warnings; 1 they do not; 2 Kafka or the database cannot be reached.
     """
     guarantees: list[Guarantee] = []
-    checks, reached = _reached("kafka", lambda: _kafka(access, transactional_id, topics, guarantees))
-    if database_url is not None:
-        found, reached_too = _reached("database", lambda: _database(database_url, max_stored_age))
-        checks, reached = checks + found, reached and reached_too
+    with ExitStack() as opened:
+        looks = _Looks(access, opened, database_url, transactional_id, max_stored_age)
+        in_database, has_database = _reached("database", looks.into_database)
+        checks, has_kafka = _reached("kafka", lambda: _kafka(access, looks.ids, topics, guarantees))
+        checks += in_database
+        if has_kafka and has_database:
+            checks += _reached("database", looks.at_ids)[0]
+    reached = has_kafka and has_database
     if as_json:
         print_json(_document(checks, guarantees))
     else:
@@ -90,25 +97,46 @@ def command(
         click.echo(coloured(_CONCLUSIONS[worst], meaning_of("Verdict", worst)) if reached else _NOT_KNOWN)
         if database_url is None:
             click.echo("no database was checked: give --database to check one")
+        if not topics:
+            click.echo("no topic was checked: give --topic for each that blocks send to")
     ctx.exit(UNUSABLE if not reached else LEFT if _worst(checks) is Verdict.FAIL else 0)
 
 
-def _kafka(
-    access: KafkaAccess, transactional_id: str, topics: tuple[str, ...], guarantees: list[Guarantee]
-) -> list[Check]:
+class _Looks:
+    """The looks into the database: none without a database."""
+
+    def __init__(
+        self, access: KafkaAccess, opened: ExitStack, url: str | None, given_id: str | None, max_stored_age_s: float
+    ) -> None:
+        self._access, self._opened, self._url = access, opened, url
+        self._given_id, self._max_stored_age_s = given_id, max_stored_age_s
+        self._engine: sa.Engine | None = None
+        self.ids = ids_of(None, given_id)
+
+    def into_database(self) -> list[Check]:
+        if self._url is None:
+            return []
+        engine = self._engine = self._opened.enter_context(database(self._url))
+        checks = database_checks(engine, max_stored_age_s=self._max_stored_age_s)
+        self.ids = ids_of(engine, self._given_id)
+        return checks if self.ids.problem is None else [*checks, self.ids.problem]
+
+    def at_ids(self) -> list[Check]:
+        return [] if self._engine is None else id_checks(self._engine, self._access, self.ids)
+
+
+def _kafka(access: KafkaAccess, ids: Ids, topics: tuple[str, ...], guarantees: list[Guarantee]) -> list[Check]:
     with access.admin() as admin:
         cluster = admin.describe_cluster()
-        found, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(transactional_id))
+        found, guarantee = cluster_checks(admin.describe_features(), admin.describe_two_phase_commit(ids.probed[0]))
         described = admin.describe_topics(topics) if topics else {}
+        if guarantee is not None:
+            found.append(right_check(ids, {each: admin.may_write_with(each) for each in ids.probed}))
     if guarantee is not None:
         guarantees.append(guarantee)
-        found += [topic_check(name, topic, guarantee.tier) for name, topic in described.items()]
+        for name, topic in described.items():
+            found += topic_checks(name, topic, guarantee.tier)
     return [Check("kafka", "cluster", f"{cluster.cluster_id}, {counted(len(cluster.brokers), 'broker')}"), *found]
-
-
-def _database(url: str, max_stored_age_s: float) -> list[Check]:
-    with database(url) as engine:
-        return database_checks(engine, max_stored_age_s=max_stored_age_s)
 
 
 def _reached(where: str, look: Callable[[], list[Check]]) -> tuple[list[Check], bool]:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dualwrite.errors import DualWriteError
+from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.judge import refusal_of
+
 
 class Verdict(StrEnum):
     """The severity of a result."""
@@ -30,6 +34,12 @@ class Check:
 def warning(where: str, what: str, found: str, remedy: str) -> Check:
     """Return a check of `Verdict.WARN`."""
     return Check(where, what, found, Verdict.WARN, remedy)
+
+
+def of_error(where: str, error: DualWriteError) -> Check:
+    """Return the check of an error with which writers refuse blocks, by the table of the judge."""
+    refusal = refusal_of(error)
+    return failure(where, refusal.name, " ".join(first_line(error).split()), refusal.remedy)
 
 
 def failure(where: str, what: str, found: str, remedy: str) -> Check:

@@ -64,7 +64,7 @@ def _table(connection: sa.Connection) -> list[Check]:
             "create it: dualwrite init-db, or a migration (docs/cli.md); "
             "without create_table=False, the first dual write does, if it has the right to"
         )
-        return [failure(_WHERE, _TABLE, "missing", remedy)]
+        return [warning(_WHERE, _TABLE, "missing", remedy)]
     missing = {column.name for column in kafka_transaction_state.columns} - {
         column["name"] for column in inspector.get_columns(_TABLE)
     }

@@ -121,7 +121,16 @@ def _tier_check(tier: Tier) -> Check:
     return warning("kafka", "tier", found, remedy)
 
 
-def topic_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
+def topic_checks(name: str, topic: TopicDescription, tier: Tier | None) -> list[Check]:
+    """Return whether dual writes may send to a topic, and whether it can be repaired, by the rights of this client."""
+    checks = [_repair_check(name, topic, tier)]
+    if topic.is_writable is False:
+        remedy = "grant WRITE on the topic to this client"
+        checks.append(failure(f"topic {name}", "right to write", "no", remedy))
+    return checks
+
+
+def _repair_check(name: str, topic: TopicDescription, tier: Tier | None) -> Check:
     """Return whether dual writes may send to a topic on a cluster of this tier, by the rights of this client."""
     where = f"topic {name}"
     what = "can be repaired"

@@ -18,6 +18,7 @@ from dualwrite.errors import (
     KafkaTimeoutError,
 )
 from dualwrite.recipes.core.database_errors import first_line
+from dualwrite.recipes.core.judge import refusal_of
 
 LEFT: Final = 1
 """The exit code of a command that worked, but found a fault, left work undone, or was refused."""
@@ -63,7 +64,9 @@ class OneLineGroup(Group):
 
 def exit_code(error: Exception) -> int:
     """Return the exit code of a command that this error ended."""
-    return LEFT if isinstance(error, _REFUSED) else UNUSABLE
+    if isinstance(error, _REFUSED):
+        return LEFT
+    return (refusal_of(error).exit_code if isinstance(error, DualWriteError) else 0) or UNUSABLE
 
 
 def sentence(error: Exception) -> str:

@@ -27,6 +27,7 @@ from dualwrite.cli.groups import Command
 from dualwrite.cli.output import duration, print_json, print_labelled, print_table
 from dualwrite.cli.rounds import check_rounds, in_rounds, round_options
 from dualwrite.cli.taken_out import block_names, document_of, keeping_in, print_each, take_out_each
+from dualwrite.recipes.core.judge import REFUSALS
 from dualwrite.recipes.core.refused import OWED
 from dualwrite.recipes.recovery.plan import NEEDS_OPERATOR, TakenOut
 from dualwrite.recipes.recovery.service import Action, Found, RecoveryReport, RecoveryService
@@ -41,20 +42,7 @@ _EXPLAINED: Final = {
     ),
     Action.REPAIR: "the database has committed, and Kafka has aborted: its records are published again from the log",
     Action.PUBLISH: "the database stores blocks that wait for Kafka: they are published",
-    Action.LOST: (
-        "the database has committed, Kafka has aborted, and the records cannot be published again (the column Error "
-        "says why): send them again, then stop this report with --acknowledge-lost ID --apply"
-    ),
-    Action.NOT_PROVEN: (
-        "cannot prove whether Kafka has committed the last batch of this outbox, which publishes nothing more: grant "
-        "READ on its topics, or check them for its records; if they are missing, --publish-again ID --apply, else "
-        "--take-out ID:0 --apply"
-    ),
     Action.PUBLISH_AGAIN: "the last batch of this outbox is published again, because you have found it missing",
-    Action.REFUSED: (
-        "Kafka refuses a record that is stored or owed (the column Error says which and why), and all records behind "
-        "it wait: correct the cause, or take it out with --take-out ID:SEQ --apply"
-    ),
     Action.TAKE_OUT: "the records owed under this id are taken out, and not published again",
     Action.OVERDUE: (
         "a living process holds the lease of this outbox without publishing its blocks: its log has the reason, and "
@@ -64,6 +52,7 @@ _EXPLAINED: Final = {
         "the row names a transaction later than any that Kafka knows: is this the right cluster, or has it lost data?"
     ),
     Action.FAILED: "the column Error says why; a later round retries",
+    **{Action(each.name): each.remedy for each in REFUSALS.values() if each.name in set(Action)},
 }
 """Advice to the operator on an action; the other actions are done, or would be with --apply."""
 

@@ -14,14 +14,26 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from dualwrite.admin import TransactionAdmin, TransactionDescription
+from dualwrite.cli.colours import meaning_of
 from dualwrite.cli.connection import KafkaAccess, database, database_option, json_option, kafka_options, schema_option
-from dualwrite.cli.failures import sentence
+from dualwrite.cli.failures import LEFT, sentence
 from dualwrite.cli.groups import Command
 from dualwrite.cli.live import interval_option, show_live
-from dualwrite.cli.output import columns_that_fit, console, counted, duration, only, print_json, print_table, table
+from dualwrite.cli.output import (
+    columns_that_fit,
+    console,
+    counted,
+    duration,
+    only,
+    print_json,
+    print_labelled,
+    print_table,
+    table,
+)
 from dualwrite.errors import DualWriteError, KafkaError
-from dualwrite.recipes.recovery.overview import IdInDatabase, Owed, ids_in_database, owed_by
-from dualwrite.recipes.recovery.service import transaction_version
+from dualwrite.recipes.core.judge import REFUSALS
+from dualwrite.recipes.recovery.overview import IdInDatabase, InCluster, Standing, ids_in_database, standing
+from dualwrite.recipes.recovery.service import keeps_prepared, transaction_version
 
 _HEADERS: Final = (
     "TransactionalId",
@@ -41,6 +53,8 @@ _NOT_FOUND: Final = "NotFound"
 _NOT_KNOWN: Final = "NotKnown"
 """The state while Kafka cannot be queried."""
 _OPEN: Final = ("Ongoing", "PrepareCommit", "PrepareAbort")
+_OWED: Final = "owed"
+_REFUSALS: Final = {refusal.name: refusal for refusal in REFUSALS.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +84,9 @@ class Line:
 @interval_option
 @click.option("--once", is_flag=True, help="Print the view once; the default if standard output is not a terminal.")
 @json_option
+@click.pass_context
 def command(
+    ctx: click.Context,
     *,
     access: KafkaAccess,
     database_url: str | None,
@@ -84,12 +100,17 @@ def command(
 
     With a database, each transaction has the state of its row: "committed" is in doubt, Kafka's commit is still
     missing; "undecided" is running, or will be aborted; "no row" does not belong to this database. Ids with nothing
-    open are shown where the database stores blocks that wait for Kafka, an outbox's too ("stored"), and where Kafka has
-    aborted what the database decided ("owed"). Changes nothing and takes no locks.
+    open are shown where the database stores blocks that wait for Kafka, an outbox's too ("stored"), where Kafka has
+    aborted what the database decided ("owed"), and where writers refuse the id because of its row ("another-cluster",
+    "went-back"). Changes nothing and takes no locks.
+
+    Exit code of a view that is printed once: 1 if writers refuse an id because of its row, else 0.
     """
     with access.admin() as admin, nullcontext() if database_url is None else database(database_url) as engine:
         if once or as_json or not console().is_terminal:
-            _show_once(look(admin, engine, prefix, schema=schema), as_json=as_json)
+            found = look(admin, engine, prefix, schema=schema)
+            _show_once(found, as_json=as_json)
+            ctx.exit(LEFT if any(map(_is_wrong, found)) else 0)
         else:
             show_live(lambda width: _view(admin, engine, prefix, width, access.reach_ms, schema), interval)
 
@@ -103,6 +124,8 @@ def _show_once(found: list[Line], *, as_json: bool) -> None:
         cells = [tuple(map(str, _cells(line))) for line in found]
         headers = _headers(found)
         print_table(headers, only(headers, _HEADERS, cells))
+        for name in sorted({line.database or "" for line in filter(_is_wrong, found)}):
+            print_labelled(name, f"writers refuse these ids: {_REFUSALS[name].remedy}", meaning_of("Database", name))
 
 
 def _view(
@@ -142,7 +165,12 @@ def _headers(found: Sequence[Line]) -> tuple[str, ...]:
 
 
 def _is_owed(line: Line) -> bool:
-    return line.database == "owed"
+    return line.database == _OWED
+
+
+def _is_wrong(line: Line) -> bool:
+    """Return whether writers refuse the id."""
+    return line.database in _REFUSALS
 
 
 def _title(clock: str, found: Sequence[Line], has_database: bool) -> str:
@@ -155,6 +183,8 @@ def _title(clock: str, found: Sequence[Line], has_database: bool) -> str:
         title += f", {counted(blocks, 'stored block')}"
     if owed := sum(map(_is_owed, found)):
         title += f", {owed} owed"
+    if refused := sum(map(_is_wrong, found)):
+        title += f", {refused} refused"
     return title
 
 
@@ -171,22 +201,40 @@ def look(
     known = None if engine is None else ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
     asked = sorted({*ids, *(known or ())})
     described = admin.describe_transactions(asked, timeout_ms=timeout_ms) if asked else {}
-    version = transaction_version(admin.describe_features()) if known else 0
-    return lines_of(described, known, int(time.time() * 1000), version)
+    now_ms = int(time.time() * 1000)
+    if engine is None or not known:
+        return lines_of(described, known, now_ms, _NO_CLUSTER)
+    cluster = _cluster(admin, timeout_ms)
+    lines = lines_of(described, known, now_ms, cluster)
+    if any(_is_wrong(line) for line in lines):  # unless the row was older than the description
+        known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=ids)
+        lines = lines_of(described, known, now_ms, cluster)
+    return lines
+
+
+_NO_CLUSTER: Final = InCluster("", 0, lambda _: True)
+
+
+def _cluster(admin: TransactionAdmin, timeout_ms: int | None) -> InCluster:
+    return InCluster(
+        admin.describe_cluster(timeout_ms=timeout_ms).cluster_id or "",
+        transaction_version(admin.describe_features()),
+        lambda kafka_id: keeps_prepared(admin, kafka_id),
+    )
 
 
 def _by_database_alone(engine: sa.Engine, schema: str | None, prefix: str) -> list[Line]:
     known = ids_in_database(engine, schema, prefix=prefix, kafka_ids=())
-    return lines_of({}, known, int(time.time() * 1000), 0)
+    return lines_of({}, known, int(time.time() * 1000), _NO_CLUSTER)
 
 
 def lines_of(
     described: Mapping[str, TransactionDescription | None],
     known: Mapping[str, IdInDatabase] | None,
     now_ms: int,
-    transaction_version: int,
+    cluster: InCluster,
 ) -> list[Line]:
-    """Return the lines, oldest first, of ids with an open transaction, stored blocks or owed records.
+    """Return the lines, oldest first, of ids with an open transaction, stored blocks or owed records, or refused ids.
 
     `known` is None without a database.
     """
@@ -194,12 +242,12 @@ def lines_of(
     for transactional_id in {**described, **(known or {})}:
         found = described.get(transactional_id)
         ours = None if known is None else known.get(transactional_id)
-        owed = None if ours is None else owed_by(ours.row, found, transaction_version)
+        stands = Standing() if ours is None else standing(transactional_id, ours.row, found, cluster)
         is_open = found is not None and found.state in _OPEN
-        if is_open or owed is not None or (ours is not None and ours.stored_blocks):
+        if is_open or stands != Standing() or (ours is not None and ours.stored_blocks):
             state = _NOT_FOUND if transactional_id in described else _NOT_KNOWN
             line = Line(transactional_id, state) if found is None else _line(found, now_ms)
-            lines.append(line if known is None else _with_database(line, ours, owed, now_ms))
+            lines.append(line if known is None else _with_database(line, ours, stands, now_ms))
     return sorted(lines, key=lambda line: (-max(line.age_ms or 0, line.stored_age_ms or 0), line.transactional_id))
 
 
@@ -217,17 +265,17 @@ def _line(found: TransactionDescription, now_ms: int) -> Line:
     )
 
 
-def _with_database(line: Line, ours: IdInDatabase | None, owed: Owed | None, now_ms: int) -> Line:
+def _with_database(line: Line, ours: IdInDatabase | None, stands: Standing, now_ms: int) -> Line:
     """Return the line with the database's data about the id."""
     if ours is None:
         return replace(line, database="no row", stored_blocks=0)
     since_ms = ours.stored_since_ms
     return replace(
         line,
-        database="owed" if owed is not None else _row_state(line, ours.row.state),
+        database=stands.refusal or (_OWED if stands.owed is not None else _row_state(line, ours.row.state)),
         stored_blocks=ours.stored_blocks,
         stored_age_ms=max(now_ms - since_ms, 0) if ours.stored_blocks and since_ms is not None else None,
-        owed_records=None if owed is None else owed.records,
+        owed_records=None if stands.owed is None else stands.owed.records,
     )
 
 

@@ -51,7 +51,10 @@ def test_without_access_control_a_client_may_read(cluster: Cluster, new_name: Ne
     kept, compacted = new_name("topic"), new_name("topic")
     create_topics(cluster.bootstrap_servers, kept, compacted)
     set_policy(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}), compacted, "compact,delete")
-    expected = {kept: TopicDescription(True, "delete"), compacted: TopicDescription(True, "compact,delete")}
+    expected = {
+        kept: TopicDescription(True, "delete", is_writable=True),
+        compacted: TopicDescription(True, "compact,delete", is_writable=True),
+    }
 
     with ParticipantProducer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         until(lambda: producer.describe_topics([kept, compacted]) == expected)
@@ -120,6 +123,8 @@ def test_a_client_of_limited_rights(
                 tx.send(topic, value, "key")
 
         until(lambda: described().is_readable is False)  # brokers hear of a right a moment later
+        until(lambda: limited.may_write_with(name))
+        assert (described().is_writable, limited.may_write_with(f"not-{name}")) == (True, False)
         tier = VERSIONS[secured.version]
         with pytest.raises(UnsupportedByBrokerError, match=NO_READ.format(tier)):
             write("refused")
@@ -128,11 +133,11 @@ def test_a_client_of_limited_rights(
         assert "DESCRIBE_CONFIGS on the topic" in str(found.why_not_known)
 
         allow(admin, ResourceType.TOPIC, topic, AclOperation.READ, AclOperation.DESCRIBE_CONFIGS)
-        until(lambda: described() == TopicDescription(True, "compact"))
+        until(lambda: described() == TopicDescription(True, "compact", is_writable=True))
         with pytest.raises(UnsupportedByBrokerError, match=r"its cleanup\.policy is 'compact'"):
             write("refused")
 
         set_policy(admin, topic, "delete")
-        until(lambda: described() == TopicDescription(True, "delete"))
+        until(lambda: described() == TopicDescription(True, "delete", is_writable=True))
         write("accepted")
     assert read_committed({"bootstrap.servers": secured.bootstrap_servers}, topic) == [b"accepted"]

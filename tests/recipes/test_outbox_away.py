@@ -231,7 +231,7 @@ def test_it_is_not_tried_again_and_again(scenario: PsycopgScenario) -> None:
         assert publisher is not None
         rounds = publisher._rounds
         until(lambda: publisher._rounds > rounds + 3)
-        assert pool.pool._counts.background_failures == 0
+        assert pool.pool.counts.background_failures == 0
 
 
 @pytest.mark.usefixtures("unreadable")

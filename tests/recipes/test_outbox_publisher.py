@@ -262,7 +262,7 @@ def test_the_status_shows_its_error_although_the_pool_succeeds(scenario: Psycopg
             until(lambda: bool(pool.status.refused))
             sweeps = Calls(pool.pool.maintenance._leases, "adopt")
             until(lambda: sweeps.count >= 2)  # the first of them has ended then
-            assert pool.pool._counts.last_background_error is None
+            assert pool.pool.counts.last_background_error is None
             assert "StoredBlockRefusedError" in (pool.status.last_background_error or "")
         pool.recover()
         assert pool.status.last_background_error is None

@@ -147,7 +147,7 @@ def assert_hangs(site: Site, caplog: pytest.LogCaptureFixture) -> None:
         assert f"`{command}`" in error
     for apply in (False, True):
         (found,) = serviced(site, apply=apply).found
-        assert (found.action, found.changed, found.is_left) == (Action.FAILED, False, True)
+        assert (found.action, found.changed, found.is_left) == (Action.HANGS, False, True)
         assert command in (found.error or "")
     assert (site.row(), site.text()) == (row, text)
     assert seen(site) == Counter(["before", "decided 0"])

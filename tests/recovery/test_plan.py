@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -151,7 +152,23 @@ def test_every_combination_of_facts() -> None:
         elif not is_hidden_question(facts):
             assert again is action
         seen |= {action, taken, again}
-    assert seen == set(Action) - {Action.FAILED, Action.REFUSED}
+    assert seen == set(Action) - {Action.FAILED, Action.REFUSED, Action.HANGS, *BY_ROW}
+
+
+BY_ROW = (Action.ANOTHER_CLUSTER, Action.WENT_BACK)
+
+
+def test_a_refusal_by_the_row_is_reported() -> None:
+    """Another cluster knows nothing of the row's transaction; a row that went back may be in the way of a repair."""
+    for facts in EVERYTHING:
+        plain = decide(facts, min_age_ms=MIN_AGE_MS)
+        elsewhere = decide(replace(facts, refusal=Action.ANOTHER_CLUSTER), min_age_ms=MIN_AGE_MS)
+        assert elsewhere is (Action.IN_USE if facts.row is Row.HELD else Action.ANOTHER_CLUSTER)
+        behind = decide(replace(facts, refusal=Action.WENT_BACK), min_age_ms=MIN_AGE_MS)
+        refused = Action.IN_USE if facts.row is Row.HELD else Action.WENT_BACK
+        assert behind in (refused, plain)
+        if plain is Action.NOTHING:
+            assert behind is refused
 
 
 def test_the_table_is_whole() -> None:

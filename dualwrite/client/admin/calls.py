@@ -34,6 +34,7 @@ from dualwrite.client.admin.results import (
 )
 from dualwrite.client.admin.topics import describe_topics
 from dualwrite.client.error_texts import error_name
+from dualwrite.client.messages import ANY_NODE
 from dualwrite.client.records.record import TopicPartition
 from dualwrite.errors import (
     NETWORK_EXCEPTION,
@@ -172,6 +173,17 @@ class AdminCalls:
                 results.done[broker_id] = TwoPhaseCommit.NOT_OFFERED
                 del results.failed[broker_id]
         return _whole(results, "queried")
+
+    async def may_write_with(self, transactional_id: str, deadline_s: float) -> bool:
+        """Return whether this client is allowed WRITE on an id, by the refusal of a request."""
+
+        async def any_broker(ids: Sequence[str]) -> Located[str]:
+            return Located(dict.fromkeys(ids, ANY_NODE), {}, {})
+
+        results = await self._driver.fulfil(
+            [transactional_id], any_broker, lambda _, ids: codec.right_to_write(ids[0]), deadline_s=deadline_s
+        )
+        return _whole(results, "queried")[transactional_id]
 
     async def _of_each_broker(self, call_for: CallFor[int, V], deadline_s: float) -> Results[int, V]:
         cluster = await self.describe_cluster(deadline_s)

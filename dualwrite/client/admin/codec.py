@@ -54,7 +54,8 @@ _FIRST_WITH_RIGHTS: Final = 8
 """The first Metadata with the operations that a client is allowed (KIP-430)."""
 
 _READ: Final = 3
-"""The operation READ, among those that a client is allowed."""
+_WRITE: Final = 4
+"""Two of the operations that a client may be allowed."""
 
 _TOPIC_RESOURCE: Final = 2
 
@@ -78,7 +79,8 @@ class Reply(NamedTuple, Generic[T]):
 class TopicPartitions(NamedTuple):
     """The metadata of a topic; `leaders` are (node id, leader epoch) by partition, -1 if there is none.
 
-    `is_readable`: whether this client is allowed READ; None if that was not requested or the topic is not known.
+    `is_readable`, `is_writable`: whether this client is allowed READ, WRITE; None if that was not requested or the
+    topic is not known.
     """
 
     error_code: int
@@ -86,6 +88,7 @@ class TopicPartitions(NamedTuple):
     replicas: Mapping[int, tuple[int, ...]]
     topic_id: str | None
     is_readable: bool | None = None
+    is_writable: bool | None = None
 
 
 class ClusterMetadata(NamedTuple):
@@ -133,7 +136,8 @@ def _metadata(body: memoryview, version: int) -> ClusterMetadata:
                 {row.partition_index: (row.leader_id, row.leader_epoch) for row in topic.partitions},
                 {row.partition_index: tuple(row.replica_nodes) for row in topic.partitions},
                 _topic_id(topic),
-                _is_readable(topic),
+                _is_allowed(topic, _READ),
+                _is_allowed(topic, _WRITE),
             )
             for topic in response.topics
         },
@@ -146,9 +150,9 @@ def _topic_id(topic: Any) -> str | None:
     return str(found) if isinstance(found, UUID) and found.int else None
 
 
-def _is_readable(topic: Any) -> bool | None:
+def _is_allowed(topic: Any, operation: int) -> bool | None:
     operations = getattr(topic, "authorized_operations", None)
-    return None if operations is None else _READ in operations
+    return None if operations is None else operation in operations
 
 
 class TopicSettings(NamedTuple):
@@ -406,6 +410,31 @@ def two_phase_commit(transactional_id: str, broker_id: int) -> Call[dict[int, Re
         lambda version: codec.encode(request, version),
         decode,
     )
+
+
+def right_to_write(transactional_id: str) -> Call[dict[str, Reply[bool]]]:
+    """Return an InitProducerId that every broker refuses, with an error that shows whether WRITE on the id is allowed.
+
+    A broker first checks that right (error 53), and then that a producer id comes with an epoch, as it does not here
+    (42). It does so before it looks up the id.
+    """
+    request = m.InitProducerId(transactional_id, 1, enable_2pc=False, keep_prepared_txn=False, producer_id=0)
+
+    def decode(body: memoryview, version: int) -> dict[str, Reply[bool]]:
+        response = codec.decode(request, body, version)
+        assert isinstance(response, m.InitProducerIdResponse)
+        is_allowed = _RIGHT_TO_WRITE.get(response.error_code)
+        return {transactional_id: Reply(response.error_code) if is_allowed is None else Reply(0, is_allowed)}
+
+    return Call(
+        Api.INIT_PRODUCER_ID,
+        codec.versions_wanted(request),
+        lambda version: codec.encode(request, version),
+        decode,
+    )
+
+
+_RIGHT_TO_WRITE: Final = {42: True, 53: False}
 
 
 def api_versions(broker_id: int) -> Call[dict[int, Reply[BrokerFeatures]]]:

@@ -146,6 +146,8 @@ class TopicDescription:
     cleanup_policy: str | None = None
     why_not_known: KafkaError | None = None
     most_age_ms: int | None = None
+    is_writable: bool | None = None
+    """Whether this client can write to the topic; None if not known."""
 
     @property
     def is_compacted(self) -> bool | None:

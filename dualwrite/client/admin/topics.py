@@ -38,6 +38,7 @@ async def describe_topics(
             settings.done[name].cleanup_policy if name in settings.done else None,
             failure(Api.METADATA, unseen[name], name) if name in unseen else settings.failed.get(name),
             settings.done[name].most_age_ms if name in settings.done else None,
+            is_writable=seen[name].is_writable if name in readable else None,
         )
         for name in names
     }

@@ -36,7 +36,6 @@ from dualwrite.client.transactions.manifest import Manifest, PartitionManifest
 from dualwrite.client.wire.cluster import ClusterSettings
 from dualwrite.config import ProducerConfig
 from dualwrite.errors import (
-    AnotherClusterError,
     KafkaTimeoutError,
     KafkaUnreachableError,
     NoMarkerError,
@@ -194,13 +193,8 @@ class LogReader:
         topics = list(dict.fromkeys(where.topic for where in partitions))
         metadata = await self._driver.metadata(topics, deadline_s)
         cluster_id = metadata.cluster.cluster_id
-        if cluster_id and manifest.cluster_id and cluster_id != manifest.cluster_id:
-            raise AnotherClusterError(
-                f"{self._name(manifest)} was prepared in the Kafka cluster {manifest.cluster_id!r}, and this is "
-                f"{cluster_id!r}; nothing was changed: connect to the cluster in which it was prepared",
-                prepared_in=manifest.cluster_id,
-                found=cluster_id,
-            )
+        if cluster_id and manifest.is_elsewhere(cluster_id):
+            raise manifest.elsewhere(cluster_id, self._transactional_id)
         return leaders_in(metadata, partitions)
 
     # ---- texts ----------------------------------------------------------------------------------------------

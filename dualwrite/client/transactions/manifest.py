@@ -15,6 +15,7 @@ from json.encoder import encode_basestring_ascii
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from dualwrite.errors import AnotherClusterError
 from dualwrite.prepared_state import PreparedTxnState
 
 MAX_MANIFEST_BYTES: Final = 60_000
@@ -65,6 +66,22 @@ class Manifest:
             f'"topics":{{{",".join(topics)}}}}}'
         )
         return text if len(text) <= MAX_MANIFEST_BYTES else ""
+
+    def is_elsewhere(self, cluster_id: str | None) -> bool:
+        """Return whether the transaction was prepared in another cluster; False if one of the two ids is unknown."""
+        return bool(cluster_id and self.cluster_id) and cluster_id != self.cluster_id
+
+    def elsewhere(self, cluster_id: str, transactional_id: str | None) -> AnotherClusterError:
+        """Return the error for a cluster in which the transaction was not prepared."""
+        whose = f" of transactional id {transactional_id!r}" if transactional_id else ""
+        return AnotherClusterError(
+            f"the prepared transaction {self.prepared_state}{whose} was prepared in the Kafka cluster "
+            f"{self.cluster_id!r}, and this is {cluster_id!r}; nothing was changed: connect to the cluster in which it "
+            "was prepared. If that cluster is gone for good, give up what may be in doubt there: "
+            f"`dualwrite recover --forget-cluster {self.cluster_id} --all`",
+            prepared_in=self.cluster_id,
+            found=cluster_id,
+        )
 
     @classmethod
     def parse(cls, text: str) -> Manifest | None:

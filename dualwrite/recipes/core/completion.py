@@ -24,6 +24,7 @@ from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome, commit_outcome, recovery_outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
+from dualwrite.recipes.core.judge import behind_kafka
 from dualwrite.recipes.core.last_batch import instead_of_loss, note_verdict
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
@@ -102,7 +103,7 @@ async def _take_over(
         await owned.make_durable(row, ongoing)
         proof = await prove(owned, database, row, ongoing)
         if not proof.owed and owned.kafka.coordinator_committed_later(row):  # a later row would name the repair
-            raise _behind_kafka(owned, row)
+            raise behind_kafka(owned.transactional_id, row)
         if proof.not_proven is not None:
             raise proof.not_proven
         is_open = ongoing == row
@@ -183,16 +184,6 @@ def _went_back(owned: OwnedId, remembered: PreparedTxnState, row: PreparedTxnSta
         "Kafka still holds the records of changes that the database has lost: compare both sides and repair one; then "
         f"close this writer, run `dualwrite recover --acknowledge-lost {owned.transactional_id} --apply`, and create "
         "a new writer, which continues from the row"
-    )
-
-
-def _behind_kafka(owned: OwnedId, row: PreparedTxnState) -> DatabaseWentBackError:
-    return DatabaseWentBackError(
-        f"the state row of transactional id {owned.transactional_id!r} holds {str(row)!r}, but Kafka has committed a "
-        "later transaction of the id: the database was restored or failed over to an earlier state, the row was "
-        "edited, or another program uses the id. Nothing was changed on either side. Kafka still holds the records of "
-        "changes that the database has lost: compare both sides and repair one; then run `dualwrite recover "
-        f"--acknowledge-lost {owned.transactional_id} --apply`"
     )
 
 

@@ -1,6 +1,7 @@
 """The proof of how the transaction in the state row ended, and the notes of it in the row itself.
 
-The text beside the prepared state is the manifest, or says that the transaction is settled. In front of the manifest of
+The text beside the prepared state is the manifest, or says that the transaction is settled, or (with the manifest) that
+it was given up with its cluster. In front of the manifest of
 an outbox's last batch stands a verdict, if its end was known once and could be forgotten: the coordinator knows it
 until the id is next initialised, the log until compaction or retention has removed the records.
 """
@@ -49,7 +50,10 @@ NOT_PROVEN: Final = Proof(is_over=False)
 IS_OVER: Final = Proof(is_over=True)
 IS_COMMITTED: Final = Proof(is_over=True, verdict=Verdict.COMMITTED)
 
-_NOTED: Final = re.compile(f"(?:{'|'.join(Verdict)}) \\S+ ")
+_FORGOTTEN: Final = "forgotten "
+"""Begins the text of a row whose transaction an operator has given up, because its cluster is gone for good."""
+
+_NOTED: Final = re.compile(f"(?:(?:{_FORGOTTEN.strip()}|{'|'.join(Verdict)}) \\S+ )+")
 
 
 def noted_text(row: PreparedTxnState, verdict: Verdict, text: str) -> str:
@@ -57,13 +61,27 @@ def noted_text(row: PreparedTxnState, verdict: Verdict, text: str) -> str:
     return f"{verdict} {row} {without_verdict(text)}"
 
 
+def forgotten_text(row: PreparedTxnState, text: str) -> str:
+    """Return the text of a row whose transaction is given up with its cluster.
+
+    It keeps the manifest: if that cluster comes back before the id is used again, it is asked as before.
+    """
+    return text if is_forgotten(row, text) else f"{_FORGOTTEN}{row} {text}"
+
+
+def is_forgotten(row: PreparedTxnState, text: str) -> bool:
+    """Return whether the row's transaction was given up with its cluster, so that other clusters do not ask for it."""
+    return text.startswith(f"{_FORGOTTEN}{row} ")
+
+
 def verdict_in(row: PreparedTxnState, text: str) -> Verdict | None:
     """Return the verdict that the text of a row notes on its transaction; None if it notes none."""
+    text = text.removeprefix(f"{_FORGOTTEN}{row} ")
     return next((verdict for verdict in Verdict if text.startswith(f"{verdict} {row} ")), None)
 
 
 def without_verdict(text: str) -> str:
-    """Return the text of a row without the verdict in front of its manifest."""
+    """Return the text of a row without the notes in front of its manifest."""
     noted = _NOTED.match(text)
     return text if noted is None else text[noted.end() :]
 

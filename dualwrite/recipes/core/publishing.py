@@ -32,7 +32,7 @@ from dualwrite.recipes.core.decisions import Outcome
 from dualwrite.recipes.core.dual_write import NOTHING_PREPARED, DualWriteProgress, Resolution
 from dualwrite.recipes.core.owned_id import OwnedId
 from dualwrite.recipes.core.pause_points import PausePoint
-from dualwrite.recipes.core.proof import settled_text
+from dualwrite.recipes.core.proof import is_forgotten, settled_text
 from dualwrite.recipes.core.refused import is_refusal, refused_topic
 from dualwrite.recipes.core.repair import verify
 from dualwrite.recipes.core.slot import SlotState
@@ -362,7 +362,7 @@ class Publishing:
         """
         transactional_id = self._owned.transactional_id
         text = await database.read_manifest(transactional_id)
-        if not row.is_empty and text != settled_text(row):
+        if not row.is_empty and text != settled_text(row) and not is_forgotten(row, text):
             await database.stored_blocks(transactional_id).publish(transactional_id, (), before=NOTHING_STORED)
             await database.write(transactional_id, previous=row, new=row, manifest=settled_text(row))
             await database.commit()

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.errors import (
+    AnotherClusterError,
     AuthorizationError,
     DatabaseWentBackError,
     KafkaTimeoutError,
@@ -42,6 +43,7 @@ from dualwrite.recipes.core.proof import (
     TOLD,
     Proof,
     Verdict,
+    is_forgotten,
     manifest_of,
     settled_text,
     verdict_in,
@@ -98,6 +100,11 @@ async def prove(
         if proof is NOT_PROVEN:
             log_unreadable(owned.transactional_id, row, error)
         return proof
+    except AnotherClusterError as error:
+        if not is_forgotten(row, text):
+            raise
+        _log.info("transactional id %s: %s", owned.transactional_id, error)
+        return IS_OVER
     except NoMarkerError as error:
         if not ongoing.is_empty:
             # It is undecided and of the same producer id: its abort comes next, which may end both in a partition.
@@ -135,6 +142,10 @@ async def verify(owned: OwnedId, database: DatabaseTransaction, row: PreparedTxn
     except AuthorizationError as error:
         is_usual = owned.policy.is_outbox  # an outbox takes any topic
         _log.log(logging.DEBUG if is_usual else logging.INFO, _NOT_VERIFIED, owned.transactional_id, row, error)
+        return KNOWN
+    except AnotherClusterError:
+        if not is_forgotten(row, await database.read_manifest(owned.transactional_id)):
+            raise
         return KNOWN
     except NoMarkerError as error:
         raise _hangs(owned, row, error) from error

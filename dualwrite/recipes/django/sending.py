@@ -56,7 +56,7 @@ def current_dual_write(using: str | None = None) -> DualWrite:
 def pool_status(using: str | None = None) -> PoolStatus:
     """Return the numbers of this process's pool of transactional ids, without a query to Kafka or the database.
 
-    For probes: while `kafka_problem` is not None, transactions with records are refused.
+    For probes: while `problem` is not None, transactions with records are refused.
 
     Raises ConfigError if the alias is not set up for dual writes.
     """

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from dualwrite.errors import IllegalStateError, PoolTimeoutError
+from dualwrite.errors import DualWriteError, IllegalStateError, PoolTimeoutError
 from dualwrite.monkey_patches import assert_unpatched
 from dualwrite.recipes.core.availability import Availability
 from dualwrite.recipes.core.dual_write import (
@@ -76,6 +76,13 @@ class PooledBlock:
 
     async def get_ready(self) -> None:
         """Get ready before the block's transaction begins. Raises as `take_slot` does."""
+        try:
+            await self._get_ready()
+        except DualWriteError as error:
+            self._pool.counts.judge(error)
+            raise
+
+    async def _get_ready(self) -> None:
         pool = self._pool
         if pool.availability.away is not None:
             pool.assert_present()
@@ -104,6 +111,14 @@ class PooledBlock:
 
     async def commit(self, write: DualWriteProgress) -> None:
         """Commit both sides, or roll back both and raise the reason."""
+        try:
+            await self._commit(write)
+        except DualWriteError as error:
+            self._pool.counts.judge(error)
+            raise
+        self._pool.counts.refusal = None
+
+    async def _commit(self, write: DualWriteProgress) -> None:
         try:
             self._pool.assert_of_this_process()
             carries_records = await flush_block(write)
@@ -171,7 +186,7 @@ class OutboxBlock(PooledBlock):
         super().__init__(pool)
         self._outbox = outbox
 
-    async def get_ready(self) -> None:
+    async def _get_ready(self) -> None:
         """Get ready before the block's transaction begins. Raises StoreFullError."""
         if self._pool.connect_first is not None:
             await self._pool.connect()
@@ -181,7 +196,7 @@ class OutboxBlock(PooledBlock):
     async def take_slot(self) -> None:
         """Do nothing: the block asks nothing of Kafka."""
 
-    async def commit(self, write: DualWriteProgress) -> None:
+    async def _commit(self, write: DualWriteProgress) -> None:
         """Commit the database with the records in it, or roll back and raise the reason."""
         writes = self._outbox.writes
         try:
@@ -229,28 +244,28 @@ class PoolCoordinator:
         self.availability: Final = availability
         self._stores_blocks = settings.policy.stores_blocks
         self.registry: Final = SlotRegistry(settings.max_writers)
-        self._counts = Counts()
+        self.counts: Final = Counts()
         self._tally = settings.tally
         self._last_block_bell = runtime.bell()
         self.is_of_this_process = True
         self.maintenance: Final = PoolMaintenance(
             settings.prefix,
             registry=self.registry,
-            counts=self._counts,
+            counts=self.counts,
             leases=leases,
             lease_ms=settings.lease_ms,
             new_coordinator=new_coordinator,
             runtime=runtime,
             availability=availability,
         )
-        self.outbox: Final = None if new_outbox is None else new_outbox(self._counts)
+        self.outbox: Final = None if new_outbox is None else new_outbox(self.counts)
         self.leases_at_commit: Final = self.outbox is None
         availability.on_change = self._on_kafka_change
         observe_pool(self)
 
     def status(self) -> PoolStatus:
         """Return the current numbers, and totals since the pool was created."""
-        return self._counts.status(
+        return self.counts.status(
             self._max_writers,
             self.registry.places(),
             self._tally,
@@ -351,7 +366,7 @@ class PoolCoordinator:
             await bell.wait(remaining_s)
         if not turn.granted:
             self.registry.end_turn(turn)
-            self._counts.timeouts += 1
+            self.counts.timeouts += 1
             count_timeout(self.prefix)
             raise self._timeout()
 
@@ -360,8 +375,8 @@ class PoolCoordinator:
         aside = f", and {len(places.set_aside)} are being resolved" if places.set_aside else ""
         away = self.availability.away
         kafka = f"; {away.sentence(time.time())}" if away is not None else ""
-        background = self._counts.last_background_error
-        why = "Kafka keeps them from being resolved" if self._counts.kafka_failed else "last error in the background"
+        background = self.counts.last_background_error
+        why = "Kafka keeps them from being resolved" if self.counts.kafka_failed else "last error in the background"
         return PoolTimeoutError(
             f"no transactional id of pool {self.prefix!r} became free within {self._acquire_timeout_ms} ms: "
             f"{places.in_use} of {self._max_writers} carry a dual write{aside}{kafka}; "
@@ -372,7 +387,7 @@ class PoolCoordinator:
 
     async def replace(self, lost: PooledSlot, why: Exception, turn: Turn) -> None:
         """Take another slot for a block that lost its own before the decision, in the same turn."""
-        self._counts.moved += 1
+        self.counts.moved += 1
         if isinstance(why, LeaseLostError):
             self.maintenance.note_lost(lost)
         self.maintenance.put_back(lost, keep_turn=True)
@@ -412,7 +427,7 @@ class PoolCoordinator:
         except BaseException:
             await self.maintenance.end_lease(number, clean=clean)
             raise
-        self._counts.leased += 1
+        self.counts.leased += 1
         return PooledSlot(number, coordinator)
 
     # ---- the pool -------------------------------------------------------------------------------------------

@@ -167,7 +167,7 @@ class PoolMaintenance:
                 failures = failures + 1 if sweep_errors else 0
                 sweep_at_s = time.monotonic() + (_backoff_s(failures) if failures else self._heartbeat_s)
                 if not errors and not self._registry.places().set_aside:
-                    self._counts.last_background_error = None
+                    self._counts.last_background_error = self._counts.refusal = None
             for error in errors:
                 self._failed(error)
             await self._resolver_bell.wait(self._seconds_to(sweep_at_s))
@@ -224,6 +224,8 @@ class PoolMaintenance:
         self._counts.background_failures += 1
         self._counts.last_background_error = f"{type(error).__name__}: {error}"
         self._counts.kafka_failed = isinstance(error, KafkaError)
+        if isinstance(error, DualWriteError):
+            self._counts.judge(error)
         expected = isinstance(error, (*self._leases.errors, DualWriteError))
         _log.warning(
             "pool %s: background work failed and will be retried: %s",

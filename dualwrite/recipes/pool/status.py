@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from dualwrite.errors import DualWriteError
 from dualwrite.recipes.core.availability import Away
+from dualwrite.recipes.core.judge import refusal_of
 from dualwrite.recipes.core.refused import RefusedBlock
 from dualwrite.recipes.core.store import Backlog
 from dualwrite.recipes.core.tally import Tally
@@ -55,6 +57,15 @@ class PoolStatus:
     """Whether this process publishes the outbox of the prefix."""
     outbox_blocks: int = 0
     """Blocks that wait in the outbox, as last queried: while it cannot be published, or another process does that."""
+    refusal: str | None = None
+    """Why the last block, or the background, was refused, if others are too until the cause is removed: the name that
+    `dualwrite doctor` has for it, and the error. None again after a block was written, or a round of the background
+    had no errors."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why blocks are refused now: `refusal`, else `kafka_problem`; None while they are not. For readiness."""
+        return self.refusal or self.kafka_problem
 
 
 class _Writes(Protocol):
@@ -92,6 +103,13 @@ class Counts:
     last_background_error: str | None = None
     kafka_failed: bool = False
     """Whether the last error of the background was one of Kafka."""
+    refusal: str | None = None
+
+    def judge(self, error: DualWriteError) -> None:
+        """Note the error of a block or of the background, if it concerns others until its cause is removed."""
+        found = refusal_of(error)
+        if found.stops_writers:
+            self.refusal = f"{found.name}: {_described(error)}"
 
     def status(
         self,
@@ -126,4 +144,5 @@ class Counts:
             unproven_total=tally.unproven,
             publishes_outbox=outbox is not None and outbox.publishes,
             outbox_blocks=0 if backlog is None else backlog.blocks,
+            refusal=self.refusal,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -10,7 +10,8 @@ import sqlalchemy as sa
 from dualwrite.client.admin.results import TransactionDescription
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.proof import Verdict, manifest_of, settled_text, verdict_in
+from dualwrite.recipes.core.judge import RowInCluster, refusal_by_row, refusal_of
+from dualwrite.recipes.core.proof import Verdict, manifest_of, verdict_in
 from dualwrite.recipes.recovery.stored_rows import StoredRow, known_database, outboxes_with_blocks, stored_rows
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
 from dualwrite.recipes.sql.redo_statements import REDO_TABLE, SELECT_COUNTS
@@ -55,24 +56,48 @@ class Owed(NamedTuple):
     """How many they are; None if the row has no manifest that says it."""
 
 
-def owed_by(row: StoredRow, description: TransactionDescription | None, transaction_version: int) -> Owed | None:
-    """Return the owed records by the row and the coordinator, without reading the log; None if none are known.
+class Standing(NamedTuple):
+    """How an id stands by its row and the coordinator, without reading the log. Both are None where nothing is wrong.
 
-    A row or a state that cannot be read shows none.
+    `refusal` is the name of the judge for the error with which writers refuse the id.
     """
-    if description is None:
-        return None
-    if description.producer_id < 0 or description.producer_epoch < 0:
-        return None
-    pair = PreparedTxnState.of(producer_id=description.producer_id, producer_epoch=description.producer_epoch)
+
+    owed: Owed | None = None
+    refusal: str | None = None
+
+
+class InCluster(NamedTuple):
+    """The cluster that answers. `keeps_prepared` says of it what `refusal_by_row` asks, for an id as Kafka knows it."""
+
+    cluster_id: str
+    transaction_version: int
+    keeps_prepared: Callable[[str], bool]
+
+
+def standing(kafka_id: str, row: StoredRow, description: TransactionDescription | None, cluster: InCluster) -> Standing:
+    """Return how an id stands. A row or a state that cannot be read shows nothing."""
     try:
         stored = PreparedTxnState(row.state)
-        described = Described(DescribedState(description.state), pair, -1)
-        if row.manifest == settled_text(stored) or verdict_in(stored, row.manifest) is Verdict.COMMITTED:
-            return None
-        if find(stored, described, transaction_version) is not Finding.ABORTED:
-            return None
-        manifest = manifest_of(stored, row.manifest)
+        described = None if description is None else _described(description)
+        found = RowInCluster(kafka_id, stored, row.manifest, cluster.cluster_id, described)
+        refusal = refusal_by_row(found, lambda: cluster.keeps_prepared(kafka_id))
+        owed = None if refusal is not None or found.is_settled else _owed(stored, row.manifest, described, cluster)
     except ValueError:
+        return Standing()
+    return Standing(owed, None if refusal is None else refusal_of(refusal).name)
+
+
+def _described(found: TransactionDescription) -> Described | None:
+    if found.producer_id < 0 or found.producer_epoch < 0:
         return None
+    pair = PreparedTxnState.of(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+    return Described(DescribedState(found.state), pair, -1)
+
+
+def _owed(stored: PreparedTxnState, text: str, described: Described | None, cluster: InCluster) -> Owed | None:
+    if described is None or verdict_in(stored, text) is Verdict.COMMITTED:
+        return None
+    if find(stored, described, cluster.transaction_version) is not Finding.ABORTED:
+        return None
+    manifest = manifest_of(stored, text)
     return Owed(None if manifest is None else sum(part.record_count for part in manifest.partitions))

@@ -16,8 +16,10 @@ from typing import Final
 
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, commits_later, find
+from dualwrite.errors import DualWriteError
 from dualwrite.prepared_state import PreparedTxnState
 from dualwrite.recipes.core.buffer import BufferedRecord
+from dualwrite.recipes.core.judge import refusal_of
 from dualwrite.recipes.core.proof import Verdict
 
 
@@ -76,8 +78,20 @@ class Action(StrEnum):
     """Blocks wait in an outbox for longer than the minimum age, although a living process has its lease."""
     FORGOTTEN = "forgotten"
     """The row names a later transaction than any Kafka knows: Kafka lost data, or this is another cluster."""
+    ANOTHER_CLUSTER = "another-cluster"
+    """The row's transaction was prepared in another Kafka cluster, and is not known to be complete."""
+    WENT_BACK = "went-back"
+    """The row is older than a transaction that Kafka committed under the id."""
+    HANGS = "hangs"
+    """A decided transaction has no marker in a partition, and no coordinator is going to write one."""
     FAILED = "failed"
     """A query or the completion failed; the next round tries again."""
+
+
+def action_of(error: DualWriteError) -> Action | None:
+    """Return the action that reports an error, by its name at the judge; None if a later round may not meet it."""
+    name = refusal_of(error).name
+    return Action(name) if name in set(Action) else None
 
 
 CHANGES: Final = frozenset(
@@ -102,6 +116,9 @@ NEEDS_OPERATOR: Final = frozenset(
         Action.REFUSED,
         Action.OVERDUE,
         Action.FORGOTTEN,
+        Action.ANOTHER_CLUSTER,
+        Action.WENT_BACK,
+        Action.HANGS,
         Action.FAILED,
     }
 )
@@ -156,6 +173,8 @@ class Facts:
     """Whether a living process has the lease of this outbox, and so publishes them."""
     is_settled: bool = False
     """Whether the row says that the stored transaction is known to be complete, so that no cluster need be asked."""
+    refusal: Action | None = None
+    """The action that reports the refusal by the row, as the judge names it; None if the row is no cause of one."""
 
 
 PROVEN_BY_LOG: Final = frozenset({Finding.COMMITTED, Finding.ABORTED, Finding.VANISHED, Finding.NO_TRACE})
@@ -192,10 +211,14 @@ def decide(
     """Return the action for an id with these facts; the flags are its caller's decisions about the id."""
     age = Age.OLD if facts.age_ms is not None and facts.age_ms >= min_age_ms else Age.YOUNG
     action = ACTIONS[facts.row, age, finding_of(facts)]
+    if facts.refusal is Action.ANOTHER_CLUSTER:  # what this cluster says of the pair is about another transaction
+        return Action.IN_USE if facts.row is Row.HELD else Action.ANOTHER_CLUSTER
     if lost_is_acknowledged and (action is Action.LOST or _is_behind(facts)):
         return Action.ACKNOWLEDGE
     if action is Action.LOST and facts.is_repairable and _can_be_repaired(facts):
         return Action.TAKE_OUT if owed_is_taken_out else Action.REPAIR
+    if facts.refusal is Action.WENT_BACK and action is Action.NOTHING:
+        return Action.IN_USE if facts.row is Row.HELD else Action.WENT_BACK
     if _is_not_proven(facts, action, is_decided=owed_is_taken_out or is_published_again):
         if owed_is_taken_out:
             return Action.TAKE_OUT

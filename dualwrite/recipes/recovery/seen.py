@@ -9,7 +9,8 @@ from dualwrite.admin import TransactionDescription
 from dualwrite.client.log.transaction_end import TransactionEnd
 from dualwrite.client.transactions.recovery import Described, DescribedState, Finding, find
 from dualwrite.prepared_state import PreparedTxnState
-from dualwrite.recipes.core.proof import Verdict, manifest_of, settled_text, verdict_in
+from dualwrite.recipes.core.judge import RowInCluster
+from dualwrite.recipes.core.proof import Verdict, manifest_of, verdict_in
 from dualwrite.recipes.recovery.stored_rows import NOTHING_WAITS, StoredRecords, StoredRow
 from dualwrite.recipes.sql.database_identity import DatabaseIdentity
 from dualwrite.recipes.sql.pinned_tables import PinnedTables
@@ -28,6 +29,7 @@ class Seen:
     manifest: str = ""
     waiting: StoredRecords = NOTHING_WAITS
     end: TransactionEnd | None = None
+    cluster_id: str = ""
     is_given_up: bool = False
     """Whether the log does not say how its transaction ended, and the caller acknowledges a loss."""
 
@@ -60,8 +62,13 @@ class Seen:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the row says that its transaction is known to be complete."""
-        return self.manifest == settled_text(self.stored)
+        """Whether the row says that nothing of its transaction is left to prove in this cluster."""
+        return self.in_cluster.is_settled
+
+    @property
+    def in_cluster(self) -> RowInCluster:
+        """The facts by which the judge tells whether a writer refuses the row."""
+        return RowInCluster(self.transactional_id, self.stored, self.manifest, self.cluster_id, self.described)
 
     @property
     def verdict(self) -> Verdict | None:
@@ -113,6 +120,8 @@ class DatabaseInRound:
 
     pinned: PinnedTables
     identity: DatabaseIdentity
+    cluster_id: str = ""
+    """The id of the cluster that answers in this round; "" if unknown."""
 
     def names(self, given: Iterable[str]) -> frozenset[str]:
         """Return the names of ids that were given with or without their suffix."""
@@ -138,4 +147,13 @@ class DatabaseInRound:
         row = rows.get(name)
         if row is None:
             return Seen(name, kafka_id, None, description, version)
-        return Seen(name, kafka_id, row.state, description, version, manifest=row.manifest, waiting=row.waiting)
+        return Seen(
+            name,
+            kafka_id,
+            row.state,
+            description,
+            version,
+            manifest=row.manifest,
+            waiting=row.waiting,
+            cluster_id=self.cluster_id,
+        )

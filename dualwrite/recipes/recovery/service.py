@@ -22,7 +22,7 @@ from typing import Any, Final, Self, Unpack
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription
+from dualwrite.admin import BrokerFeatures, TransactionAdmin, TransactionDescription, TwoPhaseCommit
 from dualwrite.client.transactions.manifest import Manifest
 from dualwrite.client.transactions.recovery import Finding, commits_later
 from dualwrite.config import of_connections
@@ -32,10 +32,7 @@ from dualwrite.errors import (
     DualWriteError,
     IncompleteAnswerError,
     NoMarkerError,
-    NotProvenError,
     OutcomeUnknown,
-    PreparedTransactionLost,
-    RecordsRefusedError,
     RetriableError,
     RowLockTimeoutError,
 )
@@ -48,6 +45,7 @@ from dualwrite.recipes.core.completion import end as end_of_database
 from dualwrite.recipes.core.coordinator import DualWriteCoordinator
 from dualwrite.recipes.core.database_errors import first_line
 from dualwrite.recipes.core.decisions import Outcome
+from dualwrite.recipes.core.judge import refusal_by_row
 from dualwrite.recipes.core.kafka_participant import BlockingKafkaParticipant
 from dualwrite.recipes.core.last_batch import kept
 from dualwrite.recipes.core.leases import is_outbox
@@ -67,6 +65,7 @@ from dualwrite.recipes.recovery.plan import (
     RecoveryReport,
     Row,
     TakenOut,
+    action_of,
     age_ms_of,
     decide,
 )
@@ -242,7 +241,8 @@ class RecoveryService:
     ) -> RecoveryReport:
         unseen: list[str] = []
         version = transaction_version(self._admin.describe_features())
-        database = DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply))
+        cluster_id = self._admin.describe_cluster().cluster_id or ""
+        database = DatabaseInRound(*known_database(self._engine, self._schema, may_make=apply), cluster_id)
         names = database.names(self._ids_as_given | self._lost_as_given)
         self._lost = database.names(self._lost_as_given)
         self._to_take = database.names(self._taken_as_given)
@@ -253,6 +253,7 @@ class RecoveryService:
         rows = self._stored(database, names | vouched_names)
         self._vouched = database.kafka_ids_to_terminate(self._vouched_as_given, rows)
         ids = {database.kafka_id(name) for name in (*rows, *names)}
+        self._check_right(sorted(ids)[:1], unseen)
         found = []
         settled = 0
         descriptions = self._described(sorted({*ids, *self._vouched, *self._listed(unseen)}), unseen)
@@ -270,6 +271,14 @@ class RecoveryService:
             if progress is not None:
                 progress(number, len(descriptions))
         return RecoveryReport(tuple(found), settled, tuple(unseen), apply, tuple(self._taken_out))
+
+    def _check_right(self, kafka_ids: Sequence[str], unseen: list[str]) -> None:
+        """Note in `unseen` that this client could complete nothing: an id that is settled does not show it."""
+        unseen += [
+            f"this client has no WRITE on the transactional id {each!r}: nothing can be written or completed with it"
+            for each in kafka_ids
+            if not self._admin.may_write_with(each)
+        ]
 
     def _stored(self, database: DatabaseInRound, names: Collection[str]) -> dict[str, StoredRow]:
         return stored_rows(self._engine, database.pinned, prefix=self._prefix, transactional_ids=names)
@@ -310,13 +319,9 @@ class RecoveryService:
             return left.found
         except RowLockTimeoutError:
             return self._found(seen, self._decide(seen, Row.HELD))
-        except PreparedTransactionLost as lost:
-            return self._found(seen, Action.LOST, error=first_line(lost))
-        except NotProvenError as error:
-            return self._found(seen, Action.NOT_PROVEN, error=first_line(error))
-        except RecordsRefusedError as refused:
-            return self._found(seen, Action.REFUSED, error=first_line(refused))
-        except (DualWriteError, SQLAlchemyError, ValueError) as error:
+        except DualWriteError as error:
+            return self._found(seen, action_of(error) or Action.FAILED, error=first_line(error))
+        except (SQLAlchemyError, ValueError) as error:
             return self._found(seen, Action.FAILED, error=first_line(error))
 
     def _with_end(self, seen: Seen) -> Seen:
@@ -343,6 +348,8 @@ class RecoveryService:
 
     def _manifest_to_read(self, seen: Seen) -> Manifest | None:
         """Return the manifest if the log is to be read: for a commit, not before its markers are written."""
+        if seen.in_cluster.elsewhere is not None:
+            return None
         if seen.finding not in PROVEN_BY_LOG and not self._is_decided(seen):
             return None
         if seen.is_committed and seen.described.is_ending:
@@ -520,6 +527,7 @@ class RecoveryService:
     def _decide(self, seen: Seen, row: Row) -> Action:
         if seen.is_given_up and row is not Row.HELD:
             return Action.ACKNOWLEDGE
+        refusal = self._refusal(seen)
         return decide(
             Facts(
                 row,
@@ -534,12 +542,19 @@ class RecoveryService:
                 is_settled=seen.text is not None and seen.is_settled,
                 stored_age_ms=self._stored_age_ms(seen),
                 has_publisher=seen.waiting.has_publisher,
+                refusal=None if refusal is None else action_of(refusal),
             ),
             min_age_ms=self._min_age_ms,
             lost_is_acknowledged=seen.transactional_id in self._lost,
             owed_is_taken_out=seen.transactional_id in self._to_take,
             is_published_again=seen.transactional_id in self._to_publish_again,
         )
+
+    def _refusal(self, seen: Seen) -> DualWriteError | None:
+        """Return the error with which a writer refuses the id because of its row, by the judge."""
+        if seen.text is None:
+            return None
+        return refusal_by_row(seen.in_cluster, lambda: keeps_prepared(self._admin, seen.kafka_id))
 
     def _stored_age_ms(self, seen: Seen) -> int | None:
         since_ms = seen.waiting.since_ms
@@ -563,8 +578,14 @@ class RecoveryService:
             pair=str(seen.pair),
             age_ms=self._age_ms(seen),
             topic_partitions=seen.topic_partitions,
-            error=_why_no_row(seen) if action is Action.NO_ROW and error is None else error,
+            error=self._why(seen, action) if error is None else error,
         )
+
+    def _why(self, seen: Seen, action: Action) -> str | None:
+        if action is Action.NO_ROW:
+            return _why_no_row(seen)
+        refusal = self._refusal(seen) if action in (Action.ANOTHER_CLUSTER, Action.WENT_BACK) else None
+        return None if refusal is None else first_line(refusal)
 
 
 def _why_no_row(seen: Seen) -> str | None:
@@ -640,6 +661,11 @@ def transaction_version(features: Mapping[int, BrokerFeatures]) -> int:
     """Return the cluster's `transaction.version`, from the broker with the latest finalized features."""
     newest = max(features.values(), key=lambda each: each.finalized_features_epoch)
     return newest.finalized_features.get("transaction.version", (0, 0))[1]
+
+
+def keeps_prepared(admin: TransactionAdmin, kafka_id: str) -> bool:
+    """Return whether a broker supports KeepPreparedTxn, after which a later epoch proves no later transaction."""
+    return TwoPhaseCommit.KEEPS_PREPARED in admin.describe_two_phase_commit(kafka_id).values()
 
 
 def _partial_if_incomplete(query: Callable[[], Any], unseen: list[str]) -> Any:

@@ -65,7 +65,7 @@ def place(number: int, item: Item) -> None:
 @transaction.non_atomic_requests  # which would be an error of its own while the database is away
 def ready(request: HttpRequest) -> HttpResponse:
     """Answer with 503 while orders would be refused. Transactions in doubt do not stop new orders."""
-    is_there = {"database": has_database(), "kafka": pool_status().kafka_problem is None}
+    is_there = {"database": has_database(), "kafka": pool_status().problem is None}
     return JsonResponse(is_there, status=200 if all(is_there.values()) else 503)
 
 
