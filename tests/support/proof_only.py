@@ -25,6 +25,7 @@ FILES: Final = frozenset(
         "tests/apache_kafka/test_late_requests.py",
         "tests/apache_kafka/test_log_reading.py",
         "tests/apache_kafka/test_missing_markers.py",
+        "tests/apache_kafka/test_one_judge.py",
         "tests/apache_kafka/test_recreated_topics.py",
         "tests/apache_kafka/test_repair.py",
         "tests/apache_kafka/test_repairability.py",
